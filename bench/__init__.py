@@ -1,0 +1,1 @@
+"""Benchmarks: ratios of the engine against a plainly written research procedure."""

@@ -1,0 +1,1 @@
+"""Training engine for energy-based latent variable models."""

@@ -1,0 +1,60 @@
+"""Partial derivatives that hold everything but their argument fixed, in the two dialects torch offers.
+
+A bi-level step is full of quantities that depend on each other through the unroll: phi_N depends on the features f and
+so on v, yet grad_v of the surrogate score must hold phi_N fixed. Both functions here differentiate only with respect
+to the argument they are given, at a fresh alias of it, and their results stay differentiable with respect to whatever
+else the closure reads, unless grad mode is off.
+
+Plain autograd is used by default: it is the faster dialect in eager mode and the only one that lets saved-tensor hooks
+count memory. Inside `torch.func` transforms and `torch.compile` only `torch.func` works, so it is used there. A test
+holds the two to each other.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils._pytree import tree_flatten, tree_map, tree_unflatten
+
+
+def _needs_torch_func() -> bool:
+    return torch.compiler.is_compiling() or torch._C._functorch.maybe_current_level() is not None
+
+
+def _alias(x: Tensor) -> Tensor:
+    return x.view_as(x) if x.requires_grad else x.detach().requires_grad_()
+
+
+def grad(fn: Callable[[Any], tuple[Tensor, Any]], x: Any) -> tuple[Any, Any]:
+    """(d fn(x)[0] / dx, fn(x)[1]) for a scalar first output and any pytree x; zeros for leaves that fn does not use."""
+    if _needs_torch_func():
+        return torch.func.grad(fn, has_aux=True)(x)
+    create_graph = torch.is_grad_enabled()
+    with torch.enable_grad():
+        alias = tree_map(_alias, x)
+        value, aux = fn(alias)
+    leaves, spec = tree_flatten(alias)
+    gradients = torch.autograd.grad(value, leaves, create_graph=create_graph, materialize_grads=True)
+    return tree_unflatten(list(gradients), spec), aux
+
+
+def vjp(fn: Callable[[Any], Any], x: Any) -> tuple[Any, Callable[[Any], Any]]:
+    """(y, pull) with y = fn(x) and pull(u) = u^T dy/dx, for pytrees x, y and u."""
+    if _needs_torch_func():
+        y, pull_func = torch.func.vjp(fn, x)
+        return y, lambda u: pull_func(u)[0]
+    with torch.enable_grad():
+        alias = tree_map(_alias, x)
+        y = fn(alias)
+
+    def pull(u: Any) -> Any:
+        leaves, spec = tree_flatten(alias)
+        pairs = [(out, cot) for out, cot in zip(tree_flatten(y)[0], tree_flatten(u)[0], strict=True) if out.grad_fn]
+        outputs, cotangents = zip(*pairs, strict=True)
+        gradients = torch.autograd.grad(
+            outputs, leaves, cotangents, create_graph=torch.is_grad_enabled(), materialize_grads=True
+        )
+        return tree_unflatten(list(gradients), spec)
+
+    return y, pull

@@ -1,0 +1,61 @@
+"""Steps on the lower level, and N of them unrolled so that the upper gradient flows through (BiSM Eq. 12-14).
+
+`step(phi, opt_state, context) -> (phi, opt_state)` is one pure lower step; `context` holds every other tensor it reads
+(features, noisy batch, noise, theta), because in memory mode `recompute` the context is all that is saved.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils._pytree import tree_flatten, tree_unflatten
+
+from eblvm.engine.bilevel.derivatives import vjp
+from eblvm.engine.bilevel.optimizers import AdamState
+from eblvm.engine.models.energy import Params
+
+LowerStep = Callable[[Params, AdamState, Any], tuple[Params, AdamState]]
+
+
+def unroll(step: LowerStep, phi: Params, opt_state: AdamState, contexts: Sequence[Any], memory: str) -> Params:
+    """phi_N after one step per context. `store` keeps the graph of each step; `recompute` keeps its inputs only."""
+    for context in contexts:
+        if memory == "recompute":
+            phi, opt_state = _recomputed(step, phi, opt_state, context)
+        else:
+            phi, opt_state = step(phi, opt_state, context)
+    return phi
+
+
+def _recomputed(step: LowerStep, *inputs: Any) -> tuple[Params, AdamState]:
+    leaves, spec = tree_flatten(inputs)
+
+    def flat_step(flat: list[Tensor]) -> list[Tensor]:
+        return tree_flatten(step(*tree_unflatten(flat, spec)))[0]
+
+    outputs = _Recomputed.apply(flat_step, *leaves)
+    _, out_spec = tree_flatten(inputs[:2])  # a step returns what it was given: (phi, opt_state)
+    return tree_unflatten(list(outputs), out_spec)
+
+
+class _Recomputed(torch.autograd.Function):
+    """A lower step that saves its inputs and rebuilds its own second-order graph inside backward, one step at a time."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(flat_step: Callable[[list[Tensor]], list[Tensor]], *leaves: Tensor) -> tuple[Tensor, ...]:
+        # A step may return an input as it came (SGD leaves Adam's moments alone); a Function must not.
+        return tuple(out.clone() if any(out is x for x in leaves) else out for out in flat_step(list(leaves)))
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+        ctx.flat_step = inputs[0]
+        ctx.save_for_backward(*inputs[1:])
+
+    @staticmethod
+    def backward(ctx: Any, *cotangents: Tensor) -> tuple[Tensor | None, ...]:
+        with torch.no_grad():
+            _, pull = vjp(ctx.flat_step, list(ctx.saved_tensors))
+            return (None, *pull(list(cotangents)))

@@ -1,0 +1,135 @@
+"""A run's configuration: one flat, frozen dataclass. A recipe is a function that returns one, options replace fields.
+
+`mathematical` fields decide the numbers a run produces; a run folder can only be continued with the same ones.
+"""
+
+from dataclasses import asdict, dataclass, field, fields, replace
+from typing import Any
+
+from eblvm.engine.errors import UserError, unknown
+
+SCORE_MATCHING = ("sm", "ssm", "dsm", "mdsm")
+BILEVEL = ("bissm", "bidsm", "bimdsm")
+METHODS = (*SCORE_MATCHING, *BILEVEL, "cd", "pcd", "nce", "vnce")
+
+
+def option(default: Any, help: str, *, choices: tuple[str, ...] = (), mathematical: bool = True) -> Any:
+    return field(default=default, metadata={"help": help, "choices": choices, "mathematical": mathematical})
+
+
+@dataclass(frozen=True)
+class Config:
+    recipe: str = option("checkerboard", "the recipe this configuration started from")
+    method: str = option("bidsm", "training method", choices=METHODS)
+
+    # Model
+    latent: int = option(4, "H, the number of latent units")
+    posterior: str = option("linear", "net of q(h|v); 'exact' is the model's own", choices=("linear", "mlp", "exact"))
+    posterior_width: int = option(64, "hidden width of the mlp posterior")
+    temperature: float = option(0.1, "Gumbel-Softmax temperature of q's samples")
+
+    # Method
+    N: int = option(5, "unrolled lower steps that the upper gradient flows through")
+    K: int = option(5, "real lower steps on q a minibatch")
+    noise: str = option("shared", "draw the perturbed batch once a minibatch or in every step", choices=("shared", "fresh"))
+    divergence: str = option("kl", "lower level's divergence", choices=("kl", "kl-exact", "fisher"))
+    latent_samples: int = option(1, "samples of h in the divergence (and in vnce's importance average)")
+    unroll_optimizer: str = option("adam", "optimiser of the unrolled steps", choices=("adam", "sgd"))
+    unroll_lr: float | None = option(None, "step size of unrolled SGD; none: from the batch's curvature")
+    unroll_memory: str = option("store", "keep the unroll's graph, or rebuild it step by step", choices=("store", "recompute"))
+    sigma: float = option(0.05, "noise level of denoising score matching")
+    sigma_range: tuple[float, ...] = option((0.05, 0.5), "lowest and highest noise level of mdsm")
+    sigma_spacing: str = option("geometric", "spacing of mdsm's noise levels", choices=("geometric", "linear"))
+    sigma0: float = option(0.1, "target noise level of mdsm")
+    directions: int = option(1, "random directions a sample in sliced score matching")
+    direction: str = option("rademacher", "distribution of those directions", choices=("rademacher", "gaussian"))
+    sweeps: int = option(1, "k, Gibbs sweeps a step of cd and pcd")
+
+    # Optimisation
+    steps: int = option(100_000, "training steps")
+    batch: int = option(100, "minibatch size")
+    lr: tuple[float, ...] = option((1e-3,), "Adam's learning rate for theta; a list trains one replica each")
+    lower_lr: float | None = option(None, "Adam's learning rate for phi; none: that of theta")
+    beta1: float = option(0.9, "Adam's first decay")
+    beta2: float = option(0.95, "Adam's second decay")
+    schedule: str = option("constant", "learning rate schedule", choices=("constant", "cosine", "step"))
+    decay_every: int = option(10_000, "steps between decays of the step schedule")
+    decay: float = option(0.5, "factor of the step schedule")
+    clip_norm: float | None = option(None, "clip theta's gradient to this norm")
+    ema: float | None = option(None, "decay of a moving average of theta, kept beside it")
+    seed: int = option(0, "seed of everything random")
+    replicas: int = option(1, "seeds trained at once: seed, seed+1, ...")
+
+    # Running
+    data: str | None = option(None, "path of the data set, where the recipe needs one", mathematical=False)
+    device: str = option("cpu", "cpu or cuda", mathematical=False)
+    threads: int = option(1, "CPU threads; more than one rarely pays for a GRBM", mathematical=False)
+    dtype: str = option("float32", "float32 or float64", choices=("float32", "float64"))
+    compile: bool = option(False, "compile the whole step with torch.compile")
+    validations: int = option(10, "evaluations of the validation loss in a run, 0 for none")
+    log_every: int = option(100, "steps between lines of stats.jsonl", mathematical=False)
+    checkpoint_every: int = option(1000, "steps between checkpoints", mathematical=False)
+    keep: int = option(2, "checkpoints kept", mathematical=False)
+
+    def replaced(self, **changes: Any) -> "Config":
+        return replace(self, **changes)
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, values: dict[str, Any]) -> "Config":
+        known = {f.name for f in fields(cls)}
+        if extra := set(values) - known:
+            raise UserError(
+                f"this run's config has fields that this version does not know: {', '.join(sorted(extra))}; "
+                "it was written by another version: use that one"
+            )
+        return cls(**{k: tuple(v) if isinstance(v, list) else v for k, v in values.items()})
+
+    @property
+    def replicated(self) -> bool:
+        return self.replicas > 1 or len(self.lr) > 1
+
+    def validate(self) -> None:
+        """Every mistake that can be seen without data, as one sentence each."""
+        for f in fields(self):
+            choices, value = f.metadata["choices"], getattr(self, f.name)
+            if choices and value not in choices:
+                raise unknown(f.name.replace("_", "-"), str(value), list(choices))
+        at_least = {
+            "N": 0, "K": 0, "latent": 1, "latent_samples": 1, "directions": 1, "sweeps": 1, "steps": 1, "batch": 1,
+            "replicas": 1, "log_every": 1, "checkpoint_every": 1, "keep": 1, "validations": 0, "seed": 0,
+            "posterior_width": 1, "decay_every": 1, "threads": 1,
+        }  # fmt: skip
+        for name, low in at_least.items():
+            if getattr(self, name) < low:
+                raise UserError(f"got {name.replace('_', '-')}={getattr(self, name)}, expected {low} or more")
+        positive = ("temperature", "sigma", "sigma0", "lower_lr", "unroll_lr", "clip_norm")
+        for name in positive:
+            value = getattr(self, name)
+            if value is not None and not value > 0:
+                raise UserError(f"got {name.replace('_', '-')}={value}, expected a positive number")
+        if not self.lr or any(not rate > 0 for rate in self.lr):
+            raise UserError(f"got lr={self.lr}, expected positive learning rates")
+        if len(self.sigma_range) != 2 or not 0 < self.sigma_range[0] <= self.sigma_range[1]:
+            raise UserError(f"got sigma-range={self.sigma_range}, expected two numbers, 0 < lowest <= highest")
+        if self.ema is not None and not 0 < self.ema < 1:
+            raise UserError(f"got ema={self.ema}, expected a decay between 0 and 1, such as 0.999")
+        if self.divergence == "fisher":
+            raise UserError("divergence 'fisher' needs a continuous h, a GRBM's is binary; use 'kl' or 'kl-exact'")
+        if self.posterior == "exact" and (self.N or self.K):
+            raise UserError(f"posterior 'exact' has nothing to step on, got N={self.N} K={self.K}; use --N 0 --K 0")
+        if self.posterior == "exact" and self.method == "vnce":
+            raise UserError("method 'vnce' learns q, posterior 'exact' has nothing to learn; use 'linear' or 'mlp'")
+        if self.unroll_optimizer == "sgd" and self.unroll_lr is None and self.posterior == "mlp" and self.N:
+            raise UserError("the automatic step size of unrolled SGD is for a linear posterior; give --unroll-lr")
+
+    def differences(self, other: "Config") -> list[str]:
+        """The mathematical fields in which another run's config differs; `steps` only where a schedule depends on it."""
+        found = []
+        for f in fields(self):
+            free = not f.metadata["mathematical"] or (f.name == "steps" and self.schedule != "cosine")
+            if not free and getattr(self, f.name) != getattr(other, f.name):
+                found.append(f"{f.name} {getattr(other, f.name)!r} -> {getattr(self, f.name)!r}")
+        return found

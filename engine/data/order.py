@@ -1,0 +1,31 @@
+"""The order of samples: a permutation for every (seed, epoch), read as one endless stream.
+
+Step t reads places t*B .. t*B+B-1 of the stream, so the position in the data is the step number: nothing else needs to
+be saved for an exact resume, and no sample is lost or repeated within an epoch.
+"""
+
+import torch
+from torch import Tensor
+
+from eblvm.kernels import philox
+from eblvm.kernels.philox import Key, Purpose, purpose
+
+
+class Order:
+    def __init__(self, seed: Tensor, size: int, batch: int):
+        self.seed, self.size, self.batch = seed, size, batch
+        self._epochs: tuple[int, int] | None = None  # first and last epoch that `_stream` holds
+        self._stream = torch.empty(0, dtype=torch.int64)
+
+    def indices(self, step: int) -> Tensor:
+        """Indices into the data of step's minibatch, [*seed.shape, B]."""
+        start, stop = step * self.batch, (step + 1) * self.batch
+        epochs = start // self.size, (stop - 1) // self.size
+        if epochs != self._epochs:
+            self._stream = torch.cat([self._permutation(e) for e in range(epochs[0], epochs[1] + 1)], -1)
+            self._epochs = epochs
+        offset = epochs[0] * self.size
+        return self._stream[..., start - offset : stop - offset]
+
+    def _permutation(self, epoch: int) -> Tensor:
+        return philox.permutation(Key(self.seed, epoch), purpose(Purpose.ORDER), self.size)

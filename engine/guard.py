@@ -1,0 +1,25 @@
+"""Stops a run whose numbers have broken, before they overwrite anything good."""
+
+import math
+
+from eblvm.engine.errors import Diverged
+
+LIMIT = 1e12  # no loss or gradient norm of a healthy run is near it
+
+ADVICE = {
+    "loss": "a smaller --lr, --clip-norm 1, or a larger noise level --sigma",
+    "lower": "a smaller --lower-lr, or --divergence kl-exact",
+    "gradient_norm": "--clip-norm 1 or a smaller --lr; with unrolled steps a smaller --unroll-lr or fewer --N",
+    "theta": "a smaller --lr or --clip-norm 1",
+}
+
+
+def check(step: int, quantities: dict[str, list[float]], last_good: int | None) -> None:
+    """Raise `Diverged` naming the first broken quantity (and replica) of `quantities`, values by replica."""
+    for name, values in quantities.items():
+        for replica, value in enumerate(values):
+            if math.isfinite(value) and abs(value) < LIMIT:
+                continue
+            where = f" of replica {replica}" if len(values) > 1 else ""
+            kept = f"the checkpoint of step {last_good} is kept" if last_good is not None else "no checkpoint was made yet"
+            raise Diverged(f"stopped at step {step}: {name}{where} is {value}; {kept}. Try {ADVICE.get(name, 'a smaller --lr')}.")

@@ -1,0 +1,42 @@
+"""A run's log: stats.jsonl (one JSON object a line), TensorBoard, and the progress bar."""
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+from torch.utils.tensorboard import SummaryWriter
+from tqdm import tqdm
+
+from eblvm.engine.checkpoint import write_atomic
+
+
+class Log:
+    """Appends to a run's log. A resumed run drops the lines after the step it continues from, so no step stands twice."""
+
+    def __init__(self, folder: Path, start: int, steps: int, description: str):
+        self.path = folder / "stats.jsonl"
+        if self.path.exists():
+            lines = self.path.read_text().splitlines(keepends=True)
+            kept = [line for line in lines if line.endswith("\n") and json.loads(line)["step"] <= start]
+            write_atomic(self.path, "".join(kept).encode())
+        self.file = self.path.open("a")
+        self.board = SummaryWriter(str(folder / "tensorboard"), purge_step=start)
+        quiet = 0.2 if sys.stderr.isatty() else 10.0
+        self.bar = tqdm(total=steps, initial=start, desc=description, unit="step", mininterval=quiet, dynamic_ncols=True)
+
+    def write(self, step: int, values: dict[str, list[float]]) -> None:
+        """`values` by name, one entry a replica; a single run's are written as numbers."""
+        record: dict[str, Any] = {"step": step}
+        for name, by_replica in values.items():
+            record[name] = by_replica[0] if len(by_replica) == 1 else by_replica
+            self.board.add_scalar(name, sum(by_replica) / len(by_replica), step)
+        self.file.write(json.dumps(record) + "\n")
+        self.file.flush()
+        if "loss" in values:
+            self.bar.set_postfix_str(f"loss {sum(values['loss']) / len(values['loss']):.4g}", refresh=False)
+
+    def close(self) -> None:
+        self.bar.close()
+        self.file.close()
+        self.board.close()

@@ -1,0 +1,143 @@
+"""Estimators of the marginal score grad_v log p(v; theta) that a score loss is applied to.
+
+`estimator(theta, phi, phi_opt, batches, latents, rates) -> (Surrogate, phi, phi_opt, info)` gives the surrogate at the
+last batch together with the posterior's next real state. `batches` holds one batch (shared noise: the same empirical
+lower objective in every step, so the features are computed once) or one a step (fresh noise).
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils._pytree import tree_map
+
+from eblvm.engine.bilevel.derivatives import grad, vjp
+from eblvm.engine.bilevel.optimizers import Adam, AdamState, Sgd
+from eblvm.engine.bilevel.unroll import unroll
+from eblvm.engine.models.energy import Energy, Model, Params, call
+from eblvm.engine.objectives.divergences import Divergence, linear_step_size
+from eblvm.engine.objectives.score_losses import Batch, Surrogate
+
+Rates = dict[str, Tensor]  # 0-dimensional learning rates: "theta", "phi", "unroll"
+Info = dict[str, Tensor]
+
+
+@dataclass(frozen=True)
+class FreeEnergy:
+    """The exact marginal: log p(v) = -F(v) + const, for energies with a tractable free energy."""
+
+    energy: Energy
+    steps = 0
+
+    def __call__(
+        self,
+        theta: Params,
+        phi: Params,
+        phi_opt: AdamState | tuple[()],
+        batches: Sequence[Batch],
+        latents: Sequence[Tensor],
+        rates: Rates,
+    ) -> tuple[Surrogate, Params, AdamState | tuple[()], Info]:
+        v = batches[-1].v
+
+        def log_density(x: Tensor) -> Tensor:
+            return -call(self.energy, theta, "free_energy", x)
+
+        def score() -> Tensor:
+            return grad(lambda x: (log_density(x).sum(), ()), v)[0]
+
+        laplacian: Callable[[], Tensor] | None = None
+        if hasattr(self.energy, "laplacian"):
+            laplacian = lambda: call(self.energy, theta, "laplacian", v)  # noqa: E731
+        return Surrogate(log_density, score, laplacian), phi, phi_opt, {}
+
+
+@dataclass(frozen=True)
+class Bism:
+    """Bi-level score matching (BiSM Algorithm 1): s(v) = grad_v [log p~(v, h) - log q(h|v; phi_N)], h ~ q(h|v; phi_N).
+
+    phi takes K real steps on the divergence; phi_N follows by N unrolled steps through which theta's gradient flows.
+    `exact_posterior` puts the model's own p(h|v) in the place of q (Theorem 1's premise), with no steps.
+    """
+
+    energy: Energy
+    posterior: Model
+    divergence: Divergence
+    K: int
+    N: int
+    unroll_optimizer: Adam | Sgd
+    unroll_memory: str
+    lower_optimizer: Adam
+    auto_unroll_rate: bool = False  # SGD's step size from the batch, see `linear_step_size`
+    exact_posterior: bool = False
+
+    @property
+    def steps(self) -> int:
+        return self.K + self.N + 1
+
+    def __call__(
+        self,
+        theta: Params,
+        phi: Params,
+        phi_opt: AdamState,
+        batches: Sequence[Batch],
+        latents: Sequence[Tensor],
+        rates: Rates,
+    ) -> tuple[Surrogate, Params, AdamState, Info]:
+        v, K, N = batches[-1].v, self.K, self.N
+        shared = len(batches) == 1
+        # The only pass of the features when the noise is shared; `pull` is its transposed Jacobian.
+        f, pull = vjp(lambda x: call(self.energy, theta, "features", x), v)
+        frozen = tree_map(Tensor.detach, theta)
+
+        def features(step: int, parameters: Params) -> Any:
+            if shared:
+                return f
+            return call(self.energy, parameters, "features", batches[step].v)
+
+        info: Info = {}
+        with torch.no_grad():
+            for k in range(K):
+                f_k = tree_map(Tensor.detach, features(k, frozen))
+                context = (frozen, f_k, batches[0 if shared else k].v, latents[k])
+                gradient, value = grad(lambda p, c=context: self._lower_loss(p, *c), phi)
+                phi, phi_opt = self.lower_optimizer.step(phi, gradient, phi_opt, rates["phi"])
+                info["lower"] = value
+
+        unrolled = phi
+        if self.exact_posterior:
+            unrolled = {"net.0.weight": theta["W"].T, "net.0.bias": theta["c"]}
+        elif N:
+            with torch.no_grad():
+                rate = linear_step_size(v) if self.auto_unroll_rate else rates["unroll"]
+            contexts = [
+                (theta, features(K + n, theta), batches[0 if shared else K + n].v, latents[K + n], rate)
+                for n in range(N)
+            ]
+            unrolled = unroll(self._unrolled_step, phi, phi_opt, contexts, self.unroll_memory)
+
+        h = self.posterior.rsample(call(self.posterior, unrolled, "params", v), latents[K + N][0])
+
+        def log_q(x: Tensor) -> Tensor:
+            return self.posterior.log_prob(call(self.posterior, unrolled, "params", x), h)
+
+        def log_density(x: Tensor) -> Tensor:
+            return -call(self.energy, theta, "energy", x, h) - log_q(x)
+
+        def score() -> Tensor:
+            u, _ = grad(lambda x: (-call(self.energy, theta, "head", x, h).sum(), ()), f)
+            return pull(u) - grad(lambda x: (log_q(x).sum(), ()), v)[0]
+
+        return Surrogate(log_density, score), phi, phi_opt, info
+
+    def _lower_loss(self, phi: Params, theta: Params, f: Any, v: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
+        p = call(self.posterior, phi, "params", v)
+        loss = self.divergence(lambda h: call(self.energy, theta, "head", f, h), self.posterior, p, noise).mean()
+        return loss, loss.detach()
+
+    def _unrolled_step(self, phi: Params, opt: AdamState, context: tuple[Any, ...]) -> tuple[Params, AdamState]:
+        *inputs, rate = context
+        gradient, _ = grad(lambda p: self._lower_loss(p, *inputs), phi)
+        return self.unroll_optimizer.step(phi, gradient, opt, rate)

@@ -1,0 +1,130 @@
+"""Score matching losses, each a function of a score estimate at (perturbed) data.
+
+A loss perturbs the data, then reduces a `Surrogate` of log p(v) to one value a sample. Everything is a mean over the
+batch of sums over the visible axes; the factor 1/2 is kept in all of them, so that they estimate Fisher divergences.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from eblvm.engine.bilevel.derivatives import grad
+
+
+class Batch(NamedTuple):
+    """Data as a loss sees it: v (perturbed), the noise eps it was perturbed by, and sigma broadcastable to v."""
+
+    v: Tensor
+    eps: Tensor
+    sigma: Tensor
+
+
+class Surrogate(NamedTuple):
+    """log p(v) up to a constant, as a function of v [B] with all else held fixed, and its score at the batch [B, D]."""
+
+    log_density: Callable[[Tensor], Tensor]
+    score: Callable[[], Tensor]
+    laplacian: Callable[[], Tensor] | None = None  # closed form of tr grad^2 log p(v) [B], where a model has one
+
+
+def _square(x: Tensor) -> Tensor:
+    return x.square().flatten(1).sum(1)
+
+
+@dataclass(frozen=True)
+class Dsm:
+    """Denoising: 1/2 |s(v + sigma eps) + eps / sigma|^2 (Vincent 2011)."""
+
+    sigma: float
+    perturbs = True
+
+    def perturb(self, v: Tensor, eps: Tensor) -> Batch:
+        return Batch(v + self.sigma * eps, eps, torch.full_like(v[:1], self.sigma))
+
+    def __call__(self, surrogate: Surrogate, batch: Batch, directions: Tensor | None) -> Tensor:
+        return 0.5 * _square(surrogate.score() + batch.eps / self.sigma)
+
+
+@dataclass(frozen=True)
+class Mdsm:
+    """Multiscale denoising: 1/2 |s(v + sigma eps) / sigma + eps / sigma0^2|^2, sigma by place in the batch (Li et al.).
+
+    Sample i of a global batch has level i: levels are spread over the batch, not drawn, as in the published runs.
+    """
+
+    levels: tuple[float, float]
+    spacing: str  # "geometric" or "linear"
+    sigma0: float
+    perturbs = True
+
+    def perturb(self, v: Tensor, eps: Tensor) -> Batch:
+        low, high = self.levels
+        fraction = torch.linspace(0, 1, v.shape[0], dtype=v.dtype, device=v.device)
+        sigma_B = low * (high / low) ** fraction if self.spacing == "geometric" else low + (high - low) * fraction
+        sigma = sigma_B.view(-1, *[1] * (v.dim() - 1))
+        return Batch(v + sigma * eps, eps, sigma)
+
+    def __call__(self, surrogate: Surrogate, batch: Batch, directions: Tensor | None) -> Tensor:
+        return 0.5 * _square(surrogate.score() / batch.sigma + batch.eps / self.sigma0**2)
+
+
+def _unperturbed(v: Tensor) -> Batch:
+    return Batch(v, torch.zeros_like(v), torch.ones_like(v[:1]))
+
+
+@dataclass(frozen=True)
+class Sm:
+    """Exact score matching: 1/2 |s(v)|^2 + tr grad_v s(v) (Hyvarinen 2005), the trace by D second derivatives."""
+
+    perturbs = False
+
+    def perturb(self, v: Tensor, eps: Tensor) -> Batch:
+        return _unperturbed(v)
+
+    def __call__(self, surrogate: Surrogate, batch: Batch, directions: Tensor | None) -> Tensor:
+        if surrogate.laplacian is not None:
+            return 0.5 * _square(surrogate.score()) + surrogate.laplacian()
+        dimension = batch.v[0].numel()
+        basis = torch.eye(dimension, dtype=batch.v.dtype, device=batch.v.device).view(dimension, 1, *batch.v.shape[1:])
+        score, curvature = score_and_curvature(surrogate.log_density, batch.v, basis.expand(-1, *batch.v.shape))
+        return 0.5 * _square(score) + curvature.sum(0)
+
+
+@dataclass(frozen=True)
+class Ssm:
+    """Sliced: 1/2 |s(v)|^2 + mean over directions of u^T grad_v s(v) u (Song et al. 2019)."""
+
+    perturbs = False
+
+    def perturb(self, v: Tensor, eps: Tensor) -> Batch:
+        return _unperturbed(v)
+
+    def __call__(self, surrogate: Surrogate, batch: Batch, directions: Tensor | None) -> Tensor:
+        assert directions is not None
+        score, curvature = score_and_curvature(surrogate.log_density, batch.v, directions)
+        return 0.5 * _square(score) + curvature.mean(0)
+
+
+def score_and_curvature(
+    log_density: Callable[[Tensor], Tensor], v: Tensor, directions: Tensor
+) -> tuple[Tensor, Tensor]:
+    """s = grad_v log p [B, ...] and u^T (grad_v^2 log p) u [M, B] for directions u [M, B, ...]."""
+
+    def score(x: Tensor) -> Tensor:
+        return grad(lambda y: (log_density(y).sum(), ()), x)[0]
+
+    def slope(x: Tensor, u: Tensor) -> tuple[Tensor, Tensor]:
+        s = score(x)
+        return (s * u).sum(), s
+
+    curvatures = []
+    for u in directions.unbind(0):
+        hvp, s = grad(lambda x, u=u: slope(x, u), v)
+        curvatures.append((hvp * u).flatten(1).sum(1))
+    return s, torch.stack(curvatures)
+
+
+ScoreLoss = Dsm | Mdsm | Sm | Ssm

@@ -1,0 +1,86 @@
+"""Score matching objectives: estimator (exact, bism) x score loss (SM, SSM, DSM, MDSM) x divergence x model."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from eblvm.engine.bilevel.derivatives import grad
+from eblvm.engine.bilevel.optimizers import Adam
+from eblvm.engine.models.energy import Params
+from eblvm.engine.objectives.estimators import Bism, FreeEnergy, Info, Rates
+from eblvm.engine.objectives.score_losses import ScoreLoss, Ssm
+from eblvm.engine.objectives.state import Noise, State
+from eblvm.kernels import philox
+from eblvm.kernels.philox import Key, Purpose, purpose
+
+
+@dataclass(frozen=True)
+class ScoreMatching:
+    """J(theta) = E F(s(v; theta, phi_N(theta))) for the loss F and the score estimate s of the estimator."""
+
+    estimator: FreeEnergy | Bism
+    loss: ScoreLoss
+    theta_optimizer: Adam
+    shared_noise: bool = True
+    latent_samples: int = 1
+    directions: int = 1
+    draw_direction: Callable[..., Tensor] = philox.rademacher
+
+    def init(self, key: Key, v: Tensor) -> State:
+        theta = self.estimator.energy.initial(key)
+        phi: Params = {}
+        phi_opt: AdamState | tuple[()] = ()
+        if isinstance(self.estimator, Bism):
+            phi = self.estimator.posterior.initial(key)
+            phi_opt = self.estimator.lower_optimizer.init(phi)
+        return State(theta, phi, self.theta_optimizer.init(theta), phi_opt, {}, {})
+
+    def draw(self, key: Key, v: Tensor, first: int = 0) -> Noise:
+        """perturb: [B, ...] a step (one if shared), latent: [L, B, H] a step, direction: [M, B, ...]."""
+        replicas = torch.as_tensor(key.seed).dim()
+        count, shape = v.shape[replicas], tuple(v.shape[replicas + 1 :])
+        place: dict[str, Any] = {"first": first, "dtype": v.dtype, "device": v.device}
+        steps = max(self.estimator.steps, 1)
+        noise: Noise = {"perturb": [], "latent": []}
+        if self.loss.perturbs:
+            noise["perturb"] = [
+                philox.normal(key, purpose(Purpose.PERTURB, i), count, shape, **place)
+                for i in range(1 if self.shared_noise else steps)
+            ]
+        if isinstance(self.estimator, Bism):
+            posterior = self.estimator.posterior
+            noise["latent"] = [
+                posterior.noise(
+                    key, purpose(Purpose.LATENT, i), count, (self.latent_samples, posterior.latent), **place
+                ).movedim(-2, -3)
+                for i in range(steps)
+            ]
+        if isinstance(self.loss, Ssm):
+            directions = [
+                self.draw_direction(key, purpose(Purpose.DIRECTION, i), count, shape, **place)
+                for i in range(self.directions)
+            ]
+            noise["direction"] = torch.stack(directions, replicas)
+        return noise
+
+    def gradient(self, state: State, v: Tensor, noise: Noise, rates: Rates) -> tuple[Params, State, Info]:
+        batches = [self.loss.perturb(v, eps) for eps in noise["perturb"] or [None]]
+
+        def upper(theta: Params) -> tuple[Tensor, Any]:
+            surrogate, phi, phi_opt, info = self.estimator(
+                theta, state.phi, state.phi_opt, batches, noise["latent"], rates
+            )
+            loss = self.loss(surrogate, batches[-1], noise.get("direction")).mean()
+            return loss, (phi, phi_opt, info | {"loss": loss.detach()})
+
+        gradient, (phi, phi_opt, info) = grad(upper, state.theta)
+        return gradient, state._replace(phi=phi, phi_opt=phi_opt), info
+
+    def validation(self, state: State, v: Tensor, noise: Noise) -> Tensor:
+        estimator = replace(self.estimator, K=0, N=0) if isinstance(self.estimator, Bism) else self.estimator
+        batch = self.loss.perturb(v, noise["perturb"][0] if noise["perturb"] else None)
+        surrogate, *_ = estimator(state.theta, state.phi, state.phi_opt, [batch], noise["latent"], {})
+        return self.loss(surrogate, batch, noise.get("direction")).mean()

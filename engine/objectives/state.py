@@ -1,0 +1,62 @@
+"""What a training step maps to its successor, and the update of theta that all objectives share."""
+
+from dataclasses import dataclass
+from typing import Any, NamedTuple, Protocol
+
+import torch
+from torch import Tensor
+
+from eblvm.engine.bilevel.optimizers import Adam, AdamState
+from eblvm.engine.models.energy import Params
+from eblvm.engine.objectives.estimators import Info, Rates
+from eblvm.kernels.philox import Key
+
+
+class State(NamedTuple):
+    """Everything that training changes; with replicas every tensor has a leading replica axis."""
+
+    theta: Params
+    phi: Params  # empty where a method has no posterior
+    theta_opt: AdamState
+    phi_opt: AdamState | tuple[()]
+    chain: Params  # persistent Markov chains, empty without
+    ema: Params  # moving average of theta, empty without
+
+
+Noise = dict[str, Any]
+
+
+class Objective(Protocol):
+    """One training method on one model.
+
+    `init` makes a start from a key; `draw` makes all noise of a step from (key, batch size, first global index);
+    `gradient` is pure: (state, batch, noise, rates) -> (gradient for theta, state with phi and chain moved, info).
+    `validation` is the method's own loss at fixed noise, without any step, to choose the best model by.
+    """
+
+    def init(self, key: Key, v: Tensor) -> State: ...
+    def draw(self, key: Key, v: Tensor, first: int) -> Noise: ...
+    def gradient(self, state: State, v: Tensor, noise: Noise, rates: Rates) -> tuple[Params, State, Info]: ...
+    def validation(self, state: State, v: Tensor, noise: Noise) -> Tensor: ...
+
+
+@dataclass(frozen=True)
+class Update:
+    """One training step: the objective's gradient, clipped by norm if asked, Adam on theta, its moving average."""
+
+    objective: Objective
+    optimizer: Adam
+    clip_norm: float | None = None
+    ema_decay: float | None = None
+
+    @torch.no_grad()
+    def __call__(self, state: State, v: Tensor, noise: Noise, rates: Rates) -> tuple[State, Info]:
+        gradient, state, info = self.objective.gradient(state, v, noise, rates)
+        norm = torch.stack([g.square().sum() for g in gradient.values()]).sum().sqrt()
+        if self.clip_norm is not None:
+            scale = (self.clip_norm / (norm + 1e-12)).clamp(max=1)
+            gradient = {k: g * scale for k, g in gradient.items()}
+        theta, theta_opt = self.optimizer.step(state.theta, gradient, state.theta_opt, rates["theta"])
+        ema = {k: torch.lerp(theta[k], e, self.ema_decay or 0.0) for k, e in state.ema.items()}
+        state = state._replace(theta=theta, theta_opt=theta_opt, ema=ema)
+        return state, info | {"gradient_norm": norm}

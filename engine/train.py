@@ -1,0 +1,212 @@
+"""The training loop: everything that happens in a run, top to bottom. One step is `Update` in objectives/state.py."""
+
+import json
+import signal
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from eblvm.engine import checkpoint, guard, replicas
+from eblvm.engine.bilevel.optimizers import AdamState
+from eblvm.engine.config import Config
+from eblvm.engine.data import Order, load
+from eblvm.engine.errors import Diverged, UserError
+from eblvm.engine.log import Log
+from eblvm.engine.objectives import State, build
+from eblvm.engine.objectives.estimators import Rates
+from eblvm.engine.schedule import factor
+from eblvm.kernels.philox import Key
+
+VALIDATION_SEED = 2**40  # validation noise is the same for every run and step
+
+
+def train(config: Config, out: Path, say: Any = print) -> bool:
+    """Train `config` in folder `out`, continuing what is there. True if the run is complete, False if interrupted."""
+    # The run: its data, its training step as a pure function, its folder.
+    config.validate()
+    device = torch.device(config.device)
+    if device.type == "cuda" and not torch.cuda.is_available():
+        raise UserError("got --device cuda, but torch sees no CUDA device here; use --device cpu")
+    torch.set_num_threads(config.threads)
+    dataset = load(config)
+    if config.batch > len(dataset.train):
+        raise UserError(f"got batch={config.batch}, expected at most the {len(dataset.train)} training samples")
+    update = build(config, dataset)
+    objective = update.objective
+    seed = replicas.seeds(config)
+    training_step = torch.vmap(update) if config.replicated else update
+    if config.compile:
+        training_step = torch.compile(training_step, dynamic=False)
+    open_run(config, out)
+
+    # The state: from the newest good checkpoint, or from the beginning.
+    order = Order(seed, len(dataset.train), config.batch)
+    payload, passed_over = checkpoint.newest(out / "checkpoints")
+    for sentence in passed_over:
+        say(f"warning: {sentence}; using an older one")
+    if payload is not None:
+        start, best, state = payload["step"], payload["best"], state_from(payload["state"], device)
+        if start >= config.steps:
+            say(f"{out} is complete: {start} steps")
+            return True
+        say(f"continuing {out} at step {start}")
+    else:
+        v = dataset.train[order.indices(0).to(device)]
+        start, best, state = 0, {}, initial_state(config, objective, seed, v, device)
+
+    # Learning rates are tensors, so that neither vmap nor compile treats a schedule as a new program.
+    rate = replicas.learning_rates(config, dataset.train.dtype).to(device)
+    lower = rate if config.lower_lr is None else torch.full_like(rate, config.lower_lr)
+    unrolled = lower if config.unroll_lr is None else torch.full_like(rate, config.unroll_lr)
+
+    stop = Interrupt()
+    log = Log(out, start, config.steps, f"{config.recipe} {config.method}")
+    validate_every = config.steps // config.validations if config.validations else 0
+    try:
+        for step in range(start, config.steps):
+            # One step: a minibatch, its noise, the update.
+            v = dataset.train[order.indices(step).to(device)]
+            noise = objective.draw(Key(seed, step), v, 0)
+            scale = factor(config, step)
+            rates: Rates = {"theta": rate * scale, "phi": lower * scale, "unroll": unrolled}
+            state, info = training_step(state, v, noise, rates)
+            done = step + 1
+            log.bar.update()
+
+            # What is logged and checked leaves the device here and nowhere else.
+            saving = done % config.checkpoint_every == 0 or done == config.steps or stop.requested
+            validating = validate_every > 0 and done % validate_every == 0
+            if done % config.log_every == 0 or saving or validating:
+                values = {name: torch.atleast_1d(x).tolist() for name, x in info.items()}
+                largest = torch.stack([p.abs().flatten(int(config.replicated)).amax(-1) for p in state.theta.values()])
+                guard.check(done, values | {"theta": torch.atleast_1d(largest.amax(0)).tolist()}, start_of(out))
+                if validating:
+                    values["validation"] = validation(config, objective, state, dataset.valid)
+                    best = better(best, done, values["validation"], state)
+                log.write(done, values)
+            if saving:
+                payload = {"step": done, "best": best, "state": tree(state), "config": json.dumps(config.to_json())}
+                checkpoint.save(out / "checkpoints", done, payload, config.keep)
+            if stop.requested and done < config.steps:
+                say(f"interrupted: saved at step {done} in {out}; the same command continues it")
+                return False
+    finally:
+        log.close()
+        stop.restore()
+    return True
+
+
+def open_run(config: Config, out: Path) -> None:
+    """Make the run folder, or see that the one there is of the same configuration."""
+    path = out / "config.json"
+    if path.exists():
+        differences = config.differences(read_config(out))
+        if differences:
+            raise UserError(
+                f"{out} holds a run of another configuration ({'; '.join(differences)}); "
+                "give the same options to continue it, or another --out for a new run"
+            )
+    elif out.exists() and (not out.is_dir() or any(out.iterdir())):
+        raise UserError(f"{out} exists and is not a run folder; nothing was overwritten: give another --out")
+    else:
+        out.mkdir(parents=True, exist_ok=True)
+    checkpoint.write_atomic(path, (json.dumps(config.to_json(), indent=2) + "\n").encode())
+
+
+def read_config(out: Path) -> Config:
+    path = out / "config.json"
+    if not path.is_file():
+        raise UserError(f"{out} is not a run folder (it has no config.json); give the --out of an 'eblvm train'")
+    try:
+        return Config.from_json(json.loads(path.read_text()))
+    except json.JSONDecodeError as error:
+        raise UserError(f"{path} is not valid JSON ({error}); restore it, or train into another --out") from None
+
+
+def initial_state(config: Config, objective: Any, seed: Tensor, v: Tensor, device: torch.device) -> State:
+    """The start of every replica from its own seed; theta's moving average starts at theta."""
+
+    def one(seed: int, v: Tensor) -> State:
+        state = objective.init(Key(seed, 0), v)
+        state = state._replace(ema=dict(state.theta) if config.ema is not None else {})
+        return state_from(tree(state), device, v.dtype)
+
+    if not config.replicated:
+        return one(int(seed), v)
+    return replicas.stack([one(int(s), v[r]) for r, s in enumerate(seed)])
+
+
+@torch.no_grad()
+def validation(config: Config, objective: Any, state: State, v: Tensor) -> list[float]:
+    """The objective's own loss on the validation set, by replica."""
+    noise = objective.draw(Key(VALIDATION_SEED, 0), v, 0)
+    states = [replicas.pick(state, r) for r in range(len(replicas.names(config)))] if config.replicated else [state]
+    return [float(objective.validation(s, v, noise)) for s in states]
+
+
+def better(best: dict[str, Any], step: int, values: list[float], state: State) -> dict[str, Any]:
+    """The best model by validation loss, for each replica: {value, step, theta, phi, ema}, one entry a replica."""
+    models = {"theta": state.theta, "phi": state.phi, "ema": state.ema}
+    if not best:
+        return {"value": values, "step": [step] * len(values), **tree(models)}
+    improved = [new < old for new, old in zip(values, best["value"], strict=True)]
+    choose = torch.tensor(improved if len(improved) > 1 else improved[0])
+
+    def newer(new: Tensor, old: Tensor) -> Tensor:
+        return torch.where(choose.view(-1, *[1] * (new.dim() - 1)).to(new.device) if choose.dim() else choose, new, old)
+
+    return {
+        "value": [new if i else old for i, new, old in zip(improved, values, best["value"], strict=True)],
+        "step": [step if i else old for i, old in zip(improved, best["step"], strict=True)],
+        **{part: {k: newer(p, best[part][k].to(p.device)) for k, p in models[part].items()} for part in models},
+    }
+
+
+def start_of(out: Path) -> int | None:
+    return next(iter(checkpoint.steps(out / "checkpoints")), None)
+
+
+def tree(value: Any) -> Any:
+    """NamedTuples as dicts, so that a checkpoint holds nothing but plain containers and tensors."""
+    if hasattr(value, "_asdict"):
+        return {k: tree(v) for k, v in value._asdict().items()}
+    if isinstance(value, dict):
+        return {k: tree(v) for k, v in value.items()}
+    return value
+
+
+def state_from(saved: dict[str, Any], device: torch.device, dtype: torch.dtype | None = None) -> State:
+    """A `State` from its tree, on the device."""
+
+    def place(value: Any) -> Any:
+        if isinstance(value, dict):
+            return {k: place(v) for k, v in value.items()}
+        return value.to(device, dtype) if isinstance(value, Tensor) else value
+
+    parts = place(saved)
+    for name in ("theta_opt", "phi_opt"):
+        parts[name] = AdamState(**parts[name]) if parts[name] else ()
+    return State(**parts)
+
+
+class Interrupt:
+    """SIGINT and SIGTERM ask the loop to save and leave; a second SIGINT ends at once."""
+
+    def __init__(self) -> None:
+        self.requested = False
+        self._before = {s: signal.signal(s, self._ask) for s in (signal.SIGINT, signal.SIGTERM)}
+
+    def _ask(self, number: int, frame: FrameType | None) -> None:
+        if self.requested and number == signal.SIGINT:
+            raise KeyboardInterrupt
+        self.requested = True
+
+    def restore(self) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+
+
+__all__ = ["Diverged", "read_config", "train"]

@@ -1,0 +1,224 @@
+"""Counter-based noise: the one source of randomness of the engine.
+
+Every number is a pure function of (seed, step, purpose, global sample index, position in the sample), by Philox 4x32-10
+(Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC 2011). So results depend neither on how a batch is split, nor
+on the world size, the backend or a resume. The derivation of each distribution and its measured accuracy are in README.md.
+"""
+
+import math
+from enum import IntEnum
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from eblvm.kernels.dispatch import Backend, native_status
+from eblvm.kernels.philox import reference
+from eblvm.kernels.philox.reference import Kind
+
+__all__ = [
+    "Key",
+    "Purpose",
+    "backends",
+    "bernoulli",
+    "gumbel",
+    "logistic",
+    "normal",
+    "permutation",
+    "purpose",
+    "rademacher",
+    "uniform",
+    "words",
+]
+
+_NATIVE, _NATIVE_REASON = native_status("philox")
+
+
+class Purpose(IntEnum):
+    """What a stream of noise is for. The integers are part of every published result: append, never renumber."""
+
+    INIT_THETA = 1
+    INIT_PHI = 2
+    DATA = 3
+    ORDER = 4
+    PERTURB = 5
+    LATENT = 6
+    LEVEL = 7
+    DIRECTION = 8
+    CHAIN_V = 9
+    CHAIN_H = 10
+    CONTRAST = 11
+    AIS_V = 12
+    AIS_H = 13
+    SAMPLE_V = 14
+    SAMPLE_H = 15
+    EVAL = 16
+    LANGEVIN = 17
+
+
+class Key(NamedTuple):
+    """The stream of one training step: `seed` in [0, 2**63), or an int64 tensor of seeds (replica axes); `step` in [0, 2**32).
+
+    The values of a tensor of seeds are not checked, since that would wait for the device.
+    """
+
+    seed: int | Tensor
+    step: int
+
+
+def purpose(kind: Purpose, substep: int = 0) -> int:
+    """The third counter word: kind * 2**16 + substep, so that each substep of a loop has its own stream."""
+    if not 0 <= substep < 2**16:
+        raise ValueError(f"substep={substep} is outside [0, 65536); put the rest of a longer loop's index into Key.step")
+    return int(kind) << 16 | substep
+
+
+def words(
+    key: Key, purpose: int, count: int, shape: tuple[int, ...] = (), *, first: int = 0, device: torch.device | str = "cpu"
+) -> Tensor:
+    """The raw 32-bit words as int64, [*seed.shape, count, *shape]: word j of sample i is word j%4 of block j//4."""
+    return _draw(Kind.WORDS, key, purpose, count, shape, first, torch.int64, device)
+
+
+def uniform(
+    key: Key,
+    purpose: int,
+    count: int,
+    shape: tuple[int, ...] = (),
+    *,
+    first: int = 0,
+    dtype: torch.dtype = torch.float32,
+    device: torch.device | str = "cpu",
+) -> Tensor:
+    """u = (r >> 8) 2^-24 in [0, 1), [*seed.shape, count, *shape], for the samples first .. first+count-1."""
+    return _draw(Kind.UNIFORM, key, purpose, count, shape, first, dtype, device)
+
+
+def normal(
+    key: Key,
+    purpose: int,
+    count: int,
+    shape: tuple[int, ...] = (),
+    *,
+    first: int = 0,
+    dtype: torch.dtype = torch.float32,
+    device: torch.device | str = "cpu",
+) -> Tensor:
+    """Standard normal z = sign sqrt(2) erfinv(1 - p), [*seed.shape, count, *shape], |z| up to 6.3."""
+    return _draw(Kind.NORMAL, key, purpose, count, shape, first, dtype, device)
+
+
+def logistic(
+    key: Key,
+    purpose: int,
+    count: int,
+    shape: tuple[int, ...] = (),
+    *,
+    first: int = 0,
+    dtype: torch.dtype = torch.float32,
+    device: torch.device | str = "cpu",
+) -> Tensor:
+    """Standard logistic sign log((2 - p) / p), [*seed.shape, count, *shape]: the difference of two Gumbels."""
+    return _draw(Kind.LOGISTIC, key, purpose, count, shape, first, dtype, device)
+
+
+def gumbel(
+    key: Key,
+    purpose: int,
+    count: int,
+    shape: tuple[int, ...] = (),
+    *,
+    first: int = 0,
+    dtype: torch.dtype = torch.float32,
+    device: torch.device | str = "cpu",
+) -> Tensor:
+    """Standard Gumbel -log(-log u) with u strictly inside (0, 1), [*seed.shape, count, *shape]."""
+    return _draw(Kind.GUMBEL, key, purpose, count, shape, first, dtype, device)
+
+
+def rademacher(
+    key: Key,
+    purpose: int,
+    count: int,
+    shape: tuple[int, ...] = (),
+    *,
+    first: int = 0,
+    dtype: torch.dtype = torch.float32,
+    device: torch.device | str = "cpu",
+) -> Tensor:
+    """+1 or -1 with equal odds, [*seed.shape, count, *shape]."""
+    return _draw(Kind.RADEMACHER, key, purpose, count, shape, first, dtype, device)
+
+
+def bernoulli(key: Key, purpose: int, p: Tensor, *, first: int = 0) -> Tensor:
+    """1[u < p] with u uniform, for p [*seed.shape, count, *shape]; dtype and device of p, no gradient."""
+    if not p.is_floating_point():
+        raise ValueError(f"bernoulli got p of dtype {p.dtype}; expected probabilities of a floating dtype")
+    replicas = key.seed.dim() if isinstance(key.seed, Tensor) else 0
+    if p.dim() <= replicas:
+        raise ValueError(f"bernoulli got p of shape {tuple(p.shape)}; expected [*seed.shape, count, *shape]")
+    u = uniform(key, purpose, p.shape[replicas], tuple(p.shape[replicas + 1 :]), first=first, device=p.device)
+    return (u < p).to(p.dtype)
+
+
+def permutation(key: Key, purpose: int, n: int, *, device: torch.device | str = "cpu") -> Tensor:
+    """A random order of 0..n-1, int64 [*seed.shape, n]: the stable argsort of n 63-bit keys."""
+    if n < 0:
+        raise ValueError(f"permutation got n={n}; expected n >= 0")
+    pairs = words(key, purpose, 1, (n, 2), device=device).squeeze(-3)
+    return torch.argsort(pairs[..., 0] << 31 | pairs[..., 1] >> 1, dim=-1, stable=True)
+
+
+def backends() -> list[Backend]:
+    """Which backend serves philox on which device, and why not the others."""
+    return [
+        Backend("philox", "cpu", "native", _NATIVE, _NATIVE_REASON),
+        Backend("philox", "cpu", "reference", not _NATIVE, "native serves" if _NATIVE else "always there"),
+        Backend("philox", "cuda", "native", False, "compiled for the CPU only"),
+        Backend("philox", "cuda", "reference", True, "always there"),
+    ]
+
+
+def _draw(
+    kind: Kind,
+    key: Key,
+    purpose: int,
+    count: int,
+    shape: tuple[int, ...],
+    first: int,
+    dtype: torch.dtype,
+    device: torch.device | str,
+) -> Tensor:
+    seed = key.seed
+    if isinstance(seed, Tensor):
+        if seed.dtype != torch.int64:
+            raise ValueError(f"Key.seed is a tensor of dtype {seed.dtype}; expected torch.int64, use seed.long()")
+        seed = seed.to(device)
+    else:
+        if not 0 <= seed < 2**63:
+            raise ValueError(f"Key.seed={seed} is outside [0, 2**63); use a non-negative 63-bit integer")
+        seed = torch.tensor(seed, dtype=torch.int64, device=device)
+    width = math.prod(shape)
+    if not 0 <= key.step < 2**32:
+        raise ValueError(f"Key.step={key.step} is outside [0, 2**32); steps count from 0")
+    if not 0 <= purpose < 2**32:
+        raise ValueError(f"purpose={purpose} is outside [0, 2**32); make it with philox.purpose(Purpose.X, substep)")
+    if count < 0 or any(size < 0 for size in shape):
+        raise ValueError(f"count={count}, shape={tuple(shape)}: expected sizes of at least 0")
+    if first < 0 or first + count > 2**32:
+        raise ValueError(f"samples {first}..{first + count - 1} leave [0, 2**32); expected global sample indices in that range")
+    if width > 2**34:
+        raise ValueError(f"shape={tuple(shape)} is {width} words a sample; expected at most 2**34, split it into more samples")
+
+    draw: Any = torch.ops.eblvm.philox if _NATIVE and seed.device.type == "cpu" else reference.philox
+    noise: Tensor = draw(seed, key.step, purpose, count, width, first, int(kind))
+    return noise.reshape(*seed.shape, count, *shape).to(dtype)
+
+
+def _vmap_native(info: Any, in_dims: tuple[int | None, ...], seed: Tensor, *rest: int) -> tuple[Tensor, int]:
+    # A replica axis is only one more leading axis of the seeds.
+    return torch.ops.eblvm.philox(seed.movedim(in_dims[0] or 0, 0), *rest), 0
+
+
+if _NATIVE:
+    torch.library.register_vmap("eblvm::philox", _vmap_native)
