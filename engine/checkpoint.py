@@ -73,7 +73,7 @@ def save(folder: Path, step: int, payload: dict[str, Any], keep: int) -> None:
 
 def newest(folder: Path) -> tuple[dict[str, Any] | None, list[str]]:
     """The newest checkpoint that is undamaged, or None where there is none; and what was passed over, in words."""
-    passed_over = []
+    passed_over: list[str] = []
     for step in steps(folder):
         try:
             return read(path_of(folder, step)), passed_over

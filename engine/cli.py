@@ -1,6 +1,7 @@
 """The `eblvm` command. Each subcommand is a function here; options of `train` come from the fields of `Config`."""
 
 import argparse
+import json
 import sys
 import typing
 from dataclasses import Field, fields
@@ -8,8 +9,9 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from eblvm.engine import recipes
+from eblvm.engine.checkpoint import write_atomic
 from eblvm.engine.config import Config
-from eblvm.engine.errors import Diverged, UserError, unknown
+from eblvm.engine.errors import DivergedError, UserError, unknown
 
 
 class Parser(argparse.ArgumentParser):
@@ -50,6 +52,11 @@ def config_from(arguments: argparse.Namespace) -> Config:
     return recipes.recipe(arguments.recipe).replaced(**{k: v for k, v in given.items() if v is not None})
 
 
+def write_json(path: str | None, facts: dict[str, Any]) -> None:
+    if path is not None:
+        write_atomic(Path(path), (json.dumps(facts, indent=2) + "\n").encode())
+
+
 def command_train(arguments: argparse.Namespace) -> None:
     from eblvm.engine.train import train
 
@@ -59,19 +66,121 @@ def command_train(arguments: argparse.Namespace) -> None:
         for f in fields(config):
             print(f"{f.name:18} {getattr(config, f.name)}")
         return
-    out = Path(arguments.out or f"runs/{config.recipe}-{config.method}")
-    train(config, out)
+    train(config, Path(arguments.out or f"runs/{config.recipe}-{config.method}"))
+
+
+def command_eval(arguments: argparse.Namespace) -> None:
+    from eblvm.engine import eval as evaluation
+    from eblvm.engine.run import Run
+
+    run = Run.open(Path(arguments.dir), arguments.data)
+    if arguments.study == "bias":
+        facts = evaluation.bias_study(run)
+        print("relative bias of the gradient" + "".join(f"  N={N:<6}" for N in facts["N"]))
+        for K, row in zip(facts["K"], facts["relative_bias"], strict=True):
+            print(f"{'K=' + str(K):>29}" + "".join(f"  {x:<8.2e}" for x in row))
+        print(f"plot: {run.folder / 'gradient_bias.png'}")
+        write_json(str(run.folder / "gradient_bias.json"), facts)
+    else:
+        model = arguments.model or run.default_model()
+        facts = evaluation.evaluate(run, model, arguments.chains, arguments.temperatures, arguments.ais)
+        print(f"{run.folder}: {model} model, step {facts['step']}, log-likelihood {facts['likelihood']}")
+        for name, mean in facts["mean"].items():
+            deviation = f" +- {facts['deviation'][name]:.4f}" if run.config.replicated else ""
+            print(f"  {name:24} {mean:.4f}{deviation}")
+        write_json(str(run.folder / "eval.json"), facts)
+    write_json(arguments.json, facts)
+
+
+def command_sample(arguments: argparse.Namespace) -> None:
+    import torch
+
+    from eblvm.engine import eval as evaluation
+    from eblvm.engine.eval import pictures
+    from eblvm.engine.run import Run
+
+    run = Run.open(Path(arguments.dir), arguments.data)
+    v = evaluation.sample(run, arguments.model or run.default_model(), arguments.count, arguments.steps, arguments.seed)
+    torch.save(v, run.folder / "samples.pt")
+    picture = run.folder / "samples.png"
+    if run.dataset.image_shape is not None:
+        pictures.image_grid(v, run.dataset.image_shape, picture)
+    else:
+        pictures.scatter(v, picture)
+    print(f"{len(v)} samples: {run.folder / 'samples.pt'}, {picture}")
+
+
+def command_report(arguments: argparse.Namespace) -> None:
+    from eblvm.engine.reporting import report
+
+    facts = report(Path(arguments.dir))
+    print(f"{arguments.dir}: {facts['recipe']} {facts['method']}, step {facts['step']} of {facts['steps']}")
+    for name, value in {**facts["last"], **(facts["eval"] or {})}.items():
+        print(f"  {name:24} {value:.6g}")
+    print(f"curves: {Path(arguments.dir) / 'curves.png'}")
+    write_json(arguments.json, facts)
+
+
+def command_doctor(arguments: argparse.Namespace) -> None:
+    from eblvm.engine import doctor
+
+    facts = doctor.report()
+    doctor.show(facts)
+    write_json(arguments.json, facts)
+
+
+def command_demo(arguments: argparse.Namespace) -> None:
+    from eblvm.engine.demo import demo
+
+    demo(Path(arguments.out))
 
 
 def build_parser() -> Parser:
+    from eblvm.bench.cli import add_commands as add_bench_commands  # it takes `add_config_options` from here
+
     parser = Parser(prog="eblvm", description="Training engine for energy-based latent variable models.")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", parser_class=Parser)
+
     train = commands.add_parser("train", help="train a recipe, or continue a run")
     train.add_argument("recipe", metavar="RECIPE", help=", ".join(recipes.RECIPES))
     train.add_argument("--out", help="run folder (default runs/RECIPE-METHOD)")
     train.add_argument("--dry-run", action="store_true", help="print the configuration and stop")
     add_config_options(train)
     train.set_defaults(run=command_train)
+
+    evaluate = commands.add_parser("eval", help="log-likelihood, score matching loss and studies of a run")
+    evaluate.add_argument("--ais", action="store_true", help="estimate log Z by AIS even where it is exact")
+    evaluate.add_argument("--chains", type=int, default=2000, help="AIS chains")
+    evaluate.add_argument("--temperatures", type=int, default=2000, help="AIS temperatures")
+    evaluate.add_argument("--study", choices=["bias"], help="bias: the unrolled gradient's bias against N and K")
+    evaluate.set_defaults(run=command_eval)
+
+    sample = commands.add_parser("sample", help="draw samples of a run by Gibbs sampling")
+    sample.add_argument("--count", type=int, default=100, help="samples")
+    sample.add_argument("--steps", type=int, default=1000, help="Gibbs sweeps")
+    sample.add_argument("--seed", type=int, default=0)
+    sample.set_defaults(run=command_sample)
+
+    for command in (evaluate, sample):
+        command.add_argument("dir", metavar="DIR", help="run folder")
+        command.add_argument("--model", help="best (by validation), last or ema")
+        command.add_argument("--data", help="where the data set is now, if it moved")
+
+    report = commands.add_parser("report", help="a run in one table and one picture")
+    report.add_argument("dir", metavar="DIR", help="run folder")
+    report.set_defaults(run=command_report)
+
+    doctor = commands.add_parser("doctor", help="what is installed, and which backend serves each kernel")
+    doctor.set_defaults(run=command_doctor)
+
+    for command in (evaluate, report, doctor):
+        command.add_argument("--json", metavar="FILE", help="write the figures to FILE")
+
+    add_bench_commands(commands)
+
+    demo = commands.add_parser("demo", help="train a small model in about a minute, with a table and a picture")
+    demo.add_argument("--out", default="runs/demo", help="run folder")
+    demo.set_defaults(run=command_demo)
     return parser
 
 
@@ -87,7 +196,7 @@ def main(argv: list[str] | None = None) -> int:
             raise unknown("option", extra[0], sorted(subparser._option_string_actions))
         arguments.run(arguments)
         return 0
-    except (UserError, Diverged) as error:
+    except (UserError, DivergedError) as error:
         print(f"eblvm: {error}", file=sys.stderr)
         return error.exit_code
 

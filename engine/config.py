@@ -31,12 +31,16 @@ class Config:
     # Method
     N: int = option(5, "unrolled lower steps that the upper gradient flows through")
     K: int = option(5, "real lower steps on q a minibatch")
-    noise: str = option("shared", "draw the perturbed batch once a minibatch or in every step", choices=("shared", "fresh"))
+    noise: str = option(
+        "shared", "draw the perturbed batch once a minibatch or in every step", choices=("shared", "fresh")
+    )
     divergence: str = option("kl", "lower level's divergence", choices=("kl", "kl-exact", "fisher"))
     latent_samples: int = option(1, "samples of h in the divergence (and in vnce's importance average)")
     unroll_optimizer: str = option("adam", "optimiser of the unrolled steps", choices=("adam", "sgd"))
     unroll_lr: float | None = option(None, "step size of unrolled SGD; none: from the batch's curvature")
-    unroll_memory: str = option("store", "keep the unroll's graph, or rebuild it step by step", choices=("store", "recompute"))
+    unroll_memory: str = option(
+        "store", "keep the unroll's graph, or rebuild it step by step", choices=("store", "recompute")
+    )
     sigma: float = option(0.05, "noise level of denoising score matching")
     sigma_range: tuple[float, ...] = option((0.05, 0.5), "lowest and highest noise level of mdsm")
     sigma_spacing: str = option("geometric", "spacing of mdsm's noise levels", choices=("geometric", "linear"))
@@ -85,7 +89,8 @@ class Config:
                 f"this run's config has fields that this version does not know: {', '.join(sorted(extra))}; "
                 "it was written by another version: use that one"
             )
-        return cls(**{k: tuple(v) if isinstance(v, list) else v for k, v in values.items()})
+        fixed: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in values.items()}
+        return cls(**fixed)
 
     @property
     def replicated(self) -> bool:
@@ -126,7 +131,7 @@ class Config:
             raise UserError("the automatic step size of unrolled SGD is for a linear posterior; give --unroll-lr")
 
     def differences(self, other: "Config") -> list[str]:
-        """The mathematical fields in which another run's config differs; `steps` only where a schedule depends on it."""
+        """The mathematical fields in which another run's config differs; `steps` only where the schedule needs it."""
         found = []
         for f in fields(self):
             free = not f.metadata["mathematical"] or (f.name == "steps" and self.schedule != "cosine")

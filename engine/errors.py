@@ -9,7 +9,7 @@ class UserError(Exception):
     exit_code = 2
 
 
-class Diverged(Exception):
+class DivergedError(Exception):
     """Training produced a non-finite or exploding value. Its text names the quantity and what to try. Exit code 3."""
 
     exit_code = 3

@@ -2,7 +2,7 @@
 
 import math
 
-from eblvm.engine.errors import Diverged
+from eblvm.engine.errors import DivergedError
 
 LIMIT = 1e12  # no loss or gradient norm of a healthy run is near it
 
@@ -15,11 +15,15 @@ ADVICE = {
 
 
 def check(step: int, quantities: dict[str, list[float]], last_good: int | None) -> None:
-    """Raise `Diverged` naming the first broken quantity (and replica) of `quantities`, values by replica."""
+    """Raise `DivergedError` naming the first broken quantity (and replica) of `quantities`, values by replica."""
     for name, values in quantities.items():
         for replica, value in enumerate(values):
             if math.isfinite(value) and abs(value) < LIMIT:
                 continue
             where = f" of replica {replica}" if len(values) > 1 else ""
-            kept = f"the checkpoint of step {last_good} is kept" if last_good is not None else "no checkpoint was made yet"
-            raise Diverged(f"stopped at step {step}: {name}{where} is {value}; {kept}. Try {ADVICE.get(name, 'a smaller --lr')}.")
+            kept = (
+                f"the checkpoint of step {last_good} is kept" if last_good is not None else "no checkpoint was made yet"
+            )
+            raise DivergedError(
+                f"stopped at step {step}: {name}{where} is {value}; {kept}. Try {ADVICE.get(name, 'a smaller --lr')}."
+            )

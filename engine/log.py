@@ -12,7 +12,7 @@ from eblvm.engine.checkpoint import write_atomic
 
 
 class Log:
-    """Appends to a run's log. A resumed run drops the lines after the step it continues from, so no step stands twice."""
+    """Appends to a run's log. A resumed run drops the lines after the step it continues from: no step stands twice."""
 
     def __init__(self, folder: Path, start: int, steps: int, description: str):
         self.path = folder / "stats.jsonl"
@@ -23,7 +23,9 @@ class Log:
         self.file = self.path.open("a")
         self.board = SummaryWriter(str(folder / "tensorboard"), purge_step=start)
         quiet = 0.2 if sys.stderr.isatty() else 10.0
-        self.bar = tqdm(total=steps, initial=start, desc=description, unit="step", mininterval=quiet, dynamic_ncols=True)
+        self.bar = tqdm(
+            total=steps, initial=start, desc=description, unit="step", mininterval=quiet, dynamic_ncols=True
+        )
 
     def write(self, step: int, values: dict[str, list[float]]) -> None:
         """`values` by name, one entry a replica; a single run's are written as numbers."""

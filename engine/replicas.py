@@ -29,11 +29,8 @@ def learning_rates(config: Config, dtype: torch.dtype) -> Tensor:
 
 def names(config: Config) -> list[str]:
     """A label a replica, in their order."""
-    labels = []
-    for rate in config.lr:
-        for r in range(config.replicas):
-            labels.append(f"seed={config.seed + r}" + (f" lr={rate:g}" if len(config.lr) > 1 else ""))
-    return labels
+    suffixes = [f" lr={rate:g}" if len(config.lr) > 1 else "" for rate in config.lr]
+    return [f"seed={config.seed + r}{suffix}" for suffix in suffixes for r in range(config.replicas)]
 
 
 def stack(trees: Sequence[Any]) -> Any:

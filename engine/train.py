@@ -13,10 +13,12 @@ from eblvm.engine import checkpoint, guard, replicas
 from eblvm.engine.bilevel.optimizers import AdamState
 from eblvm.engine.config import Config
 from eblvm.engine.data import Order, load
-from eblvm.engine.errors import Diverged, UserError
+from eblvm.engine.errors import UserError
 from eblvm.engine.log import Log
+from eblvm.engine.models.energy import Params
 from eblvm.engine.objectives import State, build
 from eblvm.engine.objectives.estimators import Rates
+from eblvm.engine.run import read_config
 from eblvm.engine.schedule import factor
 from eblvm.kernels.philox import Key
 
@@ -37,7 +39,7 @@ def train(config: Config, out: Path, say: Any = print) -> bool:
     update = build(config, dataset)
     objective = update.objective
     seed = replicas.seeds(config)
-    training_step = torch.vmap(update) if config.replicated else update
+    training_step = torch.vmap(update.__call__) if config.replicated else update.__call__
     if config.compile:
         training_step = torch.compile(training_step, dynamic=False)
     open_run(config, out)
@@ -81,8 +83,9 @@ def train(config: Config, out: Path, say: Any = print) -> bool:
             validating = validate_every > 0 and done % validate_every == 0
             if done % config.log_every == 0 or saving or validating:
                 values = {name: torch.atleast_1d(x).tolist() for name, x in info.items()}
-                largest = torch.stack([p.abs().flatten(int(config.replicated)).amax(-1) for p in state.theta.values()])
-                guard.check(done, values | {"theta": torch.atleast_1d(largest.amax(0)).tolist()}, start_of(out))
+                largest = torch.vmap(magnitude) if config.replicated else magnitude
+                theta = torch.atleast_1d(largest(state.theta)).tolist()
+                guard.check(done, values | {"theta": theta}, start_of(out))
                 if validating:
                     values["validation"] = validation(config, objective, state, dataset.valid)
                     best = better(best, done, values["validation"], state)
@@ -114,16 +117,6 @@ def open_run(config: Config, out: Path) -> None:
     else:
         out.mkdir(parents=True, exist_ok=True)
     checkpoint.write_atomic(path, (json.dumps(config.to_json(), indent=2) + "\n").encode())
-
-
-def read_config(out: Path) -> Config:
-    path = out / "config.json"
-    if not path.is_file():
-        raise UserError(f"{out} is not a run folder (it has no config.json); give the --out of an 'eblvm train'")
-    try:
-        return Config.from_json(json.loads(path.read_text()))
-    except json.JSONDecodeError as error:
-        raise UserError(f"{path} is not valid JSON ({error}); restore it, or train into another --out") from None
 
 
 def initial_state(config: Config, objective: Any, seed: Tensor, v: Tensor, device: torch.device) -> State:
@@ -163,6 +156,11 @@ def better(best: dict[str, Any], step: int, values: list[float], state: State) -
         "step": [step if i else old for i, old in zip(improved, best["step"], strict=True)],
         **{part: {k: newer(p, best[part][k].to(p.device)) for k, p in models[part].items()} for part in models},
     }
+
+
+def magnitude(theta: Params) -> Tensor:
+    """The largest absolute parameter."""
+    return torch.stack([p.abs().max() for p in theta.values()]).max()
 
 
 def start_of(out: Path) -> int | None:
@@ -207,6 +205,3 @@ class Interrupt:
     def restore(self) -> None:
         for number, handler in self._before.items():
             signal.signal(number, handler)
-
-
-__all__ = ["Diverged", "read_config", "train"]

@@ -1,4 +1,4 @@
-"""The native library: loaded once, and the reason kept when it is not."""
+"""Which backend serves: the native library, loaded once, and Triton; the reason is kept where one does not."""
 
 import importlib.util
 import os
@@ -28,7 +28,9 @@ def _load_native() -> tuple[Path | None, str]:
     try:
         torch.ops.load_library(spec.origin)
     except OSError as error:
-        reason = f"{spec.origin} does not load ({error}); `pip install` again to rebuild it for torch {torch.__version__}"
+        reason = (
+            f"{spec.origin} does not load ({error}); `pip install` again to rebuild it for torch {torch.__version__}"
+        )
         warnings.warn(f"eblvm native kernels: {reason}. The slower reference serves.", RuntimeWarning, stacklevel=2)
         return None, reason
     return Path(spec.origin), f"loaded from {spec.origin}"
@@ -44,3 +46,31 @@ def native_status(op: str) -> tuple[bool, str]:
     if not hasattr(torch.ops.eblvm, op):
         return False, f"{NATIVE_LIBRARY} was built before op {op!r} existed; `pip install` again to rebuild it"
     return True, NATIVE_REASON
+
+
+def triton_status() -> tuple[bool, str]:
+    """Do the Triton kernels serve CUDA tensors here, and why (or why not)."""
+    if os.environ.get("EBLVM_TRITON", "1") == "0":
+        return False, "switched off by EBLVM_TRITON=0"
+    if importlib.util.find_spec("triton") is None:
+        return False, "triton is not installed; pip install 'eblvm[gpu]'"
+    if not torch.cuda.is_available():
+        return False, "torch sees no CUDA device here"
+    if torch.cuda.get_device_capability() < (7, 5):
+        return False, "needs a GPU of compute capability 7.5 or newer"
+    return True, "triton is installed"
+
+
+def op_backends(op: str, native: str | None = None) -> list[Backend]:
+    """The rows of an op with the three backends; `native` names its op in the native library."""
+    native_serves, native_reason = native_status(native or op)
+    triton_serves, triton_reason = TRITON, TRITON_REASON
+    return [
+        Backend(op, "cpu", "native", native_serves, native_reason),
+        Backend(op, "cpu", "reference", not native_serves, "native serves" if native_serves else "always there"),
+        Backend(op, "cuda", "triton", triton_serves, triton_reason),
+        Backend(op, "cuda", "reference", not triton_serves, "triton serves" if triton_serves else "always there"),
+    ]
+
+
+TRITON, TRITON_REASON = triton_status()

@@ -42,7 +42,7 @@ def grad(fn: Callable[[Any], tuple[Tensor, Any]], x: Any) -> tuple[Any, Any]:
 def vjp(fn: Callable[[Any], Any], x: Any) -> tuple[Any, Callable[[Any], Any]]:
     """(y, pull) with y = fn(x) and pull(u) = u^T dy/dx, for pytrees x, y and u."""
     if _needs_torch_func():
-        y, pull_func = torch.func.vjp(fn, x)
+        y, pull_func, *_ = torch.func.vjp(fn, x)
         return y, lambda u: pull_func(u)[0]
     with torch.enable_grad():
         alias = tree_map(_alias, x)
@@ -50,10 +50,14 @@ def vjp(fn: Callable[[Any], Any], x: Any) -> tuple[Any, Callable[[Any], Any]]:
 
     def pull(u: Any) -> Any:
         leaves, spec = tree_flatten(alias)
-        pairs = [(out, cot) for out, cot in zip(tree_flatten(y)[0], tree_flatten(u)[0], strict=True) if out.grad_fn]
-        outputs, cotangents = zip(*pairs, strict=True)
+        pairs = zip(tree_flatten(y)[0], tree_flatten(u)[0], strict=True)
+        tracked = [(out, cotangent) for out, cotangent in pairs if out.grad_fn is not None]
         gradients = torch.autograd.grad(
-            outputs, leaves, cotangents, create_graph=torch.is_grad_enabled(), materialize_grads=True
+            [out for out, _ in tracked],
+            leaves,
+            [cotangent for _, cotangent in tracked],
+            create_graph=torch.is_grad_enabled(),
+            materialize_grads=True,
         )
         return tree_unflatten(list(gradients), spec)
 

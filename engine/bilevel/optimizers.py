@@ -17,7 +17,10 @@ from eblvm.engine.models.energy import Params
 class AdamState(NamedTuple):
     m: Params
     v: Params
-    count: Tensor  # how many steps were taken
+    taken: Tensor  # steps so far
+
+
+Moments = AdamState | tuple[()]  # an optimiser's state; SGD has none
 
 
 @dataclass(frozen=True)
@@ -33,22 +36,23 @@ class Adam:
         zeros = {k: torch.zeros_like(p) for k, p in params.items()}
         return AdamState(zeros, dict(zeros), torch.zeros((), dtype=one.dtype, device=one.device))
 
-    def step(self, params: Params, grads: Params, state: AdamState, lr: Tensor) -> tuple[Params, AdamState]:
+    def step(self, params: Params, grads: Params, state: Moments, lr: Tensor) -> tuple[Params, Moments]:
+        assert isinstance(state, AdamState)
         b1, b2 = self.betas
-        count = state.count + 1
-        correct1, correct2 = 1 - b1**count, 1 - b2**count
-        m = {k: b1 * state.m[k] + (1 - b1) * g for k, g in grads.items()}
-        v = {k: b2 * state.v[k] + (1 - b2) * g.square() for k, g in grads.items()}
+        taken = state.taken + 1
+        rate, correct2 = lr / (1 - b1**taken), 1 - b2**taken
+        m = {k: torch.lerp(state.m[k], g, 1 - b1) for k, g in grads.items()}
+        v = {k: torch.addcmul(b2 * state.v[k], g, g, value=1 - b2) for k, g in grads.items()}
         moved = {
-            k: p - (lr / correct1) * m[k] / (torch.sqrt(v[k] / correct2 + self.eps_root) + self.eps)
+            k: torch.addcmul(p, rate, m[k] / (torch.sqrt(v[k] / correct2 + self.eps_root) + self.eps), value=-1)
             for k, p in params.items()
         }
-        return moved, AdamState(m, v, count)
+        return moved, AdamState(m, v, taken)
 
 
 @dataclass(frozen=True)
 class Sgd:
-    """x' = x - lr g. Passes an Adam state through untouched, so that it can stand in for Adam in the unroll."""
+    """x' = x - lr g."""
 
-    def step(self, params: Params, grads: Params, state: AdamState, lr: Tensor) -> tuple[Params, AdamState]:
-        return {k: p - lr * grads[k] for k, p in params.items()}, state
+    def step(self, params: Params, grads: Params, state: Moments, lr: Tensor) -> tuple[Params, Moments]:
+        return {k: p - lr * grads[k] for k, p in params.items()}, ()

@@ -12,13 +12,13 @@ from torch import Tensor
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from eblvm.engine.bilevel.derivatives import vjp
-from eblvm.engine.bilevel.optimizers import AdamState
+from eblvm.engine.bilevel.optimizers import Moments
 from eblvm.engine.models.energy import Params
 
-LowerStep = Callable[[Params, AdamState, Any], tuple[Params, AdamState]]
+LowerStep = Callable[[Params, Moments, Any], tuple[Params, Moments]]
 
 
-def unroll(step: LowerStep, phi: Params, opt_state: AdamState, contexts: Sequence[Any], memory: str) -> Params:
+def unroll(step: LowerStep, phi: Params, opt_state: Moments, contexts: Sequence[Any], memory: str) -> Params:
     """phi_N after one step per context. `store` keeps the graph of each step; `recompute` keeps its inputs only."""
     for context in contexts:
         if memory == "recompute":
@@ -28,7 +28,7 @@ def unroll(step: LowerStep, phi: Params, opt_state: AdamState, contexts: Sequenc
     return phi
 
 
-def _recomputed(step: LowerStep, *inputs: Any) -> tuple[Params, AdamState]:
+def _recomputed(step: LowerStep, *inputs: Any) -> tuple[Params, Moments]:
     leaves, spec = tree_flatten(inputs)
 
     def flat_step(flat: list[Tensor]) -> list[Tensor]:
@@ -40,14 +40,13 @@ def _recomputed(step: LowerStep, *inputs: Any) -> tuple[Params, AdamState]:
 
 
 class _Recomputed(torch.autograd.Function):
-    """A lower step that saves its inputs and rebuilds its own second-order graph inside backward, one step at a time."""
+    """A lower step that saves its inputs and rebuilds its own second-order graph inside backward, step by step."""
 
     generate_vmap_rule = True
 
     @staticmethod
     def forward(flat_step: Callable[[list[Tensor]], list[Tensor]], *leaves: Tensor) -> tuple[Tensor, ...]:
-        # A step may return an input as it came (SGD leaves Adam's moments alone); a Function must not.
-        return tuple(out.clone() if any(out is x for x in leaves) else out for out in flat_step(list(leaves)))
+        return tuple(flat_step(list(leaves)))
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:

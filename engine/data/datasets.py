@@ -23,7 +23,8 @@ class Dataset(NamedTuple):
     image_shape: tuple[int, int] | None  # for pictures of samples
 
     def to(self, device: str, dtype: torch.dtype) -> "Dataset":
-        return Dataset(*(t.to(device, dtype) for t in self[:3]), self.image_shape)
+        train, valid, test = (t.to(device, dtype) for t in self[:3])
+        return Dataset(train, valid, test, self.image_shape)
 
 
 def load(config: Config) -> Dataset:
@@ -45,7 +46,7 @@ def checkerboard(train: int = 60_000, valid: int = 10_000, test: int = 10_000) -
     u = philox.uniform(Key(CHECKERBOARD_SEED, 0), purpose(Purpose.DATA), total, (3,))
     x = 4 * u[:, 0] - 2
     y = u[:, 1] - 2 * torch.floor(2 * u[:, 2]) + torch.floor(x) % 2
-    return Dataset(*torch.stack([2 * x, 2 * y], 1).split([train, valid, test]), None)
+    return _split(torch.stack([2 * x, 2 * y], 1), (train, valid, test), None)
 
 
 def digits() -> Dataset:
@@ -53,15 +54,22 @@ def digits() -> Dataset:
     from sklearn.datasets import load_digits  # slow to import, and no other recipe needs it
 
     images = torch.from_numpy(load_digits().data / 16).float()
-    return Dataset(*images.split([1400, 200, 197]), (8, 8))
+    return _split(images, (1400, 200, 197), (8, 8))
 
 
 def freyface(path: str | None) -> Dataset:
     """`.npz` with `x` 1965x28x20 uint8 in the original order: first 1400 train, next 300 validation, last 265 test."""
     if path is None:
-        raise UserError("recipe 'freyface' needs the data set; give --data PATH, an .npz with key 'x', 1965x28x20 uint8")
+        raise UserError(
+            "recipe 'freyface' needs the data set; give --data PATH, an .npz with key 'x', 1965x28x20 uint8"
+        )
     images = read_npz(Path(path), "x", (1965, 28, 20))
-    return Dataset(*torch.from_numpy(images.reshape(1965, -1) / 255).float().split([1400, 300, 265]), (28, 20))
+    return _split(torch.from_numpy(images.reshape(1965, -1) / 255).float(), (1400, 300, 265), (28, 20))
+
+
+def _split(v: Tensor, sizes: tuple[int, int, int], image_shape: tuple[int, int] | None) -> Dataset:
+    train, valid, test = v.split(list(sizes))
+    return Dataset(train, valid, test, image_shape)
 
 
 def read_npz(path: Path, key: str, shape: tuple[int, ...]) -> np.ndarray:
@@ -69,7 +77,7 @@ def read_npz(path: Path, key: str, shape: tuple[int, ...]) -> np.ndarray:
     if not path.is_file():
         raise UserError(f"data file {path} does not exist; give --data the path of an .npz file")
     try:
-        with np.load(path, allow_pickle=False) as archive:
+        with path.open("rb") as file, np.load(file, allow_pickle=False) as archive:
             if key not in archive:
                 raise UserError(f"{path}: got keys {', '.join(archive) or 'none'}, expected {key!r}")
             array = archive[key]

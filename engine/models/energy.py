@@ -10,6 +10,8 @@ from typing import Any
 from torch import Tensor, nn
 from torch.func import functional_call
 
+from eblvm.kernels.philox import Key
+
 Params = dict[str, Tensor]
 
 
@@ -26,6 +28,10 @@ class Energy(Model):
     `features(v)` gives a tensor or a tuple of tensors, `head(f, h)` gives e[..., B] for h[..., B, H]: leading axes
     of h are samples that share one f. Optional: `free_energy(v)` = -log sum_h exp(-E(v, h)) and exact conditionals.
     """
+
+    def initial(self, key: Key) -> Params:
+        """theta at the start, from the noise of `key`."""
+        raise NotImplementedError
 
     def features(self, v: Tensor) -> Any:
         return v

@@ -1,10 +1,8 @@
-"""Variational posteriors q(h | v; phi).
+"""Variational posteriors q(h | v; phi)."""
 
-Contract: `params(v) -> p`, `rsample(p, noise) -> h` (reparameterised), `log_prob(p, h)`, `mean(p)`. `noise` names the
-Philox distribution that `rsample` expects; leading axes of the noise are samples that share one p.
-"""
-
+from collections.abc import Callable
 from itertools import pairwise
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -15,7 +13,33 @@ from eblvm.kernels import philox
 from eblvm.kernels.philox import Key, Purpose
 
 
-class Bernoulli(Model):
+class Posterior(Model):
+    """Contract of q(h | v): p = params(v), a reparameterised sample, its log density and its mean.
+
+    `noise` is the Philox distribution that `rsample` expects; leading axes of the noise are samples that share one p.
+    """
+
+    latent: int
+    noise: Callable[..., Tensor]
+
+    def initial(self, key: Key) -> Params:
+        """phi at the start, from the noise of `key`."""
+        raise NotImplementedError
+
+    def params(self, v: Tensor) -> Any:
+        raise NotImplementedError
+
+    def rsample(self, p: Any, noise: Tensor) -> Tensor:
+        raise NotImplementedError
+
+    def log_prob(self, p: Any, h: Tensor) -> Tensor:
+        raise NotImplementedError
+
+    def mean(self, p: Any) -> Tensor:
+        raise NotImplementedError
+
+
+class Bernoulli(Posterior):
     """q(h | v) = Bern(sigmoid(l)) with logits l = net(v); no hidden widths make it linear, l = v A + a.
 
     Samples are relaxed, h = sigmoid((l + logistic noise) / temperature) (binary Gumbel-Softmax), and log_prob is the

@@ -1,6 +1,7 @@
 """Contrastive divergence and its persistent form for the GRBM (Hinton 2002; Tieleman 2008)."""
 
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -32,7 +33,7 @@ class ContrastiveDivergence:
 
     def draw(self, key: Key, v: Tensor, first: int = 0) -> Noise:
         count = v.shape[torch.as_tensor(key.seed).dim()]
-        place = {"first": first, "dtype": v.dtype, "device": v.device}
+        place: dict[str, Any] = {"first": first, "dtype": v.dtype, "device": v.device}
         return {
             "sweeps": [
                 (
@@ -44,7 +45,9 @@ class ContrastiveDivergence:
         }
 
     def _contrast(self, theta: Params, v: Tensor, model_v: Tensor) -> tuple[Tensor, Tensor]:
-        loss = call(self.energy, theta, "free_energy", v).mean() - call(self.energy, theta, "free_energy", model_v).mean()
+        loss = (
+            call(self.energy, theta, "free_energy", v).mean() - call(self.energy, theta, "free_energy", model_v).mean()
+        )
         return loss, loss.detach()
 
     def gradient(self, state: State, v: Tensor, noise: Noise, rates: Rates) -> tuple[Params, State, Info]:

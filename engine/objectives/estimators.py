@@ -7,6 +7,7 @@ lower objective in every step, so the features are computed once) or one a step 
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -14,9 +15,10 @@ from torch import Tensor
 from torch.utils._pytree import tree_map
 
 from eblvm.engine.bilevel.derivatives import grad, vjp
-from eblvm.engine.bilevel.optimizers import Adam, AdamState, Sgd
+from eblvm.engine.bilevel.optimizers import Adam, Moments, Sgd
 from eblvm.engine.bilevel.unroll import unroll
-from eblvm.engine.models.energy import Energy, Model, Params, call
+from eblvm.engine.models.energy import Energy, Params, call
+from eblvm.engine.models.posteriors import Posterior
 from eblvm.engine.objectives.divergences import Divergence, linear_step_size
 from eblvm.engine.objectives.score_losses import Batch, Surrogate
 
@@ -35,11 +37,11 @@ class FreeEnergy:
         self,
         theta: Params,
         phi: Params,
-        phi_opt: AdamState | tuple[()],
+        phi_opt: Moments,
         batches: Sequence[Batch],
         latents: Sequence[Tensor],
         rates: Rates,
-    ) -> tuple[Surrogate, Params, AdamState | tuple[()], Info]:
+    ) -> tuple[Surrogate, Params, Moments, Info]:
         v = batches[-1].v
 
         def log_density(x: Tensor) -> Tensor:
@@ -63,7 +65,7 @@ class Bism:
     """
 
     energy: Energy
-    posterior: Model
+    posterior: Posterior
     divergence: Divergence
     K: int
     N: int
@@ -81,11 +83,11 @@ class Bism:
         self,
         theta: Params,
         phi: Params,
-        phi_opt: AdamState,
+        phi_opt: Moments,
         batches: Sequence[Batch],
         latents: Sequence[Tensor],
         rates: Rates,
-    ) -> tuple[Surrogate, Params, AdamState, Info]:
+    ) -> tuple[Surrogate, Params, Moments, Info]:
         v, K, N = batches[-1].v, self.K, self.N
         shared = len(batches) == 1
         # The only pass of the features when the noise is shared; `pull` is its transposed Jacobian.
@@ -101,10 +103,9 @@ class Bism:
         with torch.no_grad():
             for k in range(K):
                 f_k = tree_map(Tensor.detach, features(k, frozen))
-                context = (frozen, f_k, batches[0 if shared else k].v, latents[k])
-                gradient, value = grad(lambda p, c=context: self._lower_loss(p, *c), phi)
+                lower = partial(self._lower_loss, frozen, f_k, batches[0 if shared else k].v, latents[k])
+                gradient, info["lower"] = grad(lower, phi)
                 phi, phi_opt = self.lower_optimizer.step(phi, gradient, phi_opt, rates["phi"])
-                info["lower"] = value
 
         unrolled = phi
         if self.exact_posterior:
@@ -116,7 +117,8 @@ class Bism:
                 (theta, features(K + n, theta), batches[0 if shared else K + n].v, latents[K + n], rate)
                 for n in range(N)
             ]
-            unrolled = unroll(self._unrolled_step, phi, phi_opt, contexts, self.unroll_memory)
+            moments = () if isinstance(self.unroll_optimizer, Sgd) else phi_opt
+            unrolled = unroll(self._unrolled_step, phi, moments, contexts, self.unroll_memory)
 
         h = self.posterior.rsample(call(self.posterior, unrolled, "params", v), latents[K + N][0])
 
@@ -132,12 +134,12 @@ class Bism:
 
         return Surrogate(log_density, score), phi, phi_opt, info
 
-    def _lower_loss(self, phi: Params, theta: Params, f: Any, v: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
+    def _lower_loss(self, theta: Params, f: Any, v: Tensor, noise: Tensor, phi: Params) -> tuple[Tensor, Tensor]:
         p = call(self.posterior, phi, "params", v)
         loss = self.divergence(lambda h: call(self.energy, theta, "head", f, h), self.posterior, p, noise).mean()
         return loss, loss.detach()
 
-    def _unrolled_step(self, phi: Params, opt: AdamState, context: tuple[Any, ...]) -> tuple[Params, AdamState]:
+    def _unrolled_step(self, phi: Params, opt: Moments, context: tuple[Any, ...]) -> tuple[Params, Moments]:
         *inputs, rate = context
-        gradient, _ = grad(lambda p: self._lower_loss(p, *inputs), phi)
+        gradient, _ = grad(partial(self._lower_loss, *inputs), phi)
         return self.unroll_optimizer.step(phi, gradient, opt, rate)

@@ -4,6 +4,8 @@ points as data points. theta gains `log_z`, the log normaliser that NCE learns."
 
 import math
 from dataclasses import dataclass
+from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -21,19 +23,19 @@ from eblvm.kernels.philox import Key, Purpose, purpose
 
 @dataclass(frozen=True)
 class GaussianNoise:
-    mean_D: Tensor
-    std_D: Tensor
+    mean: Tensor
+    std: Tensor
 
     @classmethod
     def fitted(cls, v: Tensor) -> "GaussianNoise":
         return cls(v.mean(0), v.std(0).clamp_min(1e-3))
 
     def at(self, normal: Tensor) -> Tensor:
-        return self.mean_D + self.std_D * normal
+        return self.mean + self.std * normal
 
     def log_prob(self, v: Tensor) -> Tensor:
-        z = (v - self.mean_D) / self.std_D
-        return -(0.5 * z.square() + torch.log(self.std_D) + 0.5 * math.log(2 * math.pi)).sum(-1)
+        z = (v - self.mean) / self.std
+        return -(0.5 * z.square() + torch.log(self.std) + 0.5 * math.log(2 * math.pi)).sum(-1)
 
 
 def _split(theta: Params) -> tuple[Params, Tensor]:
@@ -55,7 +57,7 @@ class Nce:
 
     def draw(self, key: Key, v: Tensor, first: int = 0) -> Noise:
         count, size = v.shape[-2:]
-        place = {"first": first, "dtype": v.dtype, "device": v.device}
+        place: dict[str, Any] = {"first": first, "dtype": v.dtype, "device": v.device}
         return {"contrast": philox.normal(key, purpose(Purpose.CONTRAST), count, (size,), **place)}
 
     def _loss(self, theta: Params, v: Tensor, noise: Noise) -> Tensor:
@@ -99,7 +101,7 @@ class Vnce:
 
     def draw(self, key: Key, v: Tensor, first: int = 0) -> Noise:
         noise = Nce(self.energy, self.theta_optimizer, self.contrast).draw(key, v, first)
-        place = {"first": first, "dtype": v.dtype, "device": v.device}
+        place: dict[str, Any] = {"first": first, "dtype": v.dtype, "device": v.device}
         count, shape = v.shape[-2], (self.samples, self.posterior.latent)
         noise["latent"] = [
             philox.logistic(key, purpose(Purpose.LATENT, i), count, shape, **place).movedim(-2, -3)
@@ -124,15 +126,14 @@ class Vnce:
 
     def gradient(self, state: State, v: Tensor, noise: Noise, rates: Rates) -> tuple[Params, State, Info]:
         phi, phi_opt = state.phi, state.phi_opt
-        assert phi_opt is not None
 
-        def lower(p: Params, logistic: Tensor) -> tuple[Tensor, Tensor]:
+        def lower(logistic: Tensor, p: Params) -> tuple[Tensor, Tensor]:
             loss = softplus(-self._log_weight(state.theta, p, v, logistic, relaxed=True)).mean()
             return loss, loss.detach()
 
         info: Info = {}
         for logistic in noise["latent"][: self.K]:
-            gradient, info["lower"] = grad(lambda p, n=logistic: lower(p, n), phi)
+            gradient, info["lower"] = grad(partial(lower, logistic), phi)
             phi, phi_opt = self.lower_optimizer.step(phi, gradient, phi_opt, rates["phi"])
 
         def upper(theta: Params) -> tuple[Tensor, Tensor]:

@@ -81,7 +81,7 @@ class Sm:
 
     perturbs = False
 
-    def perturb(self, v: Tensor, eps: Tensor) -> Batch:
+    def perturb(self, v: Tensor, eps: None = None) -> Batch:
         return _unperturbed(v)
 
     def __call__(self, surrogate: Surrogate, batch: Batch, directions: Tensor | None) -> Tensor:
@@ -99,7 +99,7 @@ class Ssm:
 
     perturbs = False
 
-    def perturb(self, v: Tensor, eps: Tensor) -> Batch:
+    def perturb(self, v: Tensor, eps: None = None) -> Batch:
         return _unperturbed(v)
 
     def __call__(self, surrogate: Surrogate, batch: Batch, directions: Tensor | None) -> Tensor:
@@ -116,15 +116,16 @@ def score_and_curvature(
     def score(x: Tensor) -> Tensor:
         return grad(lambda y: (log_density(y).sum(), ()), x)[0]
 
-    def slope(x: Tensor, u: Tensor) -> tuple[Tensor, Tensor]:
-        s = score(x)
-        return (s * u).sum(), s
+    def along(u: Tensor) -> tuple[Tensor, Tensor]:
+        def slope(x: Tensor) -> tuple[Tensor, Tensor]:
+            s = score(x)
+            return (s * u).sum(), s
 
-    curvatures = []
-    for u in directions.unbind(0):
-        hvp, s = grad(lambda x, u=u: slope(x, u), v)
-        curvatures.append((hvp * u).flatten(1).sum(1))
-    return s, torch.stack(curvatures)
+        hessian_u, s = grad(slope, v)
+        return s, (hessian_u * u).flatten(1).sum(1)
+
+    pairs = [along(u) for u in directions.unbind(0)]
+    return pairs[0][0], torch.stack([curvature for _, curvature in pairs])
 
 
 ScoreLoss = Dsm | Mdsm | Sm | Ssm

@@ -8,10 +8,10 @@ import torch
 from torch import Tensor
 
 from eblvm.engine.bilevel.derivatives import grad
-from eblvm.engine.bilevel.optimizers import Adam
+from eblvm.engine.bilevel.optimizers import Adam, Moments
 from eblvm.engine.models.energy import Params
 from eblvm.engine.objectives.estimators import Bism, FreeEnergy, Info, Rates
-from eblvm.engine.objectives.score_losses import ScoreLoss, Ssm
+from eblvm.engine.objectives.score_losses import Batch, ScoreLoss, Ssm
 from eblvm.engine.objectives.state import Noise, State
 from eblvm.kernels import philox
 from eblvm.kernels.philox import Key, Purpose, purpose
@@ -32,7 +32,7 @@ class ScoreMatching:
     def init(self, key: Key, v: Tensor) -> State:
         theta = self.estimator.energy.initial(key)
         phi: Params = {}
-        phi_opt: AdamState | tuple[()] = ()
+        phi_opt: Moments = ()
         if isinstance(self.estimator, Bism):
             phi = self.estimator.posterior.initial(key)
             phi_opt = self.estimator.lower_optimizer.init(phi)
@@ -67,7 +67,7 @@ class ScoreMatching:
         return noise
 
     def gradient(self, state: State, v: Tensor, noise: Noise, rates: Rates) -> tuple[Params, State, Info]:
-        batches = [self.loss.perturb(v, eps) for eps in noise["perturb"] or [None]]
+        batches = self._batches(v, noise)
 
         def upper(theta: Params) -> tuple[Tensor, Any]:
             surrogate, phi, phi_opt, info = self.estimator(
@@ -79,8 +79,11 @@ class ScoreMatching:
         gradient, (phi, phi_opt, info) = grad(upper, state.theta)
         return gradient, state._replace(phi=phi, phi_opt=phi_opt), info
 
+    def _batches(self, v: Tensor, noise: Noise) -> list[Batch]:
+        return [self.loss.perturb(v, eps) for eps in noise["perturb"] or [None]]
+
     def validation(self, state: State, v: Tensor, noise: Noise) -> Tensor:
         estimator = replace(self.estimator, K=0, N=0) if isinstance(self.estimator, Bism) else self.estimator
-        batch = self.loss.perturb(v, noise["perturb"][0] if noise["perturb"] else None)
+        batch = self._batches(v, noise)[0]
         surrogate, *_ = estimator(state.theta, state.phi, state.phi_opt, [batch], noise["latent"], {})
         return self.loss(surrogate, batch, noise.get("direction")).mean()

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple, Protocol
 import torch
 from torch import Tensor
 
-from eblvm.engine.bilevel.optimizers import Adam, AdamState
+from eblvm.engine.bilevel.optimizers import Adam, Moments
 from eblvm.engine.models.energy import Params
 from eblvm.engine.objectives.estimators import Info, Rates
 from eblvm.kernels.philox import Key
@@ -17,8 +17,8 @@ class State(NamedTuple):
 
     theta: Params
     phi: Params  # empty where a method has no posterior
-    theta_opt: AdamState
-    phi_opt: AdamState | tuple[()]
+    theta_opt: Moments
+    phi_opt: Moments
     chain: Params  # persistent Markov chains, empty without
     ema: Params  # moving average of theta, empty without
 

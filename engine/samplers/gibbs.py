@@ -1,6 +1,7 @@
 """Block Gibbs sampling of a GRBM: h ~ p(h|v), v ~ p(v|h)."""
 
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -19,26 +20,27 @@ def gibbs_step(energy: GRBM, theta: Params, v: Tensor, uniform_h: Tensor, normal
 
 
 def gibbs(
-    energy: GRBM,
-    theta: Params,
-    key: Key,
-    count: int,
-    steps: int,
-    *,
-    dtype: torch.dtype = torch.float32,
-    on_step: Callable[[int], None] | None = None,
+    energy: GRBM, theta: Params, key: Key, v: Tensor, steps: int, on_step: Callable[[int], None] | None = None
 ) -> tuple[Tensor, Tensor]:
-    """`count` chains of `steps` sweeps from v ~ N(b, sigma^2). Gives (samples, means of their last p(v|h)).
+    """`steps` sweeps of chains that start at v [count, D]. Gives (samples, means of their last p(v|h)).
 
-    Key.step of `key` is the chain's first step: sweep i uses the noise of step key.step + i.
+    Sweep i uses the noise of step key.step + i.
     """
-    v = philox.normal(key, purpose(Purpose.SAMPLE_V, 1), count, (energy.visible,), dtype=dtype)
-    v = mean = theta["b"] + torch.exp(theta["log_sigma"]) * v
+    mean = v
+    place: dict[str, Any] = {"dtype": v.dtype, "device": v.device}
     for i in range(steps):
         step_key = Key(key.seed, key.step + i)
-        uniform_h = philox.uniform(step_key, purpose(Purpose.SAMPLE_H), count, (energy.latent,), dtype=dtype)
-        normal_v = philox.normal(step_key, purpose(Purpose.SAMPLE_V), count, (energy.visible,), dtype=dtype)
+        uniform_h = philox.uniform(step_key, purpose(Purpose.SAMPLE_H), len(v), (energy.latent,), **place)
+        normal_v = philox.normal(step_key, purpose(Purpose.SAMPLE_V), len(v), (energy.visible,), **place)
         v, mean = gibbs_step(energy, theta, v, uniform_h, normal_v)
         if on_step is not None:
             on_step(i)
     return v, mean
+
+
+def uniform_start(key: Key, count: int, data: Tensor) -> Tensor:
+    """Chains uniform over each visible unit's range in the data. (From N(b, sigma^2) they can stay in a spurious mode:
+    they do on Frey face.)"""
+    low, high = data.amin(0), data.amax(0)
+    u = philox.uniform(key, purpose(Purpose.SAMPLE_V, 1), count, (data.shape[1],), dtype=data.dtype, device=data.device)
+    return low + (high - low) * u

@@ -1,8 +1,8 @@
 """Counter-based noise: the one source of randomness of the engine.
 
 Every number is a pure function of (seed, step, purpose, global sample index, position in the sample), by Philox 4x32-10
-(Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC 2011). So results depend neither on how a batch is split, nor
-on the world size, the backend or a resume. The derivation of each distribution and its measured accuracy are in README.md.
+(Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC 2011). So results depend neither on how a batch is
+split, nor on the world size, the backend or a resume. README.md has the derivations and the measured accuracy.
 """
 
 import math
@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from eblvm.kernels.dispatch import Backend, native_status
+from eblvm.kernels.dispatch import TRITON, Backend, native_status, op_backends
 from eblvm.kernels.philox import reference
 from eblvm.kernels.philox.reference import Kind
 
@@ -31,7 +31,7 @@ __all__ = [
     "words",
 ]
 
-_NATIVE, _NATIVE_REASON = native_status("philox")
+_NATIVE, _ = native_status("philox")
 
 
 class Purpose(IntEnum):
@@ -57,7 +57,7 @@ class Purpose(IntEnum):
 
 
 class Key(NamedTuple):
-    """The stream of one training step: `seed` in [0, 2**63), or an int64 tensor of seeds (replica axes); `step` in [0, 2**32).
+    """The stream of one training step: `seed` in [0, 2**63), or an int64 tensor of them (replica axes); `step` < 2**32.
 
     The values of a tensor of seeds are not checked, since that would wait for the device.
     """
@@ -69,12 +69,20 @@ class Key(NamedTuple):
 def purpose(kind: Purpose, substep: int = 0) -> int:
     """The third counter word: kind * 2**16 + substep, so that each substep of a loop has its own stream."""
     if not 0 <= substep < 2**16:
-        raise ValueError(f"substep={substep} is outside [0, 65536); put the rest of a longer loop's index into Key.step")
+        raise ValueError(
+            f"substep={substep} is outside [0, 65536); put the rest of a longer loop's index into Key.step"
+        )
     return int(kind) << 16 | substep
 
 
 def words(
-    key: Key, purpose: int, count: int, shape: tuple[int, ...] = (), *, first: int = 0, device: torch.device | str = "cpu"
+    key: Key,
+    purpose: int,
+    count: int,
+    shape: tuple[int, ...] = (),
+    *,
+    first: int = 0,
+    device: torch.device | str = "cpu",
 ) -> Tensor:
     """The raw 32-bit words as int64, [*seed.shape, count, *shape]: word j of sample i is word j%4 of block j//4."""
     return _draw(Kind.WORDS, key, purpose, count, shape, first, torch.int64, device)
@@ -171,12 +179,7 @@ def permutation(key: Key, purpose: int, n: int, *, device: torch.device | str = 
 
 def backends() -> list[Backend]:
     """Which backend serves philox on which device, and why not the others."""
-    return [
-        Backend("philox", "cpu", "native", _NATIVE, _NATIVE_REASON),
-        Backend("philox", "cpu", "reference", not _NATIVE, "native serves" if _NATIVE else "always there"),
-        Backend("philox", "cuda", "native", False, "compiled for the CPU only"),
-        Backend("philox", "cuda", "reference", True, "always there"),
-    ]
+    return op_backends("philox")
 
 
 def _draw(
@@ -206,13 +209,42 @@ def _draw(
     if count < 0 or any(size < 0 for size in shape):
         raise ValueError(f"count={count}, shape={tuple(shape)}: expected sizes of at least 0")
     if first < 0 or first + count > 2**32:
-        raise ValueError(f"samples {first}..{first + count - 1} leave [0, 2**32); expected global sample indices in that range")
+        raise ValueError(
+            f"samples {first}..{first + count - 1} leave [0, 2**32); expected global sample indices in that range"
+        )
     if width > 2**34:
-        raise ValueError(f"shape={tuple(shape)} is {width} words a sample; expected at most 2**34, split it into more samples")
+        raise ValueError(
+            f"shape={tuple(shape)} is {width} words a sample; expected at most 2**34, split it into more samples"
+        )
 
-    draw: Any = torch.ops.eblvm.philox if _NATIVE and seed.device.type == "cpu" else reference.philox
-    noise: Tensor = draw(seed, key.step, purpose, count, width, first, int(kind))
+    noise: Tensor = _backend(seed.device)(seed, key.step, purpose, count, width, first, int(kind))
     return noise.reshape(*seed.shape, count, *shape).to(dtype)
+
+
+def _backend(device: torch.device) -> Any:
+    if _NATIVE and device.type == "cpu":
+        return torch.ops.eblvm.philox
+    if TRITON and device.type == "cuda" and not torch.compiler.is_compiling():
+        return _Triton.apply
+    return reference.philox
+
+
+class _Triton(torch.autograd.Function):
+    """The Triton launch with a rule for `vmap`; there is nothing to differentiate."""
+
+    @staticmethod
+    def forward(seed: Tensor, *rest: int) -> Tensor:
+        from eblvm.kernels.philox import triton
+
+        return triton.philox(seed, *rest)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+        ctx.mark_non_differentiable(output)
+
+    @staticmethod
+    def vmap(info: Any, in_dims: tuple[int | None, ...], seed: Tensor, *rest: int) -> tuple[Tensor, int]:
+        return _Triton.apply(seed.movedim(in_dims[0] or 0, 0), *rest), 0
 
 
 def _vmap_native(info: Any, in_dims: tuple[int | None, ...], seed: Tensor, *rest: int) -> tuple[Tensor, int]:

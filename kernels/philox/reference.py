@@ -1,7 +1,7 @@
 """The specification of the noise, in torch ops that round once each: any backend must give the same bits.
 
-Only +, -, *, /, sqrt, integer ops and conversions are used, in a fixed order, and no library logarithm, since these differ
-between platforms. Coefficients are Python floats that are exact float32 values or are rounded to float32 by the op.
+Only +, -, *, /, sqrt, integer ops and conversions are used, in a fixed order, and no library logarithm, since these
+differ between platforms. Each op rounds the coefficients, Python floats, to float32.
 """
 
 from enum import IntEnum
@@ -97,7 +97,7 @@ def philox4x32(
 
 
 def transform(r: Tensor, kind: Kind) -> Tensor:
-    """Words r to the distribution `kind`. With the top bit as sign, p = (r mod 2^31 + 1/2) 2^-31 is its tail probability."""
+    """Words r to the distribution `kind`: the top bit is a sign, p = (r mod 2^31 + 1/2) 2^-31 a tail probability."""
     if kind is Kind.WORDS:
         return r.contiguous()
     if kind is Kind.UNIFORM:

@@ -40,9 +40,7 @@ def adam(phi: Tensors, grads: Tensors, m: Tensors, v: Tensors, count: int, lr: f
     b1, b2 = betas
     m = {k: b1 * m[k] + (1 - b1) * grads[k] for k in phi}
     v = {k: b2 * v[k] + (1 - b2) * grads[k] ** 2 for k in phi}
-    phi = {
-        k: phi[k] - lr * (m[k] / (1 - b1**count)) / ((v[k] / (1 - b2**count) + 1e-16) ** 0.5 + 1e-8) for k in phi
-    }
+    phi = {k: phi[k] - lr * (m[k] / (1 - b1**count)) / ((v[k] / (1 - b2**count) + 1e-16) ** 0.5 + 1e-8) for k in phi}
     return phi, m, v
 
 

@@ -37,7 +37,7 @@ def start(method: ScoreMatching) -> tuple[Tensor, State, dict[str, Tensor]]:
     moments = state.phi_opt._replace(
         m={k: 0.01 * torch.ones_like(p) for k, p in state.phi.items()},
         v={k: 0.02 * torch.ones_like(p) for k, p in state.phi.items()},
-        count=torch.tensor(3.0, dtype=torch.float64),
+        taken=torch.tensor(3.0, dtype=torch.float64),
     )
     rates = {name: torch.tensor(LR, dtype=torch.float64) for name in ("theta", "phi", "unroll")}
     return v, state._replace(phi_opt=moments), rates
@@ -81,7 +81,7 @@ def compare(loss: ScoreLoss, N: int, sgd: bool, memory: str, exact: bool, shared
     expected, phi = brute_force.bism_gradient(
         state.theta,
         state.phi,
-        (state.phi_opt.m, state.phi_opt.v, int(state.phi_opt.count)),
+        (state.phi_opt.m, state.phi_opt.v, int(state.phi_opt.taken)),
         batches,
         [n[0] for n in noise["latent"]],
         upper,
@@ -122,7 +122,9 @@ def test_exact_posterior_gives_the_exact_methods_gradient(loss: str) -> None:
     """Theorem 1 of BiSM: with q(h|v) = p(h|v) the bi-level gradient is that of score matching, for any sample of h."""
     adam = Adam(BETAS)
     energy = GRBM(D, H)
-    bism = Bism(energy, Bernoulli(D, H, temperature=TAU), divergences.kl, 0, 0, adam, "store", adam, exact_posterior=True)
+    bism = Bism(
+        energy, Bernoulli(D, H, temperature=TAU), divergences.kl, 0, 0, adam, "store", adam, exact_posterior=True
+    )
     bilevel, exact = (ScoreMatching(e, LOSSES[loss], adam, directions=2) for e in (bism, FreeEnergy(energy)))
     v, state, rates = start(bilevel)
     noise = bilevel.draw(Key(1, 0), v)

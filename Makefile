@@ -1,0 +1,51 @@
+# Everything works from a clean clone: each target makes what it needs.
+PYTHON ?= python3
+BIN := .venv/bin
+# Reinstalled only when something that the installation is made from has changed; Python edits need no reinstall.
+INSTALL_SOURCES := pyproject.toml CMakeLists.txt $(wildcard kernels/*/native.cpp)
+STAMP := .venv/.installed
+# One torch thread per worker: two busy workers with two threads each would fight over the cores.
+WORKERS ?= 2
+export OMP_NUM_THREADS ?= 1
+
+.PHONY: setup demo test lint typecheck format bench clean
+
+setup: $(STAMP)
+
+$(BIN)/python:
+	$(PYTHON) -m venv .venv
+
+$(STAMP): $(INSTALL_SOURCES) | $(BIN)/python
+	$(BIN)/python -m pip install --quiet -e '.[test,dev]'
+	touch $@
+
+demo: setup
+	$(BIN)/eblvm demo
+
+test: setup
+	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile
+
+lint: setup
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(MAKE) --no-print-directory typecheck
+	$(BIN)/clang-format --dry-run --Werror $(wildcard kernels/*/*.cpp)
+
+# mypy does not follow the redirects of an editable install, so it gets the namespace package as a tree of links.
+TYPED := build/typed/eblvm
+typecheck: setup
+	mkdir -p $(TYPED)
+	for name in engine kernels bench; do ln -sfn ../../../$$name $(TYPED)/$$name; done
+	MYPYPATH=build/typed $(BIN)/mypy -p eblvm.engine -p eblvm.kernels
+
+format: setup
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+	$(BIN)/clang-format -i $(wildcard kernels/*/*.cpp)
+
+bench: setup
+	$(BIN)/eblvm bench
+
+clean:
+	rm -rf .venv build dist .pytest_cache .ruff_cache .mypy_cache .benchmarks
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,0 +1,141 @@
+"""One training step of each contestant as a function of no arguments: the engine's, the naive one's.
+
+Both draw their own noise and move their own state, on one batch of uniform data of the case's width. Time, memory,
+FLOPs and the agreement of gradients are all measured on what is built here.
+"""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.utils._pytree import tree_leaves
+
+from eblvm.bench.naive import BiDsm, Dsm
+from eblvm.bench.registry import Case
+from eblvm.bench.timing import Step
+from eblvm.engine import replicas
+from eblvm.engine.data import Dataset
+from eblvm.engine.errors import UserError, unknown
+from eblvm.engine.models.energy import Params
+from eblvm.engine.objectives import State, build
+from eblvm.engine.objectives.divergences import linear_step_size
+from eblvm.engine.train import initial_state
+from eblvm.kernels import philox
+from eblvm.kernels.philox import Key, Purpose, purpose
+
+Naive = BiDsm | Dsm
+
+
+class Contest(NamedTuple):
+    """A case made ready: what runs, what exists before it runs, and whether saved-tensor hooks can look inside."""
+
+    name: str
+    engine: Step
+    engine_inputs: Callable[[], list[Tensor]]
+    engine_hooks: bool
+    baseline: Step
+    baseline_inputs: Callable[[], list[Tensor]]
+    floor: Step | None
+    traceable: bool = True  # False for compiled code, whose allocations no dispatch mode sees
+
+
+def batch(case: Case) -> Tensor:
+    """Uniform data [B, D], or [R, B, D] with replicas, the same for every contestant."""
+    c = case.config
+    seed = replicas.seeds(c)
+    v = philox.uniform(Key(seed, 0), purpose(Purpose.DATA), c.batch, (case.visible,), dtype=getattr(torch, c.dtype))
+    return v.to(c.device)
+
+
+class EngineStep:
+    """Noise from the objective's `draw`, then `Update`, vmapped over replicas, compiled if the config says so."""
+
+    def __init__(self, case: Case):
+        config = case.config
+        config.validate()
+        if config.device not in ("cpu", "cuda"):
+            raise unknown("device", config.device, ["cpu", "cuda"])
+        if config.device == "cuda" and not torch.cuda.is_available():
+            raise UserError("got --device cuda, but torch sees no CUDA device here; use --device cpu")
+        self.config, self.v, self.seed, self.count = config, batch(case), replicas.seeds(config), 0
+        data = self.v.flatten(0, -2)
+        self.update = build(config, Dataset(data, data, data, None))
+        self.objective = self.update.objective
+        self.state: State = initial_state(config, self.objective, self.seed, self.v, torch.device(config.device))
+        rate = replicas.learning_rates(config, self.v.dtype).to(config.device)
+        lower = rate if config.lower_lr is None else torch.full_like(rate, config.lower_lr)
+        unrolled = lower if config.unroll_lr is None else torch.full_like(rate, config.unroll_lr)
+        self.rates = {"theta": rate, "phi": lower, "unroll": unrolled}
+        self.step: Callable[..., Any] = self.vectorised(self.update)
+        if config.compile:
+            self.step = torch.compile(self.step, dynamic=False)
+
+    def vectorised(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        return torch.vmap(function) if self.config.replicated else function
+
+    def noise(self) -> Any:
+        return self.objective.draw(Key(self.seed, self.count), self.v, 0)
+
+    def __call__(self) -> None:
+        self.state, _ = self.step(self.state, self.v, self.noise(), self.rates)
+        self.count += 1
+
+    def gradient(self, noise: Any) -> Params:
+        """theta's gradient at the present state, which does not move."""
+        with torch.no_grad():
+            gradient, *_ = self.vectorised(self.objective.gradient)(self.state, self.v, noise, self.rates)
+        return gradient
+
+    def inputs(self) -> list[Tensor]:
+        """What is there before a step and so is no part of the step's memory."""
+        return [t for t in tree_leaves((self.state, self.v, self.rates)) if isinstance(t, Tensor)]
+
+
+class NaiveStep:
+    """The research procedure on the same batch, one replica after the other."""
+
+    def __init__(self, case: Case):
+        c = case.config
+        self.v = batch(case)
+        self.batches = list(self.v) if c.replicated else [self.v]
+        self.methods = [naive_method(case, v) for v in self.batches]
+
+    def __call__(self) -> None:
+        for method, v in zip(self.methods, self.batches, strict=True):
+            method.step(v, method.draw_fresh(v))  # type: ignore[arg-type]
+
+    def inputs(self) -> list[Tensor]:
+        found = [self.v]
+        for method in self.methods:
+            optimizers = [method.optimizer]
+            if isinstance(method, BiDsm):
+                optimizers.append(method.lower_optimizer)
+                found += method.posterior.parameters()
+            found += method.model.parameters()
+            found += [t for o in optimizers for t in tree_leaves(list(o.state.values())) if isinstance(t, Tensor)]
+            found += [p.grad for o in optimizers for g in o.param_groups for p in g["params"] if p.grad is not None]
+        return found
+
+
+def has_naive(case: Case) -> bool:
+    return case.config.method in ("bidsm", "dsm") and case.config.posterior == "linear"
+
+
+def naive_method(case: Case, v: Tensor) -> Naive:
+    """The naive twin of a case's configuration, with parameters of its own."""
+    c = case.config
+    size: dict[str, Any] = {"visible": case.visible, "latent": c.latent}
+    how: dict[str, Any] = {"sigma": c.sigma, "lr": c.lr[0], "betas": (c.beta1, c.beta2)}
+    torch.manual_seed(c.seed)
+    default = torch.get_default_dtype()
+    torch.set_default_dtype(v.dtype)  # nn.Module has no other way to make all of its parameters in one dtype
+    try:
+        with torch.device(v.device):
+            if c.method == "dsm":
+                return Dsm(**size, **how)
+            rate = c.unroll_lr or float(linear_step_size(v))
+            sgd_rate = rate if c.unroll_optimizer == "sgd" else None
+            return BiDsm(**size, **how, N=c.N, K=c.K, temperature=c.temperature, sgd_rate=sgd_rate)
+    finally:
+        torch.set_default_dtype(default)

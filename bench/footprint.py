@@ -1,0 +1,105 @@
+"""What a step costs apart from time, all deterministic: bytes saved for backward, peak bytes, FLOPs, operator calls."""
+
+import gc
+import weakref
+from collections.abc import Callable, Iterable
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+from torch.utils.flop_counter import flop_registry
+
+
+class Footprint(NamedTuple):
+    saved_bytes: int | None  # most bytes that autograd graphs hold at once; None where no hook can see them (vmap)
+    peak_bytes: int  # most bytes alive at once, both beyond the step's inputs
+    flops: int  # of matrix products and convolutions
+    ops: int  # operator calls that compute something, views left out
+
+
+class Storages:
+    """Storages alive at once, each counted once: the present and the highest number of bytes."""
+
+    def __init__(self, known: Iterable[Tensor]):
+        self.live = self.peak = 0
+        self.holders: dict[int, int] = {}
+        self._known = list(known)  # kept alive, so that none of their addresses is given to another storage
+        self._excluded = {t.untyped_storage()._cdata for t in self._known}
+
+    def add(self, key: int, nbytes: int) -> None:
+        if key in self._excluded:
+            return
+        self.holders[key] = self.holders.get(key, 0) + 1
+        if self.holders[key] == 1:
+            self.live += nbytes
+            self.peak = max(self.peak, self.live)
+
+    def remove(self, key: int, nbytes: int) -> None:
+        if key in self._excluded:
+            return
+        self.holders[key] -= 1
+        if not self.holders[key]:
+            del self.holders[key]
+            self.live -= nbytes
+
+
+class Saved:
+    """A tensor that a graph holds for its backward pass. Detached: an output that its own node held would never die."""
+
+    def __init__(self, storages: Storages, tensor: Tensor):
+        self.tensor = tensor.detach()
+        storage = tensor.untyped_storage()
+        self._storages, self._entry = storages, (storage._cdata, storage.nbytes())
+        storages.add(*self._entry)
+
+    def __del__(self) -> None:
+        self._storages.remove(*self._entry)
+
+
+class Operators(TorchDispatchMode):
+    """Counts operator calls and FLOPs, and follows every storage from its first appearance to its end."""
+
+    def __init__(self, storages: Storages):
+        super().__init__()
+        self.storages, self.flops, self.ops = storages, 0, 0
+        self._alive: dict[int, weakref.ref[Any]] = {}
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        out = func(*args, **(kwargs or {}))
+        self.ops += not func.is_view
+        count_flops = flop_registry.get(func._overloadpacket)
+        if count_flops is not None:
+            self.flops += count_flops(*args, **(kwargs or {}), out_val=out)
+        for tensor in tree_leaves(out):
+            if isinstance(tensor, Tensor):
+                self._follow(tensor.untyped_storage())
+        return out
+
+    def _follow(self, storage: torch.UntypedStorage) -> None:
+        key, nbytes = storage._cdata, storage.nbytes()
+        if key in self._alive:
+            return
+
+        def gone(_: Any) -> None:
+            del self._alive[key]
+            self.storages.remove(key, nbytes)
+
+        self._alive[key] = weakref.ref(storage, gone)
+        self.storages.add(key, nbytes)
+
+
+def footprint(step: Callable[[], None], inputs: Callable[[], list[Tensor]], hooks: bool = True) -> Footprint:
+    """The footprint of one call of `step`, which has run before (a first call may fill caches). `inputs()` gives the
+    tensors that exist before it; `hooks=False` where saved-tensor hooks cannot be used."""
+    gc.collect()
+    saved_bytes = None
+    if hooks:
+        saved = Storages(inputs())
+        with torch.autograd.graph.saved_tensors_hooks(lambda t: Saved(saved, t), lambda s: s.tensor):
+            step()
+        saved_bytes = saved.peak
+    with Operators(Storages(inputs())) as operators:
+        step()
+    return Footprint(saved_bytes, operators.storages.peak, operators.flops, operators.ops)

@@ -1,0 +1,11 @@
+"""The published research procedure, plainly written in `torch.autograd`: the baseline of every ratio.
+
+Each file is one method family and can be read beside the paper's algorithm. Nothing of the engine is used here, nothing
+is shared between steps, and nothing is made slower than it has to be: fused operators, in-place real optimiser steps,
+no copies.
+"""
+
+from eblvm.bench.naive.bidsm import BiDsm
+from eblvm.bench.naive.dsm import Dsm
+
+__all__ = ["BiDsm", "Dsm"]

@@ -1,0 +1,83 @@
+"""docs/performance.md from bench/records/: `python -m eblvm.bench.report` writes it, nothing is typed by hand."""
+
+from pathlib import Path
+from typing import Any
+
+from eblvm.bench import ratios, record, table
+from eblvm.engine import profile
+
+DOCUMENT = record.SOURCE / "docs" / "performance.md"
+COLUMNS = {
+    "case": "case",
+    "engine_ms": "engine ms",
+    "baseline_ms": "baseline ms",
+    "ratio": "ratio",
+    "floor_ms": "floor ms",
+    "saved_mib": "saved MiB",
+    "baseline_saved_mib": "baseline saved MiB",
+    "peak_mib": "peak MiB",
+    "baseline_peak_mib": "baseline peak MiB",
+}
+SUITES = {
+    "grbm": "GRBM at Frey face's sizes (B=100, D=560, H=400)",
+    "toy": "GRBM at the checkerboard's sizes (B=100, D=2, H=4); ten replicas are one vmapped step",
+    "kernels": "Kernel ops against their reference",
+}
+INTRODUCTION = """\
+# Performance
+
+Made from `bench/records/` by `python -m eblvm.bench.report`; change the records, not this page.
+
+Every time is the median CPU time of one step on one thread, contestants interleaved in one process; only ratios carry
+over to other machines. The baseline is `bench/naive`: the published procedure in plain `torch.autograd`, written to be
+no slower than it has to be, with the noise redrawn and the energy recomputed in every lower step; where a case says
+`unroll=sgd`, it unrolls SGD as well. The ratio is baseline over engine: above 1 the engine is faster. The floor is
+the matrix products of the engine's algorithm, timed alone. Saved is the most that autograd graphs hold at once, peak
+the most that is alive at once, both beyond the step's inputs. Before anything was timed, engine and baseline gave the
+same gradient in fp64.
+"""
+
+
+def render(folder: Path) -> str:
+    """The document of all records of suites and profiles in `folder`."""
+    parts = [INTRODUCTION]
+    for suite, title in SUITES.items():
+        for path in sorted(folder.glob(f"{suite}-*.json")):
+            found = record.read(path, ratios.SCHEMA)
+            rows = [[row[name] for name in COLUMNS] for row in found["rows"]]
+            heading = title + (", compiled" if found["compiled"] else "")
+            parts.append(section(heading, found, table.markdown(list(COLUMNS.values()), rows)))
+    parts += [profiled(record.read(path, profile.SCHEMA)) for path in sorted(folder.glob("profile-*.json"))]
+    return "\n".join(parts)
+
+
+def section(title: str, found: dict[str, Any], body: str) -> str:
+    machine, versions = found["machine"], found["versions"]
+    where = ", ".join([machine.get("gpu", machine["cpu"]), f"{machine['cores']} cores", machine["system"]])
+    what = ", ".join(f"{name} {version}" for name, version in versions.items())
+    return (
+        f"## {title}\n\n`{found['command']}`, {found['date']}, commit {found['commit']}; {where}; {what}.\n\n{body}\n"
+    )
+
+
+def profiled(found: dict[str, Any]) -> str:
+    tables = []
+    for figure, name in (("step_ms", "ms a step"), ("saved_mib", "saved MiB"), ("peak_mib", "peak MiB")):
+        Ns, Ks, values = profile.surface(found, figure)
+        rows = [[f"N={N}", *row] for N, row in zip(Ns, values, strict=True)]
+        tables.append(table.markdown([name, *(f"K={K}" for K in Ks)], rows))
+    how = f"{found['method']}, {found['noise']} noise, {found['unroll']} unroll, memory mode {found['memory']}"
+    picture = f"profile-{found['recipe']}.png"
+    if (DOCUMENT.parent / picture).exists():
+        tables.append(f"![the same as a picture]({picture})")
+    return section(f"Profile of {found['recipe']}: {how}", found, "\n\n".join(tables))
+
+
+def main() -> None:
+    DOCUMENT.parent.mkdir(exist_ok=True)
+    DOCUMENT.write_text(render(record.RECORDS))
+    print(f"wrote {DOCUMENT.name}")
+
+
+if __name__ == "__main__":
+    main()

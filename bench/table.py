@@ -1,0 +1,34 @@
+"""Figures as aligned text and as Markdown."""
+
+from collections.abc import Sequence
+from typing import Any
+
+Row = Sequence[Any]
+
+
+def cell(value: Any) -> str:
+    """Three significant digits for a float, '-' for a figure that was not measured."""
+    if value is None:
+        return "-"
+    if not isinstance(value, float):
+        return str(value)
+    if value == 0 or abs(value) >= 100:
+        return f"{value:.0f}"
+    return f"{value:.2f}" if abs(value) < 10 else f"{value:.1f}"
+
+
+def text(header: Row, rows: Sequence[Row]) -> str:
+    lines = [[str(name) for name in header], *([cell(value) for value in row] for row in rows)]
+    widths = [max(len(line[i]) for line in lines) for i in range(len(header))]
+    return "\n".join(
+        "  ".join(
+            value.ljust(width) if i == 0 else value.rjust(width) for i, (value, width) in enumerate(pairs)
+        ).rstrip()
+        for pairs in ([*zip(line, widths, strict=True)] for line in lines)
+    )
+
+
+def markdown(header: Row, rows: Sequence[Row]) -> str:
+    rule = ["---", *["---:"] * (len(header) - 1)]
+    lines = [list(header), rule, *([cell(value) for value in row] for row in rows)]
+    return "\n".join("| " + " | ".join(str(value) for value in line) + " |" for line in lines)

@@ -1,0 +1,96 @@
+"""Pictures: densities of 2-D models, grids of samples, learning curves, the gradient bias study."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import matplotlib
+
+matplotlib.use("Agg")
+import matplotlib.pyplot as plt
+import torch
+from matplotlib.figure import Figure
+from torch import Tensor
+
+from eblvm.engine.models.energy import Params, call
+from eblvm.engine.models.grbm import GRBM
+
+
+def density(panels: Sequence[tuple[str, GRBM, Params, float]], data: Tensor, path: Path, limit: float = 5.0) -> None:
+    """The data's histogram and each model's exact density exp(-F(v)) / Z over [-limit, limit]^2, on one colour scale.
+
+    A panel is (title, energy, theta, log Z).
+    """
+    axis = torch.linspace(-limit, limit, 200)
+    grid = torch.stack(torch.meshgrid(axis, axis, indexing="xy"), -1).view(-1, 2)
+    figure, axes = plt.subplots(1, len(panels) + 1, figsize=(3.2 * (len(panels) + 1), 3.6), layout="constrained")
+    top = 1 / 32  # the checkerboard's density on its dark cells
+    axes[0].hist2d(*data.cpu().float().T.tolist(), bins=100, range=[[-limit, limit]] * 2, density=True, vmax=2 * top)
+    axes[0].set_title("data")
+    for ax, (title, energy, theta, log_z) in zip(axes[1:], panels, strict=True):
+        with torch.no_grad():
+            f = call(energy, {k: p.cpu().float() for k, p in theta.items()}, "free_energy", grid)
+        ax.imshow(
+            torch.exp(-f - log_z).view(200, 200).numpy(),
+            extent=(-limit, limit) * 2,
+            origin="lower",
+            vmin=0,
+            vmax=2 * top,
+        )
+        ax.set_title(title)
+    for ax in axes:
+        ax.set_aspect("equal")
+        ax.set_xticks([])
+        ax.set_yticks([])
+    _save(figure, path)
+
+
+def image_grid(images: Tensor, image_shape: tuple[int, int], path: Path, columns: int = 10) -> None:
+    """Images [n, D] in [0, 1], `columns` a row, enlarged to be seen."""
+    n, (height, width) = len(images), image_shape
+    rows = -(-n // columns)
+    canvas = torch.ones(rows * columns, height + 1, width + 1)
+    canvas[:n, :height, :width] = images.cpu().float().clamp(0, 1).view(n, height, width)
+    canvas = canvas.view(rows, columns, height + 1, width + 1).permute(0, 2, 1, 3)
+    picture = (canvas.reshape(rows * (height + 1), -1) * 255).byte()
+    scale = max(1, 800 // picture.shape[1])
+    picture = picture.repeat_interleave(scale, 0).repeat_interleave(scale, 1)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    plt.imsave(path, picture.numpy(), cmap="gray", vmin=0, vmax=255)
+
+
+def scatter(points: Tensor, path: Path) -> None:
+    """Samples of a 2-D model (the first two axes of any other)."""
+    figure, ax = plt.subplots(figsize=(4, 4), layout="constrained")
+    x, y = points[:, :2].cpu().numpy().T
+    ax.scatter(x, y, s=3)
+    ax.set_aspect("equal")
+    _save(figure, path)
+
+
+def curves(lines: Mapping[str, tuple[Sequence[float], Sequence[float]]], path: Path) -> None:
+    """One panel a quantity: its values against the step."""
+    figure, axes = plt.subplots(1, len(lines), figsize=(4 * len(lines), 3), layout="constrained", squeeze=False)
+    for ax, (name, (x, y)) in zip(axes[0], lines.items(), strict=True):
+        ax.plot(x, y, linewidth=1)
+        ax.set_title(name)
+        ax.set_xlabel("step")
+        ax.grid(alpha=0.3)
+    _save(figure, path)
+
+
+def gradient_bias(table: Sequence[Sequence[float]], Ns: Sequence[int], Ks: Sequence[int], path: Path) -> None:
+    """The relative bias against N, a line for each K, logarithmic."""
+    figure, ax = plt.subplots(figsize=(4.5, 3.5), layout="constrained")
+    for K, row in zip(Ks, table, strict=True):
+        ax.semilogy(Ns, row, marker="o", label=f"K = {K}")
+    ax.set_xlabel("N, unrolled steps")
+    ax.set_ylabel("relative bias of the gradient")
+    ax.grid(alpha=0.3, which="both")
+    ax.legend()
+    _save(figure, path)
+
+
+def _save(figure: Figure, path: Path) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(path, dpi=120)
+    plt.close(figure)

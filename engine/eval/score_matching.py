@@ -1,0 +1,14 @@
+"""The exact score matching loss of a GRBM, the "test Fisher" of the BiSM paper's tables."""
+
+import torch
+from torch import Tensor
+
+from eblvm.engine.models.energy import Params, call
+from eblvm.engine.models.grbm import GRBM
+
+
+@torch.no_grad()
+def score_matching_loss(energy: GRBM, theta: Params, v: Tensor) -> float:
+    """E [1/2 |s(v)|^2 + tr grad_v s(v)]: the Fisher divergence to the data less a constant of the data."""
+    square = 0.5 * call(energy, theta, "score", v).square().sum(-1)
+    return float((square + call(energy, theta, "laplacian", v)).mean())

@@ -1,0 +1,84 @@
+"""A trained run as evaluation, sampling and reports see it: its configuration, data, models and provenance."""
+
+import json
+from dataclasses import dataclass
+from functools import cached_property
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from eblvm.engine import checkpoint, replicas
+from eblvm.engine.config import Config
+from eblvm.engine.data import Dataset, load
+from eblvm.engine.errors import UserError, unknown
+from eblvm.engine.models.energy import Params
+from eblvm.engine.models.grbm import GRBM
+
+MODELS = ("best", "last", "ema")
+
+
+@dataclass(frozen=True)
+class Run:
+    folder: Path
+    config: Config
+    payload: dict[str, Any]  # of the newest checkpoint
+
+    @classmethod
+    def open(cls, folder: Path, data: str | None = None) -> "Run":
+        """The run in `folder`; `data` says where the data set is now, if it moved."""
+        config = read_config(folder)
+        if data is not None:
+            config = config.replaced(data=data)
+        payload, _ = checkpoint.newest(folder / "checkpoints")
+        if payload is None:
+            raise UserError(f"{folder} has no checkpoint yet; let 'eblvm train' run longer")
+        return cls(folder, config, payload)
+
+    @cached_property
+    def dataset(self) -> Dataset:
+        return load(self.config)
+
+    @property
+    def energy(self) -> GRBM:
+        return GRBM(self.dataset.train.shape[1], self.config.latent)
+
+    def default_model(self) -> str:
+        """The best by validation where the run validated, as the papers choose; otherwise the last."""
+        return "best" if self.payload["best"] else "last"
+
+    def thetas(self, model: str) -> list[Params]:
+        """theta of every replica (one for a single run)."""
+        if model not in MODELS:
+            raise unknown("model", model, list(MODELS))
+        if model == "best" and not self.payload["best"]:
+            raise UserError(f"{self.folder} has not validated yet, so it has no best model; use --model last")
+        if model == "ema" and not self.payload["state"]["ema"]:
+            raise UserError(f"{self.folder} was trained without --ema; use --model last")
+        theta = (
+            self.payload["best"]["theta"]
+            if model == "best"
+            else self.payload["state"]["ema" if model == "ema" else "theta"]
+        )
+        theta = {k: p for k, p in theta.items() if k != "log_z"}  # the normaliser that NCE learns is not the model's
+        if not self.config.replicated:
+            return [theta]
+        return [replicas.pick(theta, r) for r in range(len(replicas.names(self.config)))]
+
+    def step_of(self, model: str) -> int | list[int]:
+        return self.payload["best"]["step"] if model == "best" else self.payload["step"]
+
+
+def read_config(folder: Path) -> Config:
+    path = folder / "config.json"
+    if not path.is_file():
+        raise UserError(f"{folder} is not a run folder (it has no config.json); give the --out of an 'eblvm train'")
+    try:
+        return Config.from_json(json.loads(path.read_text()))
+    except json.JSONDecodeError as error:
+        raise UserError(f"{path} is not valid JSON ({error}); restore it, or train into another --out") from None
+
+
+def versions() -> dict[str, str]:
+    return {"eblvm": version("eblvm"), "torch": torch.__version__}

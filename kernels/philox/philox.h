@@ -1,0 +1,145 @@
+// Philox 4x32-10 words and the logistic transform, for every kernel that draws its noise itself: the bits of reference.py.
+
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+
+#include "../native.h"
+
+namespace {
+
+// Blocks of four words handled at once: counters and words stay in the first-level cache.
+constexpr int64_t kChunk = 256;
+
+constexpr uint32_t kMultiplier0 = 0xD2511F53, kMultiplier1 = 0xCD9E8D57, kWeyl0 = 0x9E3779B9, kWeyl1 = 0xBB67AE85;
+
+EBLVM_INLINE float tail(uint32_t r) { return (static_cast<float>(static_cast<int32_t>(r & 0x7FFFFFFFu)) + 0.5f) * 0x1p-31f; }
+
+EBLVM_INLINE float signed_by_top_bit(float x, uint32_t r) {
+  return std::bit_cast<float>(std::bit_cast<uint32_t>(x) ^ (r & 0x80000000u));
+}
+
+EBLVM_INLINE float logistic(uint32_t r) {
+  const float p = tail(r);
+  return signed_by_top_bit(log_positive((2.0f - p) / p), r);
+}
+
+// Words of kChunk blocks, in the order block by block.
+void fill_blocks_plain(const uint32_t* block, const uint32_t* sample, uint32_t step, uint32_t purpose, uint64_t seed,
+                       uint32_t* words) {
+  for (int64_t i = 0; i < kChunk; ++i) {
+    uint32_t c0 = block[i], c1 = sample[i], c2 = step, c3 = purpose;
+    uint32_t k0 = static_cast<uint32_t>(seed), k1 = static_cast<uint32_t>(seed >> 32);
+    for (int round = 0; round < 10; ++round) {
+      const uint64_t product0 = static_cast<uint64_t>(c0) * kMultiplier0;
+      const uint64_t product1 = static_cast<uint64_t>(c2) * kMultiplier1;
+      c0 = static_cast<uint32_t>(product1 >> 32) ^ c1 ^ k0;
+      c1 = static_cast<uint32_t>(product1);
+      c2 = static_cast<uint32_t>(product0 >> 32) ^ c3 ^ k1;
+      c3 = static_cast<uint32_t>(product0);
+      k0 += kWeyl0;
+      k1 += kWeyl1;
+    }
+    words[4 * i] = c0;
+    words[4 * i + 1] = c1;
+    words[4 * i + 2] = c2;
+    words[4 * i + 3] = c3;
+  }
+}
+
+#ifdef EBLVM_X86
+// Compilers spend most of a vectorised 32x32->64 multiply on shuffles. Here each word sits in the low half of a 64-bit lane,
+// where vpmuludq takes it, and whatever the high half holds is never read, so a round is 2 multiplies, 2 shifts and 4 xors.
+__attribute__((target("avx2"))) void fill_blocks_avx2(const uint32_t* block, const uint32_t* sample, uint32_t step,
+                                                      uint32_t purpose, uint64_t seed, uint32_t* words) {
+  constexpr int kStreams = 2;  // independent chains of four blocks each hide the multiply's latency; more would spill
+  static_assert(kChunk % (4 * kStreams) == 0);
+  const __m256i m0 = _mm256_set1_epi64x(kMultiplier0), m1 = _mm256_set1_epi64x(kMultiplier1);
+  const __m256i low = _mm256_set1_epi64x(0xFFFFFFFF);
+  for (int64_t i = 0; i < kChunk; i += 4 * kStreams) {
+    __m256i c0[kStreams], c1[kStreams], c2[kStreams], c3[kStreams];
+    for (int s = 0; s < kStreams; ++s) {
+      c0[s] = _mm256_cvtepu32_epi64(_mm_load_si128(reinterpret_cast<const __m128i*>(block + i + 4 * s)));
+      c1[s] = _mm256_cvtepu32_epi64(_mm_load_si128(reinterpret_cast<const __m128i*>(sample + i + 4 * s)));
+      c2[s] = _mm256_set1_epi64x(step);
+      c3[s] = _mm256_set1_epi64x(purpose);
+    }
+    uint32_t k0 = static_cast<uint32_t>(seed), k1 = static_cast<uint32_t>(seed >> 32);
+    for (int round = 0; round < 10; ++round) {
+      const __m256i key0 = _mm256_set1_epi64x(k0), key1 = _mm256_set1_epi64x(k1);
+#pragma GCC unroll 2
+      for (int s = 0; s < kStreams; ++s) {
+        const __m256i product0 = _mm256_mul_epu32(c0[s], m0), product1 = _mm256_mul_epu32(c2[s], m1);
+        c0[s] = _mm256_xor_si256(_mm256_xor_si256(_mm256_srli_epi64(product1, 32), c1[s]), key0);
+        c2[s] = _mm256_xor_si256(_mm256_xor_si256(_mm256_srli_epi64(product0, 32), c3[s]), key1);
+        c1[s] = product1;
+        c3[s] = product0;
+      }
+      k0 += kWeyl0;
+      k1 += kWeyl1;
+    }
+    for (int s = 0; s < kStreams; ++s) {
+      const __m256i c01 = _mm256_or_si256(_mm256_and_si256(c0[s], low), _mm256_slli_epi64(c1[s], 32));
+      const __m256i c23 = _mm256_or_si256(_mm256_and_si256(c2[s], low), _mm256_slli_epi64(c3[s], 32));
+      const __m256i even = _mm256_unpacklo_epi64(c01, c23), odd = _mm256_unpackhi_epi64(c01, c23);  // blocks 0 2, 1 3
+      __m256i* to = reinterpret_cast<__m256i*>(words + 4 * (i + 4 * s));
+      _mm256_store_si256(to, _mm256_permute2x128_si256(even, odd, 0x20));
+      _mm256_store_si256(to + 1, _mm256_permute2x128_si256(even, odd, 0x31));
+    }
+  }
+}
+
+const auto fill_blocks = __builtin_cpu_supports("avx2") ? fill_blocks_avx2 : fill_blocks_plain;
+#else
+constexpr auto fill_blocks = fill_blocks_plain;
+#endif
+
+EBLVM_CLONES void fill_logistic(const uint32_t* __restrict r, float* __restrict out, int64_t size) {
+  for (int64_t i = 0; i < size; ++i) out[i] = logistic(r[i]);
+}
+
+// One stream of noise [count, width]: the samples first .. first+count-1 of (seed, step, purpose).
+struct Stream {
+  uint64_t seed;
+  uint32_t step, purpose;
+  int64_t first, count, width;
+
+  int64_t blocks_per_sample() const { return (width + 3) / 4; }
+  int64_t chunks() const { return (count * blocks_per_sample() + kChunk - 1) / kChunk; }
+};
+
+// A chunk of blocks is a contiguous piece of [count, width]: where it begins, and its words.
+struct Piece {
+  int64_t offset, size;
+};
+
+inline Piece draw_words(const Stream& stream, int64_t chunk, uint32_t* words) {
+  alignas(64) uint32_t block[kChunk], sample[kChunk];
+  const int64_t blocks_per_sample = stream.blocks_per_sample(), width = stream.width;
+  const int64_t flat = chunk * kChunk;
+  const int64_t blocks = std::min(kChunk, stream.count * blocks_per_sample - flat);
+  const int64_t first_sample = flat / blocks_per_sample, first_block = flat % blocks_per_sample;
+  for (int64_t i = 0, s = first_sample, b = first_block; i < kChunk; ++s, b = 0) {
+    const int64_t run = std::min(kChunk - i, blocks_per_sample - b);
+    for (int64_t j = 0; j < run; ++j) block[i + j] = static_cast<uint32_t>(b + j);
+    for (int64_t j = 0; j < run; ++j) sample[i + j] = static_cast<uint32_t>(stream.first + s);
+    i += run;
+  }
+  fill_blocks(block, sample, stream.step, stream.purpose, stream.seed, words);
+
+  // Drop the words past each sample's width; in place, since they only move down.
+  int64_t size = 0;
+  if (width % 4 == 0) {
+    size = 4 * blocks;
+  } else {
+    for (int64_t i = 0, b = first_block; i < blocks; ++i) {
+      const int64_t kept = std::min<int64_t>(4, width - 4 * b);
+      for (int64_t j = 0; j < kept; ++j) words[size++] = words[4 * i + j];
+      if (++b == blocks_per_sample) b = 0;
+    }
+  }
+  return {first_sample * width + 4 * first_block, size};
+}
+
+}  // namespace

@@ -1,0 +1,152 @@
+"""The noise in Triton: the bits of reference.py on a GPU, and what other kernels draw their own noise with.
+
+Launch every kernel that uses these with `enable_fp_fusion=False`: a fused multiply-add rounds once where the reference
+rounds twice. Division and square root are the correctly rounded ones.
+"""
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from eblvm.kernels.philox import reference
+from eblvm.kernels.triton_report import Variant
+
+BLOCK = 128  # blocks of four words in a program
+
+LOG = tl.constexpr(reference.LOG)
+CENTRE = tl.constexpr(reference.ERFINV_CENTRE)
+TAIL = tl.constexpr(reference.ERFINV_TAIL)
+LOG2_HIGH, LOG2_LOW = tl.constexpr(reference.LOG2_HIGH), tl.constexpr(reference.LOG2_LOW)
+SQRT2 = tl.constexpr(reference.SQRT2)
+WORDS, UNIFORM, NORMAL, LOGISTIC, GUMBEL, RADEMACHER = (tl.constexpr(int(kind)) for kind in reference.Kind)
+
+
+@triton.jit
+def draw_words(seed, sample, block, step, purpose):
+    """The four words of each block, interleaved: uint32 [4 * block]."""
+    seed = seed.to(tl.uint64)
+    c0, c1 = block.to(tl.uint32), sample.to(tl.uint32)
+    c2, c3 = tl.zeros_like(c0) + step.to(tl.uint32), tl.zeros_like(c0) + purpose.to(tl.uint32)
+    k0, k1 = tl.zeros_like(c0) + (seed & 0xFFFFFFFF).to(tl.uint32), tl.zeros_like(c0) + (seed >> 32).to(tl.uint32)
+    c0, c1, c2, c3 = tl.philox_impl(c0, c1, c2, c3, k0, k1, 10)
+    return tl.interleave(tl.interleave(c0, c2), tl.interleave(c1, c3))
+
+
+@triton.jit
+def polynomial(t, c0, c1, c2, c3, c4, c5, c6, c7, high):
+    """sum_i c_i t^i in Estrin's order; `high` is c8, or c8 + c9 t."""
+    t2 = t * t
+    t4 = t2 * t2
+    low = (t * c1 + c0) + (t * c3 + c2) * t2
+    middle = (t * c5 + c4) + (t * c7 + c6) * t2
+    return low + (middle + t4 * high) * t4
+
+
+@triton.jit
+def log(x):
+    bits = x.to(tl.int32, bitcast=True) - 0x3F3504F3
+    e = (bits >> 23).to(tl.float32)
+    f = ((bits & 0x7FFFFF) + 0x3F3504F3).to(tl.float32, bitcast=True) - 1.0
+    square = f * f
+    y = polynomial(f, LOG[0], LOG[1], LOG[2], LOG[3], LOG[4], LOG[5], LOG[6], LOG[7], LOG[8]) * f * square
+    y = y + e * LOG2_LOW
+    y = y - square * 0.5
+    return f + y + e * LOG2_HIGH
+
+
+@triton.jit
+def tail_probability(r):
+    return ((r & 0x7FFFFFFF).to(tl.int32).to(tl.float32) + 0.5) * 4.656612873077393e-10
+
+
+@triton.jit
+def signed(x, r):
+    return tl.where((r >> 31) == 1, -x, x)
+
+
+@triton.jit
+def logistic(r):
+    p = tail_probability(r)
+    return signed(log(tl.div_rn(2.0 - p, p)), r)
+
+
+@triton.jit
+def normal(r):
+    p = tail_probability(r)
+    w = -log(p * (2.0 - p))
+    t = w - 2.5
+    centre = polynomial(
+        t, CENTRE[0], CENTRE[1], CENTRE[2], CENTRE[3], CENTRE[4], CENTRE[5], CENTRE[6], CENTRE[7], CENTRE[8]
+    )
+    t = tl.sqrt_rn(w) - 3.0
+    high = t * TAIL[9] + TAIL[8]
+    tail = polynomial(t, TAIL[0], TAIL[1], TAIL[2], TAIL[3], TAIL[4], TAIL[5], TAIL[6], TAIL[7], high)
+    return signed((1.0 - p) * tl.where(w < 5.0, centre, tail) * SQRT2, r)
+
+
+@triton.jit
+def gumbel(r):
+    negative = (r >> 31) == 1
+    q = tail_probability(r) * 0.5
+    y = 1.0 - q
+    log_u = log(tl.where(negative, q, y))
+    ratio = tl.div_rn(log_u * q, tl.where(y == 1.0, -1.0, y - 1.0))
+    small = tl.where(y == 1.0, q, ratio)
+    return -log(tl.where(negative, -log_u, small))
+
+
+@triton.jit
+def transform(r, KIND: tl.constexpr):
+    if KIND == WORDS:
+        return r.to(tl.int64)
+    elif KIND == UNIFORM:
+        return (r >> 8).to(tl.int32).to(tl.float32) * 5.960464477539063e-08
+    elif KIND == NORMAL:
+        return normal(r)
+    elif KIND == LOGISTIC:
+        return logistic(r)
+    elif KIND == GUMBEL:
+        return gumbel(r)
+    else:
+        return signed((r & 0).to(tl.float32) + 1.0, r)
+
+
+# No specialisation: a new step or batch size must not compile a new kernel.
+@triton.jit(do_not_specialize=["step", "purpose", "first", "count", "width"])
+def philox_kernel(seed_ptr, out_ptr, step, purpose, first, count, width, KIND: tl.constexpr, BLOCK: tl.constexpr):
+    replica = tl.program_id(1).to(tl.int64)
+    blocks_per_sample = tl.cdiv(width, 4)
+    flat = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+    sample, block = flat // blocks_per_sample, flat % blocks_per_sample
+    r = draw_words(tl.load(seed_ptr + replica), first + sample, block, step, purpose)
+
+    flat = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, 4 * BLOCK) // 4
+    sample, word = flat // blocks_per_sample, 4 * (flat % blocks_per_sample) + tl.arange(0, 4 * BLOCK) % 4
+    keep = (sample < count) & (word < width)
+    tl.store(out_ptr + (replica * count + sample) * width + word, transform(r, KIND), mask=keep)
+
+
+def philox(seed: Tensor, step: int, purpose: int, count: int, width: int, first: int, kind: int) -> Tensor:
+    """`reference.philox` on the device of `seed`."""
+    seeds = seed.contiguous()
+    dtype = torch.int64 if kind == reference.Kind.WORDS else torch.float32
+    out = torch.empty((*seed.shape, count, width), dtype=dtype, device=seed.device)
+    if out.numel() == 0:
+        return out
+    grid = (triton.cdiv(count * triton.cdiv(width, 4), BLOCK), seeds.numel())
+    philox_kernel[grid](
+        seeds, out, step, purpose, first, count, width, KIND=int(kind), BLOCK=BLOCK, enable_fp_fusion=False
+    )
+    return out
+
+
+def variants() -> list[Variant]:
+    """What `philox` launches."""
+    found = []
+    for kind in reference.Kind:
+        signature = {"seed_ptr": "*i64", "out_ptr": "*i64" if kind == reference.Kind.WORDS else "*fp32"}
+        signature |= dict.fromkeys(("step", "purpose", "first", "count", "width"), "i64")
+        constants = {"KIND": int(kind), "BLOCK": BLOCK}
+        found.append(Variant(f"philox {kind.name.lower()}", philox_kernel, signature, constants, fp_fusion=False))
+    return found

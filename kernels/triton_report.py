@@ -1,0 +1,113 @@
+"""What the Triton kernels cost on each architecture, compiled ahead of time: no GPU is needed.
+
+`rows()` is the table of `eblvm doctor --kernels`: registers, spills, shared memory and theoretical occupancy.
+"""
+
+import re
+import subprocess
+import tempfile
+from collections.abc import Sequence
+from importlib import import_module
+from pathlib import Path
+from typing import Any, NamedTuple
+
+OPS = ("philox", "bernoulli_lower", "adam_unroll")  # the ops with a triton.py; each has `variants()`
+CAPABILITIES = (75, 80, 86, 90, 100)
+
+
+class Variant(NamedTuple):
+    """One kernel as an op launches it: argument types, constexprs, and the options that change its code."""
+
+    name: str
+    kernel: Any  # a triton JITFunction
+    signature: dict[str, str]
+    constants: dict[str, Any]
+    warps: int = 4
+    fp_fusion: bool = True
+
+
+class Row(NamedTuple):
+    kernel: str
+    capability: int
+    registers: int  # a thread
+    spill_bytes: int
+    shared_bytes: int  # a block
+    occupancy: float  # resident warps over the most that a multiprocessor holds
+
+
+class Limits(NamedTuple):
+    """Of one multiprocessor: CUDA C++ programming guide, "technical specifications per compute capability"."""
+
+    warps: int
+    blocks: int
+    shared_kib: int
+    shared_kib_per_block: int
+
+
+LIMITS = {
+    75: Limits(32, 16, 64, 64),
+    80: Limits(64, 32, 164, 163),
+    86: Limits(48, 16, 100, 99),
+    90: Limits(64, 32, 228, 227),
+    100: Limits(64, 32, 228, 227),
+}
+REGISTERS, REGISTER_UNIT = 65_536, 256  # of a multiprocessor; handed out to a warp in units
+
+
+def compiled(variant: Variant, capability: int) -> Row:
+    """Compile for `capability` and ask ptxas what the code uses."""
+    import triton
+    from triton.backends.compiler import GPUTarget
+    from triton.backends.nvidia.compiler import get_ptxas, sm_arch_from_capability
+    from triton.compiler import ASTSource
+
+    signature = variant.signature | dict.fromkeys(variant.constants, "constexpr")
+    source = ASTSource(fn=variant.kernel, signature=signature, constexprs=variant.constants)
+    options = {"num_warps": variant.warps, "enable_fp_fusion": variant.fp_fusion}
+    built = triton.compile(source, target=GPUTarget("cuda", capability, 32), options=options)
+    with tempfile.TemporaryDirectory() as folder:
+        ptx = Path(folder) / "kernel.ptx"
+        ptx.write_text(built.asm["ptx"])
+        fusion = [] if variant.fp_fusion else ["--fmad=false"]
+        command = [get_ptxas(capability).path, "-v", *fusion, "--regAllocOptLevel=2"]
+        command += [f"--gpu-name={sm_arch_from_capability(capability)}", str(ptx), "-o", f"{folder}/kernel.cubin"]
+        log = subprocess.run(command, check=True, capture_output=True, text=True).stderr
+    registers = int(_found(r"Used (\d+) registers", log))
+    spills = sum(int(n) for n in re.findall(r"(\d+) bytes spill (?:stores|loads)", log))
+    shared = int(built.metadata.shared)
+    return Row(variant.name, capability, registers, spills, shared, occupancy(capability, registers, shared, variant.warps))
+
+
+def occupancy(capability: int, registers: int, shared_bytes: int, warps: int) -> float:
+    """Resident warps over the most possible, from registers, shared memory and the number of blocks."""
+    limits = LIMITS[capability]
+    per_warp = -(-registers * 32 // REGISTER_UNIT) * REGISTER_UNIT
+    blocks = min(limits.blocks, limits.warps // warps, REGISTERS // per_warp // warps)
+    if shared_bytes:
+        blocks = min(blocks, limits.shared_kib * 1024 // (shared_bytes + 1024))
+    return blocks * warps / limits.warps
+
+
+def variants() -> list[Variant]:
+    return [v for op in OPS for v in import_module(f"eblvm.kernels.{op}.triton").variants()]
+
+
+def rows(capabilities: Sequence[int] = CAPABILITIES) -> list[Row]:
+    """Every kernel on every architecture; takes some seconds the first time, then triton's cache serves."""
+    return [compiled(variant, capability) for variant in variants() for capability in capabilities]
+
+
+def table(found: Sequence[Row]) -> str:
+    lines = [f"{'kernel':34} {'cc':>4} {'registers':>9} {'spills':>6} {'shared':>7} {'occupancy':>9}"]
+    for r in found:
+        lines.append(
+            f"{r.kernel:34} {r.capability:4} {r.registers:9} {r.spill_bytes:6} {r.shared_bytes:7} {r.occupancy:9.0%}"
+        )
+    return "\n".join(lines)
+
+
+def _found(pattern: str, text: str) -> str:
+    match = re.search(pattern, text)
+    if match is None:
+        raise RuntimeError(f"ptxas reported nothing like {pattern!r}; its output was: {text}")
+    return match[1]

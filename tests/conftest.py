@@ -1,0 +1,18 @@
+"""Shared by all tests: one torch thread (small tensors; busy cores), and where the real data is."""
+
+import os
+from pathlib import Path
+
+import pytest
+import torch
+
+torch.set_num_threads(1)
+
+
+@pytest.fixture(scope="session")
+def real_data() -> Path:
+    """The folder of real data sets, $EBLVM_DATA or ../shared/data; the test skips where there is none."""
+    folder = Path(os.environ.get("EBLVM_DATA", Path(__file__).parents[2] / "shared" / "data"))
+    if not folder.is_dir():
+        pytest.skip(f"no real data: set EBLVM_DATA (looked in {folder})")
+    return folder

@@ -1,0 +1,53 @@
+"""Noise levels of MDSM, and sliced score matching as an unbiased estimate of the exact loss."""
+
+import torch
+
+from eblvm.engine.models.energy import call
+from eblvm.engine.models.grbm import GRBM
+from eblvm.engine.objectives.score_losses import Mdsm, Sm, Ssm, Surrogate, score_and_curvature
+from eblvm.kernels import philox
+from eblvm.kernels.philox import Key
+
+B, D, H = 5, 4, 3
+
+
+def surrogate(v: torch.Tensor, closed_form: bool) -> Surrogate:
+    energy = GRBM(D, H)
+    theta = {k: p.double() for k, p in energy.initial(Key(1, 0)).items()}
+    return Surrogate(
+        lambda x: -call(energy, theta, "free_energy", x),
+        lambda: call(energy, theta, "score", v),
+        (lambda: call(energy, theta, "laplacian", v)) if closed_form else None,
+    )
+
+
+def test_mdsm_levels_follow_the_place_in_the_batch() -> None:
+    v = torch.zeros(5, 2)
+    geometric = Mdsm((0.1, 1.6), "geometric", 0.1).perturb(v, torch.ones(5, 2))
+    torch.testing.assert_close(geometric.sigma[:, 0], torch.tensor([0.1, 0.2, 0.4, 0.8, 1.6]))
+    linear = Mdsm((0.05, 1.25), "linear", 0.1).perturb(v, torch.ones(5, 2))
+    torch.testing.assert_close(linear.v[:, 1], torch.tensor([0.05, 0.35, 0.65, 0.95, 1.25]))
+
+
+def test_sm_by_second_derivatives_equals_the_closed_form() -> None:
+    v = philox.normal(Key(0, 0), 0, B, (D,), dtype=torch.float64)
+    losses = [Sm()(surrogate(v, closed), Sm().perturb(v), None) for closed in (False, True)]
+    torch.testing.assert_close(*losses)
+
+
+def test_ssm_over_all_sign_directions_is_exact() -> None:
+    """The mean of u u^T over all 2^D sign vectors is the identity, so there SSM is SM to rounding."""
+    v = philox.normal(Key(0, 0), 0, B, (D,), dtype=torch.float64)
+    signs = torch.tensor([[1.0 if k >> d & 1 else -1.0 for d in range(D)] for k in range(2**D)], dtype=torch.float64)
+    directions = signs[:, None].expand(-1, B, -1)
+    sliced = Ssm()(surrogate(v, False), Ssm().perturb(v), directions)
+    torch.testing.assert_close(sliced, Sm()(surrogate(v, True), Sm().perturb(v), None))
+
+
+def test_score_and_curvature_of_a_quadratic() -> None:
+    matrix = torch.tensor([[2.0, 1.0], [1.0, 3.0]])
+    v = torch.tensor([[1.0, -1.0], [0.5, 2.0]])
+    u = torch.tensor([[[1.0, 0.0], [1.0, 1.0]]])
+    score, curvature = score_and_curvature(lambda x: -0.5 * torch.einsum("bi,ij,bj->b", x, matrix, x), v, u)
+    torch.testing.assert_close(score, -v @ matrix)
+    assert curvature.tolist() == [[-2.0, -7.0]]

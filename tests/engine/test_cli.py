@@ -1,0 +1,127 @@
+"""The command line: bad input is one line that says what to do, exit code 2, and nothing is lost."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from eblvm.engine.cli import main
+
+
+def failure(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
+    assert main(list(arguments)) == 2
+    captured = capsys.readouterr()
+    assert captured.err.count("\n") == 1
+    assert "Traceback" not in captured.err
+    return captured.err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        ("train chekerboard", "unknown recipe 'chekerboard'; did you mean 'checkerboard'?"),
+        ("train checkerboard --method bidsn", "unknown method 'bidsn'; did you mean 'bidsm'"),
+        ("train checkerboard --unrol-lr 1", "unknown option '--unrol-lr'; did you mean '--unroll-lr'"),
+        ("trian checkerboard", "invalid choice: 'trian'"),
+        ("train checkerboard --N -1", "got N=-1, expected 0 or more"),
+        ("train checkerboard --N many", "invalid int value: 'many'"),
+        ("train checkerboard --lr 0", "expected positive learning rates"),
+        ("train checkerboard --batch 100000000", "expected at most the 60000 training samples"),
+        ("train checkerboard --device cuda", "torch sees no CUDA device"),
+        ("train checkerboard --divergence fisher", "a GRBM's is binary; use 'kl'"),
+        ("train checkerboard --posterior exact", "use --N 0 --K 0"),
+        ("train checkerboard --posterior mlp --unroll-optimizer sgd", "give --unroll-lr"),
+        ("train checkerboard --sigma-range 1", "expected two numbers"),
+        ("train checkerboard --ema 2", "expected a decay between 0 and 1"),
+        ("train freyface", "needs the data set; give --data PATH"),
+        ("train freyface --data nowhere.npz", "nowhere.npz does not exist"),
+        ("eval nowhere", "nowhere is not a run folder"),
+        ("sample nowhere", "nowhere is not a run folder"),
+        ("report nowhere", "nowhere is not a run folder"),
+    ],
+)
+def test_bad_input(arguments: str, sentence: str, capsys, tmp_path: Path, monkeypatch) -> None:
+    import torch
+
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    monkeypatch.chdir(tmp_path)
+    assert sentence in failure(capsys, *arguments.split())
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_bad_data_files(capsys, tmp_path: Path) -> None:
+    whole = tmp_path / "whole.npz"
+    np.savez(whole, x=np.zeros((1965, 28, 20), np.uint8))
+    truncated = tmp_path / "truncated.npz"
+    truncated.write_bytes(whole.read_bytes()[:1000])
+    shape = tmp_path / "shape.npz"
+    np.savez(shape, x=np.zeros((10, 28, 20), np.uint8))
+    key = tmp_path / "key.npz"
+    np.savez(key, faces=np.zeros(3))
+    out = tmp_path / "out"
+    for path, sentence in [
+        (truncated, "cannot be read as .npz"),
+        (shape, "got 'x' (10, 28, 20) uint8, expected (1965, 28, 20) uint8"),
+        (key, "got keys faces, expected 'x'"),
+    ]:
+        error = failure(capsys, "train", "freyface", "--data", str(path), "--out", str(out))
+        assert str(path) in error
+        assert sentence in error
+    assert not out.exists()
+
+
+def test_train_eval_sample_report(capsys, tmp_path: Path) -> None:
+    out, figures = tmp_path / "run", tmp_path / "figures.json"
+    options = "--steps 40 --N 1 --K 1 --unroll-optimizer sgd --divergence kl-exact --validations 2 --out".split()
+    assert main(["train", "checkerboard", *options, str(out)]) == 0
+    assert main(["eval", str(out), "--json", str(figures)]) == 0
+    facts = json.loads(figures.read_text())
+    assert facts["likelihood"] == "exact"
+    assert facts["mean"]["test_log_likelihood"] < -4  # log(1/32) = -3.47 is the best possible
+    assert (out / "density.png").stat().st_size > 1000
+    assert main(["eval", str(out), "--ais", "--chains", "500", "--temperatures", "500", "--json", str(figures)]) == 0
+    by_ais = json.loads(figures.read_text())["mean"]
+    error = abs(by_ais["log_z"] - facts["mean"]["log_z"])
+    assert error < 3 * by_ais["log_z_standard_error"]
+    assert main(["eval", str(out), "--study", "bias"]) == 0
+    bias = json.loads((out / "gradient_bias.json").read_text())["relative_bias"]
+    assert bias[0][-1] < 0.5 * bias[0][0]
+    assert main(["sample", str(out), "--steps", "5", "--count", "20"]) == 0
+    assert (out / "samples.png").stat().st_size > 1000
+    assert main(["report", str(out)]) == 0
+    assert (out / "curves.png").stat().st_size > 1000
+    assert "test_log_likelihood" in capsys.readouterr().out
+
+
+def test_digits_trains_and_samples_images(tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    assert main(["train", "digits", "--method", "dsm", "--steps", "30", "--out", str(out)]) == 0
+    assert main(["sample", str(out), "--steps", "3"]) == 0
+    assert (out / "samples.png").stat().st_size > 1000
+
+
+def test_dry_run_prints_the_configuration_and_makes_nothing(capsys, tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main(["train", "checkerboard", "--lr", "1e-3,1e-2", "--dry-run"]) == 0
+    assert "(0.001, 0.01)" in capsys.readouterr().out
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_doctor_names_the_backend_of_every_kernel(capsys, tmp_path: Path) -> None:
+    figures = tmp_path / "doctor.json"
+    assert main(["doctor", "--json", str(figures)]) == 0
+    assert "kernel philox" in capsys.readouterr().out
+    rows = [row for row in json.loads(figures.read_text())["kernels"] if row["device"] == "cpu"]
+    assert "philox" in {row["op"] for row in rows}
+    for op in {row["op"] for row in rows}:
+        assert [row["serves"] for row in rows if row["op"] == op].count(True) == 1, op
+
+
+def test_help_names_every_command(capsys) -> None:
+    with pytest.raises(SystemExit) as stopped:
+        main(["--help"])
+    assert stopped.value.code == 0
+    text = capsys.readouterr().out
+    for command in ("train", "eval", "sample", "report", "doctor", "demo"):
+        assert f"    {command} " in text

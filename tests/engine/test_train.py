@@ -1,0 +1,192 @@
+"""The training loop: exact resume after any end, guard, best model, folders of other runs."""
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+from torch.utils._pytree import tree_flatten
+
+from eblvm.engine import checkpoint, recipes
+from eblvm.engine.config import METHODS, Config
+from eblvm.engine.errors import DivergedError, UserError
+from eblvm.engine.run import Run
+from eblvm.engine.train import train
+
+
+def small(**changes: object) -> Config:
+    defaults = {"steps": 60, "checkpoint_every": 20, "log_every": 10, "validations": 3, "method": "dsm"}
+    return recipes.checkerboard().replaced(**{**defaults, **changes})
+
+
+def final_state(folder: Path) -> dict:
+    payload, _ = checkpoint.newest(folder / "checkpoints")
+    assert payload is not None
+    return payload
+
+
+def assert_bitwise_equal(a: dict, b: dict) -> None:
+    assert a["step"] == b["step"]
+    for part in ("state", "best"):
+        leaves_a, spec_a = tree_flatten(a[part])
+        leaves_b, spec_b = tree_flatten(b[part])
+        assert spec_a == spec_b
+        for x, y in zip(leaves_a, leaves_b, strict=True):
+            assert torch.equal(x, y) if isinstance(x, torch.Tensor) else x == y
+
+
+def train_command(out: Path, steps: int) -> list[str]:
+    options = "--method bidsm --N 2 --K 2 --checkpoint-every 15 --log-every 5 --validations 4 --ema 0.9".split()
+    command = "import sys; from eblvm.engine.cli import main; sys.exit(main())"
+    return [sys.executable, "-c", command, "train", "checkerboard", *options, "--steps", str(steps), "--out", str(out)]
+
+
+def test_kill_at_any_moment_then_continue_is_bitwise_equal(tmp_path: Path) -> None:
+    quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+    steps = 200
+    subprocess.run(train_command(tmp_path / "whole", steps), check=True, **quiet)
+    dice = random.Random(0)
+    broken, kills = tmp_path / "broken", 0
+    for _ in range(4):
+        process = subprocess.Popen(train_command(broken, steps), **quiet)
+        before = checkpoint.steps(broken / "checkpoints")
+        deadline = time.monotonic() + 120
+        while checkpoint.steps(broken / "checkpoints") == before and process.poll() is None:  # let it get somewhere
+            assert time.monotonic() < deadline
+            time.sleep(0.005)
+        time.sleep(dice.uniform(0, 0.3))
+        if process.poll() is None:
+            process.send_signal(signal.SIGKILL)
+            kills += 1
+        process.wait()
+    assert kills >= 1
+    subprocess.run(train_command(broken, steps), check=True, **quiet)
+    assert_bitwise_equal(final_state(broken), final_state(tmp_path / "whole"))
+    lines = [json.loads(line) for line in (broken / "stats.jsonl").read_text().splitlines()]
+    assert [row["step"] for row in lines] == sorted({row["step"] for row in lines})
+    assert lines == [json.loads(line) for line in (tmp_path / "whole" / "stats.jsonl").read_text().splitlines()]
+
+
+def test_sigterm_saves_and_the_same_command_continues(tmp_path: Path) -> None:
+    out, steps = tmp_path / "run", 3000
+    process = subprocess.Popen(train_command(out, steps), stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+    deadline = time.monotonic() + 120
+    while not checkpoint.steps(out / "checkpoints"):
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    process.send_signal(signal.SIGTERM)
+    said, _ = process.communicate()
+    assert process.returncode == 0
+    saved = checkpoint.steps(out / "checkpoints")[0]
+    assert saved < steps
+    assert f"saved at step {saved}" in said
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_every_method_resumes_bitwise(method: str, tmp_path: Path) -> None:
+    config = small(method=method, N=1, K=1, latent_samples=2, steps=40)
+    train(config, tmp_path / "whole")
+    train(config.replaced(steps=20), tmp_path / "parts")
+    train(config, tmp_path / "parts")
+    whole, parts = final_state(tmp_path / "whole"), final_state(tmp_path / "parts")
+    assert whole["step"] == parts["step"] == 40
+    for x, y in zip(tree_flatten(whole["state"])[0], tree_flatten(parts["state"])[0], strict=True):
+        assert torch.equal(x, y)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_every_method_learns(method: str, tmp_path: Path) -> None:
+    """300 steps bring the exact test log-likelihood well above that of the start."""
+    from eblvm.engine.eval.likelihood import exact_log_z, log_likelihood
+
+    config = small(method=method, steps=300, checkpoint_every=300, validations=0, latent_samples=2, lr=(1e-2,), N=1)
+    train(config, tmp_path)
+    run = Run.open(tmp_path)
+
+    def likelihood(theta: dict) -> float:
+        return log_likelihood(run.energy, theta, run.dataset.test, exact_log_z(run.energy, theta).value)
+
+    from eblvm.kernels.philox import Key
+
+    before, after = likelihood(run.energy.initial(Key(config.seed, 0))), likelihood(run.thetas("last")[0])
+    assert after > before + 0.2
+
+
+def test_validation_chooses_the_best_model(tmp_path: Path) -> None:
+    train(small(validations=6), tmp_path)
+    rows = [json.loads(line) for line in (tmp_path / "stats.jsonl").read_text().splitlines()]
+    validated = {row["step"]: row["validation"] for row in rows if "validation" in row}
+    assert sorted(validated) == [10, 20, 30, 40, 50, 60]
+    best = final_state(tmp_path)["best"]
+    assert best["step"] == [min(validated, key=validated.__getitem__)]
+    assert best["value"] == [min(validated.values())]
+
+
+def test_ema_follows_theta(tmp_path: Path) -> None:
+    train(small(ema=0.5, steps=1, validations=0), tmp_path)
+    state = final_state(tmp_path)["state"]
+    from eblvm.engine.models.grbm import GRBM
+    from eblvm.kernels.philox import Key
+
+    start = GRBM(2, 4).initial(Key(0, 0))
+    for name, average in state["ema"].items():
+        torch.testing.assert_close(average, 0.5 * (start[name] + state["theta"][name]))
+
+
+def test_clip_norm_bounds_the_first_sgd_like_step(tmp_path: Path) -> None:
+    """Adam's first step is lr * g / |g| whatever the norm, but its second moment shows the clipped gradient."""
+    train(small(clip_norm=0.01, steps=1, validations=0), tmp_path)
+    second = final_state(tmp_path)["state"]["theta_opt"]["v"]
+    norm = sum(v.sum() for v in second.values()) / (1 - 0.95)
+    assert norm.sqrt().item() == pytest.approx(0.01, rel=1e-4)
+
+
+def test_divergence_stops_with_code_3_and_keeps_the_last_good_checkpoint(tmp_path: Path) -> None:
+    train(small(steps=20), tmp_path)
+    config = json.loads((tmp_path / "config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps({**config, "lr": [1e30]}))
+    with pytest.raises(DivergedError, match=r"stopped at step \d+: .* the checkpoint of step 20 is kept. Try"):
+        train(small(lr=(1e30,)), tmp_path)
+    assert checkpoint.steps(tmp_path / "checkpoints") == [20]
+    assert DivergedError.exit_code == 3
+
+
+def test_another_configuration_is_refused_and_nothing_is_overwritten(tmp_path: Path) -> None:
+    train(small(), tmp_path)
+    before = {p: p.read_bytes() for p in tmp_path.rglob("*") if p.is_file()}
+    with pytest.raises(UserError, match=r"another configuration \(sigma 0.05 -> 0.1\)"):
+        train(small(sigma=0.1), tmp_path)
+    assert {p: p.read_bytes() for p in tmp_path.rglob("*") if p.is_file()} == before
+
+
+def test_a_folder_that_is_no_run_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "thesis.tex").write_text("chapter 1")
+    with pytest.raises(UserError, match="is not a run folder; nothing was overwritten"):
+        train(small(), tmp_path)
+    assert os.listdir(tmp_path) == ["thesis.tex"]
+
+
+def test_a_damaged_checkpoint_is_passed_over(tmp_path: Path) -> None:
+    train(small(), tmp_path / "run")
+    train(small(), tmp_path / "whole")
+    newest = checkpoint.path_of(tmp_path / "run" / "checkpoints", 60)
+    newest.write_bytes(newest.read_bytes()[:-100])
+    said: list[str] = []
+    train(small(), tmp_path / "run", say=said.append)
+    assert "is damaged" in said[0]
+    assert "step 40" in said[1]
+    assert_bitwise_equal(final_state(tmp_path / "run"), final_state(tmp_path / "whole"))
+
+
+def test_no_undamaged_checkpoint_is_an_error(tmp_path: Path) -> None:
+    train(small(), tmp_path)
+    for path in (tmp_path / "checkpoints").glob("*.pt"):
+        path.write_bytes(b"")
+    with pytest.raises(UserError, match="no undamaged checkpoint is left"):
+        train(small(), tmp_path)
