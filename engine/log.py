@@ -11,6 +11,12 @@ from tqdm import tqdm
 from eblvm.engine.checkpoint import write_atomic
 
 
+def progress(total: int, description: str, unit: str, start: int = 0) -> "tqdm[Any]":
+    """A progress bar with rate and time left; in a log file a line every ten seconds is enough."""
+    interval = 0.2 if sys.stderr.isatty() else 10.0
+    return tqdm(total=total, initial=start, desc=description, unit=unit, mininterval=interval, dynamic_ncols=True)
+
+
 class Log:
     """Appends to a run's log. A resumed run drops the lines after the step it continues from: no step stands twice."""
 
@@ -22,10 +28,7 @@ class Log:
             write_atomic(self.path, "".join(kept).encode())
         self.file = self.path.open("a")
         self.board = SummaryWriter(str(folder / "tensorboard"), purge_step=start)
-        quiet = 0.2 if sys.stderr.isatty() else 10.0
-        self.bar = tqdm(
-            total=steps, initial=start, desc=description, unit="step", mininterval=quiet, dynamic_ncols=True
-        )
+        self.bar = progress(steps, description, "step", start)
 
     def write(self, step: int, values: dict[str, list[float]]) -> None:
         """`values` by name, one entry a replica; a single run's are written as numbers."""

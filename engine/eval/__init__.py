@@ -5,13 +5,13 @@ import time
 from typing import Any
 
 import torch
-from tqdm import tqdm
 
 from eblvm.engine import replicas
 from eblvm.engine.eval import pictures
 from eblvm.engine.eval.gradient_bias import gradient_bias
 from eblvm.engine.eval.likelihood import LogZ, ais, exact_log_z, log_likelihood
 from eblvm.engine.eval.score_matching import score_matching_loss
+from eblvm.engine.log import progress
 from eblvm.engine.models.energy import Params
 from eblvm.engine.models.grbm import MAX_ENUMERATED_H
 from eblvm.engine.objectives import build
@@ -56,7 +56,7 @@ def evaluate(run: Run, model: str, chains: int, temperatures: int, force_ais: bo
 
 
 def _ais_with_bar(run: Run, theta: Params, chains: int, temperatures: int, name: str) -> LogZ:
-    with tqdm(total=temperatures, desc=f"AIS {name}", unit="temperature") as bar:
+    with progress(temperatures, f"AIS {name}", "temperature") as bar:
         return ais(run.energy, theta, Key(run.config.seed, 0), chains, temperatures, lambda _: bar.update() and None)
 
 
@@ -65,7 +65,7 @@ def sample(run: Run, model: str, count: int, steps: int, seed: int) -> torch.Ten
     torch.set_num_threads(run.config.threads)
     theta, key = run.thetas(model)[0], Key(seed, 0)
     start = uniform_start(key, count, run.dataset.train)
-    with tqdm(total=steps, desc="Gibbs", unit="sweep") as bar:
+    with progress(steps, "Gibbs", "sweep") as bar:
         v, mean = gibbs(run.energy, theta, key, start, steps, lambda _: bar.update() and None)
     return v if run.dataset.image_shape is None else mean
 

@@ -11,6 +11,7 @@ from eblvm.engine.bilevel.derivatives import grad
 from eblvm.engine.bilevel.optimizers import Adam, Moments
 from eblvm.engine.models.energy import Params
 from eblvm.engine.objectives.estimators import Bism, FreeEnergy, Info, Rates
+from eblvm.engine.objectives.grbm_fused import fused_gradient, fused_step_for, runs_fused
 from eblvm.engine.objectives.score_losses import Batch, ScoreLoss, Ssm
 from eblvm.engine.objectives.state import Noise, State
 from eblvm.kernels import philox
@@ -67,6 +68,9 @@ class ScoreMatching:
         return noise
 
     def gradient(self, state: State, v: Tensor, noise: Noise, rates: Rates) -> tuple[Params, State, Info]:
+        estimator = fused_step_for(self)
+        if estimator is not None and runs_fused(state, v, rates):
+            return fused_gradient(estimator, self.loss, state, v, noise, rates)
         batches = self._batches(v, noise)
 
         def upper(theta: Params) -> tuple[Tensor, Any]:

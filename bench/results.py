@@ -1,0 +1,112 @@
+"""What methods reach: evaluated runs collected into a record, and docs/results.md made from the records.
+
+`python -m eblvm.bench.results NAME RUN...` collects the eval.json of run folders; without arguments it makes the page.
+"""
+
+import json
+import sys
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+from eblvm.bench import record, table
+from eblvm.engine import recipes
+from eblvm.engine.config import Config
+from eblvm.engine.errors import UserError
+
+SCHEMA = "eblvm-results-1"
+DOCUMENT = record.SOURCE / "docs" / "results.md"
+INTRODUCTION = """\
+# Results
+
+Made from `bench/records/` by `python -m eblvm.bench.results`; change the records, not this page.
+
+Log-likelihoods are in nats on the test set: exact by enumeration where h has at most 20 units, by AIS elsewhere (its
+standard error beside it). "Fisher" is the exact score matching loss on the test set, the Fisher divergence less a
+constant of the data. "best" is the model with the lowest validation loss, "last" the one at the end of training.
+"""
+PAPER = """\
+The BiSM paper (Table 1) reports, as log-likelihood and Fisher: DSM 129.23, -5885.09; BiDSM N=0 107.59, -5474.52;
+N=1 110.65, -5516.07; N=5 124.00, -5780.18; N=10 125.72, -5800.17.
+"""
+
+
+def command(config: Config) -> str:
+    """The `eblvm train` command of a configuration: the recipe and every option in which it differs."""
+    start = recipes.recipe(config.recipe)
+    words = ["eblvm train", config.recipe]
+    for f in fields(Config):
+        value, silent = getattr(config, f.name), ("recipe", "checkpoint_every", "log_every", "keep")
+        if value == getattr(start, f.name) or f.name in silent:
+            continue
+        flag = "--" + f.name.replace("_", "-")
+        if f.name == "data":
+            value = Path(value).name
+        if isinstance(value, tuple):
+            value = ",".join(f"{x:g}" for x in value)
+        words.append(flag if value is True else f"{flag} {value}")
+    return " ".join(words)
+
+
+def row(folder: Path) -> dict[str, Any]:
+    path = folder / "eval.json"
+    if not path.is_file():
+        raise UserError(f"{folder} has no eval.json; run 'eblvm eval {folder}' first")
+    facts = json.loads(path.read_text())
+    config = Config.from_json(facts["config"])
+    return {
+        "command": command(config),
+        "model": facts["model"],
+        "step": facts["step"],
+        "likelihood": facts["likelihood"],
+        "replicas": len(facts["replicas"]),
+        "mean": facts["mean"],
+        "deviation": facts["deviation"],
+        "by_replica": [r["test_log_likelihood"] for r in facts["replicas"]],
+    }
+
+
+def collect(name: str, folders: list[Path]) -> Path:
+    rows = [row(folder) for folder in folders]
+    body = {"recipe": name, "rows": rows}
+    made = record.make(SCHEMA, f"results-{name}", f"python -m eblvm.bench.results {name} RUN...", "cpu", body)
+    return record.write(made, record.RECORDS)
+
+
+def render(folder: Path) -> str:
+    parts = [INTRODUCTION]
+    for path in sorted(folder.glob("results-*.json")):
+        found = record.read(path, SCHEMA)
+        header = ["command", "model", "log-likelihood", "Fisher"]
+        rows = []
+        for r in found["rows"]:
+            mean, deviation, many = r["mean"], r["deviation"], r["replicas"] > 1
+            error = mean["log_z_standard_error"]
+            spread = f" ± {deviation['test_log_likelihood']:.4f}" if many else f" (s.e. {error:.2f})" if error else ""
+            digits = 2 if error else 4
+            likelihood = f"{mean['test_log_likelihood']:.{digits}f}{spread}"
+            fisher = f"{mean['test_fisher']:.{digits}f}" + (f" ± {deviation['test_fisher']:.4f}" if many else "")
+            rows.append([f"`{r['command']}`", r["model"], likelihood, fisher])
+        parts.append(f"## {found['recipe']}\n")
+        if found["recipe"].startswith("freyface"):
+            parts.append(PAPER)
+        origin = f"Collected {found['date']} at commit {found['commit']}, {found['machine']['cpu']}."
+        parts.append(f"{origin}\n\n{table.markdown(header, rows)}\n")
+    return "\n".join(parts)
+
+
+def main(arguments: list[str]) -> int:
+    try:
+        if arguments:
+            name, *folders = arguments
+            print(f"wrote {collect(name, [Path(f) for f in folders]).name}")
+        DOCUMENT.write_text(render(record.RECORDS))
+        print(f"wrote {DOCUMENT.name}")
+    except UserError as error:
+        print(f"eblvm.bench.results: {error}", file=sys.stderr)
+        return error.exit_code
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,87 @@
+"""The bi-level denoising step on a GRBM without autograd: `kernels/grbm_bilevel`, where an objective is of its form.
+
+The generic step in `score_matching.py` is the specification; this one equals it to rounding and is several times
+faster. `EBLVM_NATIVE=0` leaves the generic one.
+"""
+
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor, nn
+from torch.utils._pytree import tree_leaves
+
+from eblvm.engine.bilevel.optimizers import Adam, AdamState, Sgd
+from eblvm.engine.models.energy import Params
+from eblvm.engine.models.grbm import GRBM
+from eblvm.engine.models.posteriors import Bernoulli
+from eblvm.engine.objectives import divergences
+from eblvm.engine.objectives.estimators import Bism, Info, Rates
+from eblvm.engine.objectives.score_losses import Dsm, ScoreLoss
+from eblvm.engine.objectives.state import Noise, State
+from eblvm.kernels.adam_unroll import Rule
+from eblvm.kernels.grbm_bilevel import Phi, Theta, grbm_bilevel, serves
+
+if TYPE_CHECKING:
+    from eblvm.engine.objectives.score_matching import ScoreMatching
+
+
+def fused_step_for(objective: "ScoreMatching") -> Bism | None:
+    """The objective's estimator if its step has a fused form, else None: BiSM x DSM x (sampled KL with one sample |
+    exact KL) x GRBM x linear Bernoulli posterior x (Adam | SGD unroll)."""
+    estimator = objective.estimator
+    if not isinstance(estimator, Bism) or not isinstance(objective.loss, Dsm) or estimator.exact_posterior:
+        return None
+    if type(estimator.energy) is not GRBM or type(estimator.posterior) is not Bernoulli:
+        return None
+    if len(estimator.posterior.net) != 1 or not isinstance(estimator.posterior.net[0], nn.Linear):
+        return None
+    sampled = estimator.divergence is divergences.kl and objective.latent_samples == 1
+    if not sampled and estimator.divergence is not divergences.kl_exact:
+        return None
+    lower, unroll = estimator.lower_optimizer, estimator.unroll_optimizer
+    if type(lower) is not Adam or not (type(unroll) is Sgd or unroll == lower):
+        return None
+    return estimator
+
+
+def runs_fused(state: State, v: Tensor, rates: Rates) -> bool:
+    """Is the native step there for these tensors, and does nobody want to trace or differentiate through it?"""
+    if not serves(v.device, v.dtype) or torch.compiler.is_compiling():
+        return False
+    tensors = tree_leaves((state.theta, state.phi, state.phi_opt, v, rates))
+    return all(t.dtype == v.dtype for t in tensors) and not any(t.requires_grad for t in tensors)
+
+
+def fused_gradient(
+    estimator: Bism, loss: ScoreLoss, state: State, v: Tensor, noise: Noise, rates: Rates
+) -> tuple[Params, State, Info]:
+    """What `ScoreMatching.gradient` gives, for an estimator from `fused_step_for`."""
+    assert isinstance(estimator.posterior, Bernoulli)
+    assert isinstance(loss, Dsm)
+    assert isinstance(state.phi_opt, AdamState)
+    adam, moments = estimator.lower_optimizer, state.phi_opt
+    exact = estimator.divergence is divergences.kl_exact
+    latents = noise["latent"][-1:] if exact else noise["latent"]
+    weight, bias = "net.0.weight", "net.0.bias"
+    pairs = [tree[name] for tree in (state.phi, moments.m, moments.v) for name in (weight, bias)]
+    found = grbm_bilevel(
+        v,
+        noise["perturb"],
+        [latent.select(-3, 0) for latent in latents],
+        Theta(**state.theta),
+        Phi(*pairs, moments.taken),
+        rates["phi"],
+        rates["unroll"],
+        K=estimator.K,
+        N=estimator.N,
+        sigma=loss.sigma,
+        tau=estimator.posterior.temperature,
+        exact=exact,
+        sgd=isinstance(estimator.unroll_optimizer, Sgd),
+        auto_rate=estimator.auto_unroll_rate,
+        rule=Rule(*adam.betas, adam.eps, adam.eps_root),
+    )
+    A, a, mA, ma, vA, va, taken = found.phi
+    phi_opt = AdamState({weight: mA, bias: ma}, {weight: vA, bias: va}, taken)
+    info = {"loss": found.loss} | ({"lower": found.lower} if estimator.K else {})
+    return found.gradient._asdict(), state._replace(phi={weight: A, bias: a}, phi_opt=phi_opt), info
