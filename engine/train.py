@@ -2,6 +2,7 @@
 
 import json
 import signal
+from collections.abc import Callable
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -10,14 +11,14 @@ import torch
 from torch import Tensor
 
 from eblvm.engine import checkpoint, guard, replicas
-from eblvm.engine.bilevel.optimizers import AdamState
 from eblvm.engine.config import Config
 from eblvm.engine.data import Order, load
 from eblvm.engine.errors import UserError
 from eblvm.engine.log import Log
 from eblvm.engine.models.energy import Params
-from eblvm.engine.objectives import State, build
+from eblvm.engine.objectives import Objective, State, build
 from eblvm.engine.objectives.estimators import Rates
+from eblvm.engine.objectives.state import state_from, tree
 from eblvm.engine.run import read_config
 from eblvm.engine.schedule import factor
 from eblvm.kernels.philox import Key
@@ -25,7 +26,7 @@ from eblvm.kernels.philox import Key
 VALIDATION_SEED = 2**40  # validation noise is the same for every run and step
 
 
-def train(config: Config, out: Path, say: Any = print) -> bool:
+def train(config: Config, out: Path, say: Callable[[str], None] = print) -> bool:
     """Train `config` in folder `out`, continuing what is there. True if the run is complete, False if interrupted."""
     # The run: its data, its training step as a pure function, its folder.
     config.validate()
@@ -75,11 +76,11 @@ def train(config: Config, out: Path, say: Any = print) -> bool:
             scale = factor(config, step)
             rates: Rates = {"theta": rate * scale, "phi": lower * scale, "unroll": unrolled}
             state, info = training_step(state, v, noise, rates)
-            done = step + 1
+            done, stopping = step + 1, stop.requested
             log.bar.update()
 
             # What is logged and checked leaves the device here and nowhere else.
-            saving = done % config.checkpoint_every == 0 or done == config.steps or stop.requested
+            saving = done % config.checkpoint_every == 0 or done == config.steps or stopping
             validating = validate_every > 0 and done % validate_every == 0
             if done % config.log_every == 0 or saving or validating:
                 values = {name: torch.atleast_1d(x).tolist() for name, x in info.items()}
@@ -93,7 +94,7 @@ def train(config: Config, out: Path, say: Any = print) -> bool:
             if saving:
                 payload = {"step": done, "best": best, "state": tree(state), "config": json.dumps(config.to_json())}
                 checkpoint.save(out / "checkpoints", done, payload, config.keep)
-            if stop.requested and done < config.steps:
+            if stopping and done < config.steps:
                 say(f"interrupted: saved at step {done} in {out}; the same command continues it")
                 return False
     finally:
@@ -112,14 +113,14 @@ def open_run(config: Config, out: Path) -> None:
                 f"{out} holds a run of another configuration ({'; '.join(differences)}); "
                 "give the same options to continue it, or another --out for a new run"
             )
-    elif out.exists() and (not out.is_dir() or any(out.iterdir())):
+    elif out.exists() and not (out.is_dir() and all(p.suffix == ".tmp" for p in out.iterdir())):  # .tmp: killed here
         raise UserError(f"{out} exists and is not a run folder; nothing was overwritten: give another --out")
     else:
         out.mkdir(parents=True, exist_ok=True)
     checkpoint.write_atomic(path, (json.dumps(config.to_json(), indent=2) + "\n").encode())
 
 
-def initial_state(config: Config, objective: Any, seed: Tensor, v: Tensor, device: torch.device) -> State:
+def initial_state(config: Config, objective: Objective, seed: Tensor, v: Tensor, device: torch.device) -> State:
     """The start of every replica from its own seed; theta's moving average starts at theta."""
 
     def one(seed: int, v: Tensor) -> State:
@@ -133,7 +134,7 @@ def initial_state(config: Config, objective: Any, seed: Tensor, v: Tensor, devic
 
 
 @torch.no_grad()
-def validation(config: Config, objective: Any, state: State, v: Tensor) -> list[float]:
+def validation(config: Config, objective: Objective, state: State, v: Tensor) -> list[float]:
     """The objective's own loss on the validation set, by replica."""
     noise = objective.draw(Key(VALIDATION_SEED, 0), v, 0)
     states = [replicas.pick(state, r) for r in range(len(replicas.names(config)))] if config.replicated else [state]
@@ -165,29 +166,6 @@ def magnitude(theta: Params) -> Tensor:
 
 def start_of(out: Path) -> int | None:
     return next(iter(checkpoint.steps(out / "checkpoints")), None)
-
-
-def tree(value: Any) -> Any:
-    """NamedTuples as dicts, so that a checkpoint holds nothing but plain containers and tensors."""
-    if hasattr(value, "_asdict"):
-        return {k: tree(v) for k, v in value._asdict().items()}
-    if isinstance(value, dict):
-        return {k: tree(v) for k, v in value.items()}
-    return value
-
-
-def state_from(saved: dict[str, Any], device: torch.device, dtype: torch.dtype | None = None) -> State:
-    """A `State` from its tree, on the device."""
-
-    def place(value: Any) -> Any:
-        if isinstance(value, dict):
-            return {k: place(v) for k, v in value.items()}
-        return value.to(device, dtype) if isinstance(value, Tensor) else value
-
-    parts = place(saved)
-    for name in ("theta_opt", "phi_opt"):
-        parts[name] = AdamState(**parts[name]) if parts[name] else ()
-    return State(**parts)
 
 
 class Interrupt:

@@ -15,9 +15,9 @@ from eblvm.engine.log import progress
 from eblvm.engine.models.energy import Params
 from eblvm.engine.models.grbm import MAX_ENUMERATED_H
 from eblvm.engine.objectives import build
+from eblvm.engine.objectives.state import state_from
 from eblvm.engine.run import Run, versions
 from eblvm.engine.samplers.gibbs import gibbs, uniform_start
-from eblvm.engine.train import state_from
 from eblvm.kernels.philox import Key
 
 BIAS_NS, BIAS_KS = (0, 1, 2, 5, 10, 20), (0, 1, 5, 20)

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple, Protocol
 import torch
 from torch import Tensor
 
-from eblvm.engine.bilevel.optimizers import Adam, Moments
+from eblvm.engine.bilevel.optimizers import Adam, AdamState, Moments
 from eblvm.engine.models.energy import Params
 from eblvm.engine.objectives.estimators import Info, Rates
 from eblvm.kernels.philox import Key
@@ -60,3 +60,26 @@ class Update:
         ema = {k: torch.lerp(theta[k], e, self.ema_decay or 0.0) for k, e in state.ema.items()}
         state = state._replace(theta=theta, theta_opt=theta_opt, ema=ema)
         return state, info | {"gradient_norm": norm}
+
+
+def tree(value: Any) -> Any:
+    """NamedTuples as dicts, so that a checkpoint holds nothing but plain containers and tensors."""
+    if hasattr(value, "_asdict"):
+        return {k: tree(v) for k, v in value._asdict().items()}
+    if isinstance(value, dict):
+        return {k: tree(v) for k, v in value.items()}
+    return value
+
+
+def state_from(saved: dict[str, Any], device: torch.device, dtype: torch.dtype | None = None) -> State:
+    """A `State` from its tree, on the device."""
+
+    def place(value: Any) -> Any:
+        if isinstance(value, dict):
+            return {k: place(v) for k, v in value.items()}
+        return value.to(device, dtype) if isinstance(value, Tensor) else value
+
+    parts = place(saved)
+    for name in ("theta_opt", "phi_opt"):
+        parts[name] = AdamState(**parts[name]) if parts[name] else ()
+    return State(**parts)

@@ -172,6 +172,11 @@ def test_a_folder_that_is_no_run_is_refused(tmp_path: Path) -> None:
     assert os.listdir(tmp_path) == ["thesis.tex"]
 
 
+def test_a_folder_left_by_a_kill_before_the_first_write_is_a_new_run(tmp_path: Path) -> None:
+    (tmp_path / ".config.json.tmp").write_text("{")
+    assert train(small(steps=1), tmp_path)
+
+
 def test_a_damaged_checkpoint_is_passed_over(tmp_path: Path) -> None:
     train(small(), tmp_path / "run")
     train(small(), tmp_path / "whole")
