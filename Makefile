@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 # Reinstalled only when something that the installation is made from has changed; Python edits need no reinstall.
-INSTALL_SOURCES := pyproject.toml CMakeLists.txt $(wildcard kernels/*/native.cpp)
+INSTALL_SOURCES := pyproject.toml CMakeLists.txt $(wildcard kernels/*/native.cpp kernels/*.h kernels/*/*.h)
 STAMP := .venv/.installed
 # One torch thread per worker: two busy workers with two threads each would fight over the cores.
 WORKERS ?= 2
@@ -29,7 +29,7 @@ lint: setup
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(MAKE) --no-print-directory typecheck
-	$(BIN)/clang-format --dry-run --Werror $(wildcard kernels/*/*.cpp)
+	$(BIN)/clang-format --dry-run --Werror $(wildcard kernels/*/*.cpp kernels/*.h kernels/*/*.h)
 
 # mypy does not follow the redirects of an editable install, so it gets the namespace package as a tree of links.
 TYPED := build/typed/eblvm
@@ -41,7 +41,7 @@ typecheck: setup
 format: setup
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
-	$(BIN)/clang-format -i $(wildcard kernels/*/*.cpp)
+	$(BIN)/clang-format -i $(wildcard kernels/*/*.cpp kernels/*.h kernels/*/*.h)
 
 bench: setup
 	$(BIN)/eblvm bench

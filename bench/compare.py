@@ -125,7 +125,7 @@ def build(tree: Path, root: Path, name: str) -> Path:
     """Install `tree` into a folder of its own under `root`, beside the running environment's dependencies."""
     site = root / name.split()[0]
     command = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--no-compile"]
-    if importlib.util.find_spec("scikit_build_core") and shutil.which("cmake"):
+    if importlib.util.find_spec("scikit_build_core") and (shutil.which("cmake") or importlib.util.find_spec("cmake")):
         command.append("--no-build-isolation")  # an isolated build would first install a torch of its own
     command += [
         "--disable-pip-version-check",
@@ -155,7 +155,12 @@ def measure(
 ) -> dict[str, tuple[Measured, Measured]]:
     """{case: (base, head)} of the cases that both versions have."""
     of_base = base.open(suite)
-    both = [name for name in head.open(suite) if name in of_base]
+    of_head = head.open(suite)
+    if dropped := [name for name in of_base if name not in of_head]:
+        raise UserError(
+            f"head has no case {dropped[0]!r} of suite {suite!r}, which {base.name} has; keep it, or rename both"
+        )
+    both = [name for name in of_head if name in of_base]
     if not both:
         raise UserError(f"{base.name} and head have no case of suite {suite!r} in common; choose another --suite")
     pair = (base, head)

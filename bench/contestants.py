@@ -16,10 +16,10 @@ from eblvm.bench.registry import Case
 from eblvm.bench.timing import Step
 from eblvm.engine import replicas
 from eblvm.engine.data import Dataset
-from eblvm.engine.errors import UserError, unknown
 from eblvm.engine.models.energy import Params
 from eblvm.engine.objectives import State, build
 from eblvm.engine.objectives.divergences import linear_step_size
+from eblvm.engine.schedule import step_rates
 from eblvm.engine.train import initial_state
 from eblvm.kernels import philox
 from eblvm.kernels.philox import Key, Purpose, purpose
@@ -54,20 +54,13 @@ class EngineStep:
     def __init__(self, case: Case):
         config = case.config
         config.validate()
-        if config.device not in ("cpu", "cuda"):
-            raise unknown("device", config.device, ["cpu", "cuda"])
-        if config.device == "cuda" and not torch.cuda.is_available():
-            raise UserError("got --device cuda, but torch sees no CUDA device here; use --device cpu")
         self.config, self.v, self.seed, self.count = config, batch(case), replicas.seeds(config), 0
         data = self.v.flatten(0, -2)
         self.update = build(config, Dataset(data, data, data, None))
         self.objective = self.update.objective
         self.state: State = initial_state(config, self.objective, self.seed, self.v, torch.device(config.device))
-        rate = replicas.learning_rates(config, self.v.dtype).to(config.device)
-        lower = rate if config.lower_lr is None else torch.full_like(rate, config.lower_lr)
-        unrolled = lower if config.unroll_lr is None else torch.full_like(rate, config.unroll_lr)
-        self.rates = {"theta": rate, "phi": lower, "unroll": unrolled}
-        self.step: Callable[..., Any] = self.vectorised(self.update)
+        self.rates = step_rates(config, 0, self.v)
+        self.step: Callable[..., Any] = self.vectorised(self.update.__call__)
         if config.compile:
             self.step = torch.compile(self.step, dynamic=False)
 

@@ -9,7 +9,10 @@ from eblvm.engine.recipes import recipe
 
 NOT_YET = ("deep", "vages", "bidvl", "data")  # their models are not in this version
 SUITES = ("grbm", "toy", "kernels", *NOT_YET)
-SEMANTICS = (("fresh", "adam"), ("shared", "sgd"))
+SEMANTICS: tuple[dict[str, Any], ...] = (
+    {"noise": "fresh", "unroll_optimizer": "adam"},
+    {"noise": "shared", "unroll_optimizer": "sgd", "unroll_lr": 0.01},
+)
 
 
 @dataclass(frozen=True)
@@ -46,9 +49,7 @@ def grbm() -> list[Case]:
     pairs = [(N, 5) for N in (0, 1, 5, 10)] + [(5, K) for K in (1, 2, 10)]
     base = recipe("freyface")
     bilevel = [
-        Case(base.replaced(method="bidsm", noise=noise, unroll_optimizer=unroll, N=N, K=K), 560)
-        for noise, unroll in SEMANTICS
-        for N, K in pairs
+        Case(base.replaced(method="bidsm", **semantics, N=N, K=K), 560) for semantics in SEMANTICS for N, K in pairs
     ]
     return [*bilevel, Case(base.replaced(method="dsm"), 560)]
 
@@ -57,8 +58,8 @@ def toy() -> list[Case]:
     """Checkerboard's sizes (B=100, D=2, H=4), one run against ten replicas in one vmapped step."""
     base = recipe("checkerboard")
     bilevel = [
-        Case(base.replaced(noise=noise, unroll_optimizer=unroll, replicas=replicas), 2, ("replicas",))
-        for noise, unroll in SEMANTICS
+        Case(base.replaced(**semantics, replicas=replicas), 2, ("replicas",))
+        for semantics in SEMANTICS
         for replicas in (1, 10)
     ]
     return [*bilevel, *(Case(base.replaced(method="dsm", replicas=r), 2, ("replicas",)) for r in (1, 10))]
@@ -69,8 +70,8 @@ def gates() -> list[Case]:
     frey, digits, board = recipe("freyface"), recipe("digits"), recipe("checkerboard")
     size = ("D", "H")
     found = [
-        Case(frey.replaced(noise=noise, unroll_optimizer=unroll, unroll_memory=memory), 560, ("memory", *size))
-        for noise, unroll in SEMANTICS
+        Case(frey.replaced(**semantics, unroll_memory=memory), 560, ("memory", *size))
+        for semantics in SEMANTICS
         for memory in ("store", "recompute")
     ]
     found += [Case(digits.replaced(method="bidsm", N=0), 64, size)]

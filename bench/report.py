@@ -34,7 +34,8 @@ no slower than it has to be, with the noise redrawn and the energy recomputed in
 `unroll=sgd`, it unrolls SGD as well. The ratio is baseline over engine: above 1 the engine is faster. The floor is
 the matrix products of the engine's algorithm, timed alone. Saved is the most that autograd graphs hold at once, peak
 the most that is alive at once, both beyond the step's inputs. Before anything was timed, engine and baseline gave the
-same gradient in fp64.
+same gradient in fp64. The engine's step here is the generic one, in autograd: the fused native step that `eblvm train`
+takes by itself for BiDSM on a linear posterior is not in these tables yet.
 """
 
 

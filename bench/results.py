@@ -43,7 +43,7 @@ def command(config: Config) -> str:
         if f.name == "data":
             value = Path(value).name
         if isinstance(value, tuple):
-            value = ",".join(f"{x:g}" for x in value)
+            value = ",".join(repr(x) for x in value)
         words.append(flag if value is True else f"{flag} {value}")
     return " ".join(words)
 

@@ -46,7 +46,7 @@ def read(path: Path) -> dict[str, Any]:
     content = path.read_bytes()
     if hashlib.sha256(content).hexdigest() != digest_path.read_text().strip():
         raise UserError(f"checkpoint {path} is damaged (its SHA-256 does not match {digest_path.name}); copy it again")
-    payload = torch.load(io.BytesIO(content), weights_only=True)
+    payload = torch.load(io.BytesIO(content), weights_only=True, map_location="cpu")
     if payload.get("version") != VERSION:
         raise UserError(f"checkpoint {path} has format {payload.get('version')}, expected {VERSION}; use that version")
     return payload
@@ -63,12 +63,24 @@ def path_of(folder: Path, step: int) -> Path:
 
 
 def save(folder: Path, step: int, payload: dict[str, Any], keep: int) -> None:
-    """Write the checkpoint of `step` and drop all but the newest `keep`."""
+    """Write the checkpoint of `step` and drop older ones, so that `keep` are left."""
     folder.mkdir(parents=True, exist_ok=True)
     write(path_of(folder, step), payload)
-    for old in steps(folder)[keep:]:
-        path_of(folder, old).unlink()
-        path_of(folder, old).with_name(path_of(folder, old).name + ".sha256").unlink(missing_ok=True)
+    for old in [s for s in steps(folder) if s < step][keep - 1 :]:
+        _remove(path_of(folder, old))
+
+
+def set_aside(folder: Path, after: int) -> None:
+    """Rename the damaged checkpoints newer than step `after`, so that they neither win nor count again."""
+    for step in steps(folder):
+        if step > after:
+            path = path_of(folder, step)
+            path.rename(path.with_name(path.name + ".damaged"))
+
+
+def _remove(path: Path) -> None:
+    path.unlink()
+    path.with_name(path.name + ".sha256").unlink(missing_ok=True)
 
 
 def newest(folder: Path) -> tuple[dict[str, Any] | None, list[str]]:

@@ -15,7 +15,10 @@ from eblvm.engine.errors import DivergedError, UserError, unknown
 
 
 class Parser(argparse.ArgumentParser):
-    """Errors as one line with the nearest valid names, exit code 2."""
+    """Errors as one line with the nearest valid names, exit code 2; options are not abbreviated."""
+
+    def __init__(self, *args: Any, **kwargs: Any):
+        super().__init__(*args, **{"allow_abbrev": False, **kwargs})
 
     def error(self, message: str) -> NoReturn:
         raise UserError(f"{message}; see 'eblvm --help'")
@@ -52,6 +55,12 @@ def config_from(arguments: argparse.Namespace) -> Config:
     return recipes.recipe(arguments.recipe).replaced(**{k: v for k, v in given.items() if v is not None})
 
 
+def at_least(arguments: argparse.Namespace, **lowest: int) -> None:
+    for name, low in lowest.items():
+        if getattr(arguments, name) < low:
+            raise UserError(f"got --{name} {getattr(arguments, name)}, expected {low} or more")
+
+
 def write_json(path: str | None, facts: dict[str, Any]) -> None:
     if path is not None:
         write_atomic(Path(path), (json.dumps(facts, indent=2) + "\n").encode())
@@ -73,7 +82,8 @@ def command_eval(arguments: argparse.Namespace) -> None:
     from eblvm.engine import eval as evaluation
     from eblvm.engine.run import Run
 
-    run = Run.open(Path(arguments.dir), arguments.data)
+    at_least(arguments, chains=2, temperatures=1)
+    run = Run.open(Path(arguments.dir), arguments.data, arguments.device)
     if arguments.study == "bias":
         facts = evaluation.bias_study(run)
         print("relative bias of the gradient" + "".join(f"  N={N:<6}" for N in facts["N"]))
@@ -99,14 +109,12 @@ def command_sample(arguments: argparse.Namespace) -> None:
     from eblvm.engine.eval import pictures
     from eblvm.engine.run import Run
 
-    run = Run.open(Path(arguments.dir), arguments.data)
+    at_least(arguments, count=1, steps=0, seed=0)
+    run = Run.open(Path(arguments.dir), arguments.data, arguments.device)
     v = evaluation.sample(run, arguments.model or run.default_model(), arguments.count, arguments.steps, arguments.seed)
     torch.save(v, run.folder / "samples.pt")
     picture = run.folder / "samples.png"
-    if run.dataset.image_shape is not None:
-        pictures.image_grid(v, run.dataset.image_shape, picture)
-    else:
-        pictures.scatter(v, picture)
+    pictures.samples(v, run.dataset.image_shape, picture)
     print(f"{len(v)} samples: {run.folder / 'samples.pt'}, {picture}")
 
 
@@ -124,7 +132,7 @@ def command_report(arguments: argparse.Namespace) -> None:
 def command_doctor(arguments: argparse.Namespace) -> None:
     from eblvm.engine import doctor
 
-    facts = doctor.report()
+    facts = doctor.report(arguments.kernels)
     doctor.show(facts)
     write_json(arguments.json, facts)
 
@@ -165,12 +173,14 @@ def build_parser() -> Parser:
         command.add_argument("dir", metavar="DIR", help="run folder")
         command.add_argument("--model", help="best (by validation), last or ema")
         command.add_argument("--data", help="where the data set is now, if it moved")
+        command.add_argument("--device", default="cpu", help="cpu or cuda")
 
     report = commands.add_parser("report", help="a run in one table and one picture")
     report.add_argument("dir", metavar="DIR", help="run folder")
     report.set_defaults(run=command_report)
 
     doctor = commands.add_parser("doctor", help="what is installed, and which backend serves each kernel")
+    doctor.add_argument("--kernels", action="store_true", help="compile every Triton kernel: registers, occupancy")
     doctor.set_defaults(run=command_doctor)
 
     for command in (evaluate, report, doctor):
@@ -199,6 +209,9 @@ def main(argv: list[str] | None = None) -> int:
     except (UserError, DivergedError) as error:
         print(f"eblvm: {error}", file=sys.stderr)
         return error.exit_code
+    except OSError as error:
+        print(f"eblvm: {error.filename}: {error.strerror}; give a path that can be read and written", file=sys.stderr)
+        return UserError.exit_code
 
 
 if __name__ == "__main__":

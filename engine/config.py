@@ -6,6 +6,8 @@
 from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any
 
+import torch
+
 from eblvm.engine.errors import UserError, unknown
 
 SCORE_MATCHING = ("sm", "ssm", "dsm", "mdsm")
@@ -34,12 +36,16 @@ class Config:
     noise: str = option(
         "shared", "draw the perturbed batch once a minibatch or in every step", choices=("shared", "fresh")
     )
-    divergence: str = option("kl", "lower level's divergence", choices=("kl", "kl-exact", "fisher"))
+    divergence: str = option("kl", "lower level's divergence", choices=("kl", "kl-exact"))
     latent_samples: int = option(1, "samples of h in the divergence (and in vnce's importance average)")
     unroll_optimizer: str = option("adam", "optimiser of the unrolled steps", choices=("adam", "sgd"))
-    unroll_lr: float | None = option(None, "step size of unrolled SGD; none: from the batch's curvature")
+    unroll_lr: float | None = option(
+        None, "step size of the unrolled steps; none: that of phi for Adam, from the batch's curvature for SGD"
+    )
     unroll_memory: str = option(
-        "store", "keep the unroll's graph, or rebuild it step by step", choices=("store", "recompute")
+        "store",
+        "keep the unroll's graph, or rebuild it step by step (pays where q's activations outweigh its parameters)",
+        choices=("store", "recompute"),
     )
     sigma: float = option(0.05, "noise level of denoising score matching")
     sigma_range: tuple[float, ...] = option((0.05, 0.5), "lowest and highest noise level of mdsm")
@@ -69,6 +75,7 @@ class Config:
     device: str = option("cpu", "cpu or cuda", mathematical=False)
     threads: int = option(1, "CPU threads; more than one rarely pays for a GRBM", mathematical=False)
     dtype: str = option("float32", "float32 or float64", choices=("float32", "float64"))
+    fused: bool = option(True, "take the fused native step where a method has one; it equals the other to rounding")
     compile: bool = option(False, "compile the whole step with torch.compile")
     validations: int = option(10, "evaluations of the validation loss in a run, 0 for none")
     log_every: int = option(100, "steps between lines of stats.jsonl", mathematical=False)
@@ -121,14 +128,27 @@ class Config:
             raise UserError(f"got sigma-range={self.sigma_range}, expected two numbers, 0 < lowest <= highest")
         if self.ema is not None and not 0 < self.ema < 1:
             raise UserError(f"got ema={self.ema}, expected a decay between 0 and 1, such as 0.999")
-        if self.divergence == "fisher":
-            raise UserError("divergence 'fisher' needs a continuous h, a GRBM's is binary; use 'kl' or 'kl-exact'")
+        for name in ("beta1", "beta2", "decay"):
+            if not 0 <= getattr(self, name) < 1:
+                raise UserError(f"got {name}={getattr(self, name)}, expected a number from 0 to below 1")
+        if self.seed + self.replicas >= 2**63:
+            raise UserError(f"got seed={self.seed}, expected seeds below 2^63")
+        try:
+            device = torch.device(self.device)
+        except RuntimeError:
+            raise UserError(f"got device={self.device!r}, expected cpu or cuda (cuda:0, cuda:1, ...)") from None
+        if device.type == "cuda" and not torch.cuda.is_available():
+            raise UserError("got device 'cuda', but torch sees no CUDA device here; use --device cpu")
         if self.posterior == "exact" and (self.N or self.K):
             raise UserError(f"posterior 'exact' has nothing to step on, got N={self.N} K={self.K}; use --N 0 --K 0")
         if self.posterior == "exact" and self.method == "vnce":
             raise UserError("method 'vnce' learns q, posterior 'exact' has nothing to learn; use 'linear' or 'mlp'")
-        if self.unroll_optimizer == "sgd" and self.unroll_lr is None and self.posterior == "mlp" and self.N:
-            raise UserError("the automatic step size of unrolled SGD is for a linear posterior; give --unroll-lr")
+        automatic = self.method in BILEVEL and self.unroll_optimizer == "sgd" and self.unroll_lr is None and self.N > 0
+        if automatic and (self.posterior == "mlp" or self.divergence != "kl-exact"):
+            raise UserError(
+                "the automatic step size of unrolled SGD needs a linear posterior and the exact KL, whose curvature it "
+                "bounds; give --divergence kl-exact, or a step size --unroll-lr"
+            )
 
     def differences(self, other: "Config") -> list[str]:
         """The mathematical fields in which another run's config differs; `steps` only where the schedule needs it."""

@@ -20,7 +20,8 @@ def demo(out: Path) -> None:
     panels, table = [], []
     for method in ("dsm", "bidsm"):
         folder = out / method
-        train(short.replaced(method=method), folder)
+        if not train(short.replaced(method=method), folder):
+            return
         run = Run.open(folder)
         theta = run.thetas("last")[0]
         log_z = exact_log_z(run.energy, theta).value

@@ -4,12 +4,12 @@ import math
 
 from eblvm.engine.errors import DivergedError
 
-LIMIT = 1e12  # no loss or gradient norm of a healthy run is near it
+LIMIT = 1e9  # no loss, gradient norm or parameter of a healthy run is near it
 
 ADVICE = {
     "loss": "a smaller --lr, --clip-norm 1, or a larger noise level --sigma",
     "lower": "a smaller --lower-lr, or --divergence kl-exact",
-    "gradient_norm": "--clip-norm 1 or a smaller --lr; with unrolled steps a smaller --unroll-lr or fewer --N",
+    "gradient_norm": "a smaller --lr; with unrolled steps a smaller --unroll-lr or fewer --N",
     "theta": "a smaller --lr or --clip-norm 1",
 }
 

@@ -17,17 +17,21 @@ def progress(total: int, description: str, unit: str, start: int = 0) -> "tqdm[A
     return tqdm(total=total, initial=start, desc=description, unit=unit, mininterval=interval, dynamic_ncols=True)
 
 
+def read_rows(path: Path) -> list[dict[str, Any]]:
+    """The rows of a stats.jsonl, without the line that a run is writing, or was when it was killed."""
+    return [json.loads(line) for line in path.read_text().splitlines(keepends=True) if line.endswith("\n")]
+
+
 class Log:
     """Appends to a run's log. A resumed run drops the lines after the step it continues from: no step stands twice."""
 
     def __init__(self, folder: Path, start: int, steps: int, description: str):
         self.path = folder / "stats.jsonl"
         if self.path.exists():
-            lines = self.path.read_text().splitlines(keepends=True)
-            kept = [line for line in lines if line.endswith("\n") and json.loads(line)["step"] <= start]
-            write_atomic(self.path, "".join(kept).encode())
+            kept = [row for row in read_rows(self.path) if row["step"] <= start]
+            write_atomic(self.path, "".join(json.dumps(row) + "\n" for row in kept).encode())
         self.file = self.path.open("a")
-        self.board = SummaryWriter(str(folder / "tensorboard"), purge_step=start)
+        self.board = SummaryWriter(str(folder / "tensorboard"), purge_step=start + 1)
         self.bar = progress(steps, description, "step", start)
 
     def write(self, step: int, values: dict[str, list[float]]) -> None:

@@ -6,6 +6,7 @@ from typing import Any
 
 from eblvm.engine.errors import UserError
 from eblvm.engine.eval import pictures
+from eblvm.engine.log import read_rows
 from eblvm.engine.run import read_config
 
 
@@ -13,7 +14,7 @@ def report(folder: Path) -> dict[str, Any]:
     """The newest value of every logged quantity, the evaluation if there is one; writes curves.png."""
     config = read_config(folder)
     path = folder / "stats.jsonl"
-    rows = [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+    rows = read_rows(path) if path.exists() else []
     if not rows:
         raise UserError(f"{folder} has logged nothing yet; let 'eblvm train' run longer")
     series: dict[str, tuple[list[float], list[float]]] = {}

@@ -1,6 +1,7 @@
 """A trained run as evaluation, sampling and reports see it: its configuration, data, models and provenance."""
 
 import json
+import sys
 from dataclasses import dataclass
 from functools import cached_property
 from importlib.metadata import version
@@ -26,12 +27,15 @@ class Run:
     payload: dict[str, Any]  # of the newest checkpoint
 
     @classmethod
-    def open(cls, folder: Path, data: str | None = None) -> "Run":
-        """The run in `folder`; `data` says where the data set is now, if it moved."""
-        config = read_config(folder)
+    def open(cls, folder: Path, data: str | None = None, device: str = "cpu") -> "Run":
+        """The run in `folder`, on `device`; `data` says where the data set is now, if it moved."""
+        config = read_config(folder).replaced(device=device)
         if data is not None:
             config = config.replaced(data=data)
-        payload, _ = checkpoint.newest(folder / "checkpoints")
+        config.validate()
+        payload, passed_over = checkpoint.newest(folder / "checkpoints")
+        for sentence in passed_over:
+            print(f"warning: {sentence}; using an older one", file=sys.stderr)
         if payload is None:
             raise UserError(f"{folder} has no checkpoint yet; let 'eblvm train' run longer")
         return cls(folder, config, payload)
@@ -61,7 +65,9 @@ class Run:
             if model == "best"
             else self.payload["state"]["ema" if model == "ema" else "theta"]
         )
-        theta = {k: p for k, p in theta.items() if k != "log_z"}  # the normaliser that NCE learns is not the model's
+        theta = {
+            k: p.to(self.config.device) for k, p in theta.items() if k != "log_z"
+        }  # the normaliser that NCE learns is not the model's
         if not self.config.replicated:
             return [theta]
         return [replicas.pick(theta, r) for r in range(len(replicas.names(self.config)))]

@@ -1,49 +1,56 @@
 """The training loop: everything that happens in a run, top to bottom. One step is `Update` in objectives/state.py."""
 
+import fcntl
 import json
 import signal
 from collections.abc import Callable
 from pathlib import Path
 from types import FrameType
-from typing import Any
+from typing import IO, Any
 
 import torch
 from torch import Tensor
 
 from eblvm.engine import checkpoint, guard, replicas
 from eblvm.engine.config import Config
-from eblvm.engine.data import Order, load
+from eblvm.engine.data import Dataset, Order, load
 from eblvm.engine.errors import UserError
 from eblvm.engine.log import Log
 from eblvm.engine.models.energy import Params
 from eblvm.engine.objectives import Objective, State, build
-from eblvm.engine.objectives.estimators import Rates
+from eblvm.engine.objectives.grbm_fused import TrainingStep, fused_update_for
 from eblvm.engine.objectives.state import state_from, tree
 from eblvm.engine.run import read_config
-from eblvm.engine.schedule import factor
+from eblvm.engine.schedule import step_rates
 from eblvm.kernels.philox import Key
 
+LOCK = ".lock"
+LEFT_BY_A_KILL = {LOCK, ".config.json.tmp"}  # all that a run killed before its first write leaves behind
 VALIDATION_SEED = 2**40  # validation noise is the same for every run and step
 
 
 def train(config: Config, out: Path, say: Callable[[str], None] = print) -> bool:
     """Train `config` in folder `out`, continuing what is there. True if the run is complete, False if interrupted."""
-    # The run: its data, its training step as a pure function, its folder.
     config.validate()
-    device = torch.device(config.device)
-    if device.type == "cuda" and not torch.cuda.is_available():
-        raise UserError("got --device cuda, but torch sees no CUDA device here; use --device cpu")
     torch.set_num_threads(config.threads)
     dataset = load(config)
     if config.batch > len(dataset.train):
         raise UserError(f"got batch={config.batch}, expected at most the {len(dataset.train)} training samples")
+    with open_run(config, out):
+        return training_loop(config, dataset, out, say)
+
+
+def training_loop(config: Config, dataset: Dataset, out: Path, say: Callable[[str], None]) -> bool:
+    # The training step: a pure function, vectorised over the replicas.
+    device = torch.device(config.device)
     update = build(config, dataset)
     objective = update.objective
     seed = replicas.seeds(config)
-    training_step = torch.vmap(update.__call__) if config.replicated else update.__call__
+    training_step: TrainingStep = torch.vmap(update.__call__) if config.replicated else update.__call__
     if config.compile:
         training_step = torch.compile(training_step, dynamic=False)
-    open_run(config, out)
+    elif config.fused:
+        training_step = fused_update_for(update) or training_step
 
     # The state: from the newest good checkpoint, or from the beginning.
     order = Order(seed, len(dataset.train), config.batch)
@@ -51,6 +58,7 @@ def train(config: Config, out: Path, say: Callable[[str], None] = print) -> bool
     for sentence in passed_over:
         say(f"warning: {sentence}; using an older one")
     if payload is not None:
+        checkpoint.set_aside(out / "checkpoints", payload["step"])
         start, best, state = payload["step"], payload["best"], state_from(payload["state"], device)
         if start >= config.steps:
             say(f"{out} is complete: {start} steps")
@@ -60,36 +68,34 @@ def train(config: Config, out: Path, say: Callable[[str], None] = print) -> bool
         v = dataset.train[order.indices(0).to(device)]
         start, best, state = 0, {}, initial_state(config, objective, seed, v, device)
 
-    # Learning rates are tensors, so that neither vmap nor compile treats a schedule as a new program.
-    rate = replicas.learning_rates(config, dataset.train.dtype).to(device)
-    lower = rate if config.lower_lr is None else torch.full_like(rate, config.lower_lr)
-    unrolled = lower if config.unroll_lr is None else torch.full_like(rate, config.unroll_lr)
-
+    write_config(config, out)
     stop = Interrupt()
     log = Log(out, start, config.steps, f"{config.recipe} {config.method}")
-    validate_every = config.steps // config.validations if config.validations else 0
+    validate_every = max(1, config.steps // config.validations) if config.validations else 0
     try:
         for step in range(start, config.steps):
             # One step: a minibatch, its noise, the update.
             v = dataset.train[order.indices(step).to(device)]
             noise = objective.draw(Key(seed, step), v, 0)
-            scale = factor(config, step)
-            rates: Rates = {"theta": rate * scale, "phi": lower * scale, "unroll": unrolled}
-            state, info = training_step(state, v, noise, rates)
+            state, info = training_step(state, v, noise, step_rates(config, step, v))
             done, stopping = step + 1, stop.requested
             log.bar.update()
 
             # What is logged and checked leaves the device here and nowhere else.
-            saving = done % config.checkpoint_every == 0 or done == config.steps or stopping
-            validating = validate_every > 0 and done % validate_every == 0
-            if done % config.log_every == 0 or saving or validating:
+            last = done == config.steps
+            saving = done % config.checkpoint_every == 0 or last or stopping
+            validating = validate_every > 0 and (done % validate_every == 0 or last)
+            logging = done % config.log_every == 0 or last or validating
+            if saving or logging:
                 values = {name: torch.atleast_1d(x).tolist() for name, x in info.items()}
-                largest = torch.vmap(magnitude) if config.replicated else magnitude
-                theta = torch.atleast_1d(largest(state.theta)).tolist()
-                guard.check(done, values | {"theta": theta}, start_of(out))
                 if validating:
                     values["validation"] = validation(config, objective, state, dataset.valid)
-                    best = better(best, done, values["validation"], state)
+                largest = torch.vmap(magnitude) if config.replicated else magnitude
+                theta = torch.atleast_1d(largest(state.theta)).tolist()
+                guard.check(done, values | {"theta": theta}, newest_step(out))
+            if validating:
+                best = better(best, done, values["validation"], state)
+            if logging:
                 log.write(done, values)
             if saving:
                 payload = {"step": done, "best": best, "state": tree(state), "config": json.dumps(config.to_json())}
@@ -103,21 +109,31 @@ def train(config: Config, out: Path, say: Callable[[str], None] = print) -> bool
     return True
 
 
-def open_run(config: Config, out: Path) -> None:
-    """Make the run folder, or see that the one there is of the same configuration."""
-    path = out / "config.json"
-    if path.exists():
+def open_run(config: Config, out: Path) -> IO[str]:
+    """Make the run folder, or see that the one there is of the same configuration. Gives the folder's lock."""
+    if (out / "config.json").exists():
         differences = config.differences(read_config(out))
         if differences:
             raise UserError(
                 f"{out} holds a run of another configuration ({'; '.join(differences)}); "
                 "give the same options to continue it, or another --out for a new run"
             )
-    elif out.exists() and not (out.is_dir() and all(p.suffix == ".tmp" for p in out.iterdir())):  # .tmp: killed here
+    elif out.exists() and not (out.is_dir() and all(p.name in LEFT_BY_A_KILL for p in out.iterdir())):
         raise UserError(f"{out} exists and is not a run folder; nothing was overwritten: give another --out")
-    else:
-        out.mkdir(parents=True, exist_ok=True)
-    checkpoint.write_atomic(path, (json.dumps(config.to_json(), indent=2) + "\n").encode())
+    out.mkdir(parents=True, exist_ok=True)
+    lock = (out / LOCK).open("w")
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        lock.close()
+        raise UserError(f"{out} is being trained by another process; wait for it, or give another --out") from None
+    if not (out / "config.json").exists():
+        write_config(config, out)
+    return lock
+
+
+def write_config(config: Config, out: Path) -> None:
+    checkpoint.write_atomic(out / "config.json", (json.dumps(config.to_json(), indent=2) + "\n").encode())
 
 
 def initial_state(config: Config, objective: Objective, seed: Tensor, v: Tensor, device: torch.device) -> State:
@@ -164,7 +180,7 @@ def magnitude(theta: Params) -> Tensor:
     return torch.stack([p.abs().max() for p in theta.values()]).max()
 
 
-def start_of(out: Path) -> int | None:
+def newest_step(out: Path) -> int | None:
     return next(iter(checkpoint.steps(out / "checkpoints")), None)
 
 

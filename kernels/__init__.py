@@ -1,14 +1,24 @@
-"""Kernel ops of the engine: each has a reference (the specification) and faster backends with the same name and signature.
+"""Kernel ops: each has a reference (the specification) and faster backends with the same name and signature.
 
 `backends()` says which backend serves which device, and why the others do not.
 """
 
-from eblvm.kernels import philox
+from eblvm.kernels import adam_unroll, bernoulli_lower, elu_second_order, gibbs, grbm_bilevel, philox
 from eblvm.kernels.dispatch import Backend
 
-__all__ = ["Backend", "backends", "philox"]
+__all__ = [
+    "Backend",
+    "adam_unroll",
+    "backends",
+    "bernoulli_lower",
+    "elu_second_order",
+    "gibbs",
+    "grbm_bilevel",
+    "philox",
+]
+OPS = (philox, bernoulli_lower, adam_unroll, grbm_bilevel, gibbs, elu_second_order)
 
 
 def backends() -> list[Backend]:
     """One row for each op, device and candidate backend, in the order of preference. `eblvm doctor` prints them."""
-    return [*philox.backends()]
+    return [row for op in OPS for row in op.backends()]

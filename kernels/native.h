@@ -88,6 +88,35 @@ EBLVM_INLINE double exp_clamped(double x) {
   return y * std::bit_cast<double>((std::bit_cast<int64_t>(shifted) - 0x4338000000000000 + 1023) << 52);
 }
 
+// exp(x) - 1 for x <= 0, with its relative precision near 0: 2^n (exp(r) - 1) + (2^n - 1).
+EBLVM_INLINE float expm1_negative(float x) {
+  x = x < -87.0f ? -87.0f : x;
+  const float shifted = x * 1.44269504f + 12582912.0f;
+  const float n = shifted - 12582912.0f;
+  const float r = (x - n * 0.693359375f) - n * -2.12194440e-4f;
+  float y = 1.9875691500e-4f;
+  y = y * r + 1.3981999507e-3f;
+  y = y * r + 8.3334519073e-3f;
+  y = y * r + 4.1665795894e-2f;
+  y = y * r + 1.6666665459e-1f;
+  y = y * r + 5.0000001201e-1f;
+  y = y * (r * r) + r;
+  const float scale = std::bit_cast<float>((std::bit_cast<int32_t>(shifted) - 0x4B400000 + 127) << 23);
+  return scale * y + (scale - 1.0f);
+}
+
+EBLVM_INLINE double expm1_negative(double x) {
+  x = x < -700.0 ? -700.0 : x;
+  const double shifted = x * 1.4426950408889634 + 6755399441055744.0;
+  const double n = shifted - 6755399441055744.0;
+  const double r = (x - n * 0.6931471803691238) - n * 1.9082149292705877e-10;
+  double y = kExp[13];
+  for (int i = 12; i >= 1; --i) y = y * r + kExp[i];
+  y = y * r;
+  const double scale = std::bit_cast<double>((std::bit_cast<int64_t>(shifted) - 0x4338000000000000 + 1023) << 52);
+  return scale * y + (scale - 1.0);
+}
+
 template <typename T>
 EBLVM_INLINE T sigmoid(T x) {
   return T(1) / (T(1) + exp_clamped(-x));

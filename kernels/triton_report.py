@@ -11,7 +11,8 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, NamedTuple
 
-OPS = ("philox", "bernoulli_lower", "adam_unroll")  # the ops with a triton.py; each has `variants()`
+# The ops with a triton.py; each has `variants()`.
+OPS = ("philox", "bernoulli_lower", "adam_unroll", "gibbs", "elu_second_order")
 CAPABILITIES = (75, 80, 86, 90, 100)
 
 
@@ -75,7 +76,9 @@ def compiled(variant: Variant, capability: int) -> Row:
     registers = int(_found(r"Used (\d+) registers", log))
     spills = sum(int(n) for n in re.findall(r"(\d+) bytes spill (?:stores|loads)", log))
     shared = int(built.metadata.shared)
-    return Row(variant.name, capability, registers, spills, shared, occupancy(capability, registers, shared, variant.warps))
+    return Row(
+        variant.name, capability, registers, spills, shared, occupancy(capability, registers, shared, variant.warps)
+    )
 
 
 def occupancy(capability: int, registers: int, shared_bytes: int, warps: int) -> float:
@@ -98,12 +101,12 @@ def rows(capabilities: Sequence[int] = CAPABILITIES) -> list[Row]:
 
 
 def table(found: Sequence[Row]) -> str:
-    lines = [f"{'kernel':34} {'cc':>4} {'registers':>9} {'spills':>6} {'shared':>7} {'occupancy':>9}"]
-    for r in found:
-        lines.append(
-            f"{r.kernel:34} {r.capability:4} {r.registers:9} {r.spill_bytes:6} {r.shared_bytes:7} {r.occupancy:9.0%}"
-        )
-    return "\n".join(lines)
+    head = f"{'kernel':34} {'cc':>4} {'registers':>9} {'spills':>6} {'shared':>7} {'occupancy':>9}"
+    body = [
+        f"{r.kernel:34} {r.capability:4} {r.registers:9} {r.spill_bytes:6} {r.shared_bytes:7} {r.occupancy:9.0%}"
+        for r in found
+    ]
+    return "\n".join([head, *body])
 
 
 def _found(pattern: str, text: str) -> str:

@@ -18,7 +18,7 @@ from torch import Tensor
 from torch.utils._pytree import tree_flatten, tree_map, tree_unflatten
 
 
-def _needs_torch_func() -> bool:
+def inside_torch_func() -> bool:
     return torch.compiler.is_compiling() or torch._C._functorch.maybe_current_level() is not None
 
 
@@ -28,7 +28,7 @@ def _alias(x: Tensor) -> Tensor:
 
 def grad(fn: Callable[[Any], tuple[Tensor, Any]], x: Any) -> tuple[Any, Any]:
     """(d fn(x)[0] / dx, fn(x)[1]) for a scalar first output and any pytree x; zeros for leaves that fn does not use."""
-    if _needs_torch_func():
+    if inside_torch_func():
         return torch.func.grad(fn, has_aux=True)(x)
     create_graph = torch.is_grad_enabled()
     with torch.enable_grad():
@@ -41,7 +41,7 @@ def grad(fn: Callable[[Any], tuple[Tensor, Any]], x: Any) -> tuple[Any, Any]:
 
 def vjp(fn: Callable[[Any], Any], x: Any) -> tuple[Any, Callable[[Any], Any]]:
     """(y, pull) with y = fn(x) and pull(u) = u^T dy/dx, for pytrees x, y and u."""
-    if _needs_torch_func():
+    if inside_torch_func():
         y, pull_func, *_ = torch.func.vjp(fn, x)
         return y, lambda u: pull_func(u)[0]
     with torch.enable_grad():

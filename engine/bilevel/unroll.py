@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
-from eblvm.engine.bilevel.derivatives import vjp
+from eblvm.engine.bilevel.derivatives import inside_torch_func, vjp
 from eblvm.engine.bilevel.optimizers import Moments
 from eblvm.engine.models.energy import Params
 
@@ -55,6 +55,11 @@ class _Recomputed(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *cotangents: Tensor) -> tuple[Tensor | None, ...]:
+        if torch.is_grad_enabled() and not inside_torch_func():
+            raise RuntimeError(
+                "a recomputed lower step has no second derivative of its own; differentiate the unroll twice with "
+                "memory mode 'store'"
+            )
         with torch.no_grad():
             _, pull = vjp(ctx.flat_step, list(ctx.saved_tensors))
             return (None, *pull(list(cotangents)))

@@ -13,7 +13,7 @@ from eblvm.engine.errors import UserError, unknown
 from eblvm.kernels import philox
 from eblvm.kernels.philox import Key, Purpose, purpose
 
-CHECKERBOARD_SEED = 2020  # of the data itself: every run sees the same 70,000 points
+CHECKERBOARD_SEED = 2020  # of the data itself: every run sees the same 80,000 points
 
 
 class Dataset(NamedTuple):

@@ -18,13 +18,15 @@ from eblvm.engine.objectives import build
 from eblvm.engine.objectives.state import state_from
 from eblvm.engine.run import Run, versions
 from eblvm.engine.samplers.gibbs import gibbs, uniform_start
+from eblvm.engine.schedule import step_rates
 from eblvm.kernels.philox import Key
 
+SAMPLES, SWEEPS = 100, 1000  # of the picture: the papers run 1,000 Gibbs sweeps
 BIAS_NS, BIAS_KS = (0, 1, 2, 5, 10, 20), (0, 1, 5, 20)
 
 
 def evaluate(run: Run, model: str, chains: int, temperatures: int, force_ais: bool) -> dict[str, Any]:
-    """Log-likelihood (exact or AIS) and score matching loss of every replica, with the 2-D density as a picture."""
+    """Log-likelihood (exact or AIS) and score matching loss of every replica; pictures of samples and density."""
     began = time.time()
     torch.set_num_threads(run.config.threads)
     rows, panels = [], []
@@ -40,6 +42,8 @@ def evaluate(run: Run, model: str, chains: int, temperatures: int, force_ais: bo
         panels.append((name, run.energy, theta, log_z.value))
     if run.dataset.train.shape[1] == 2:
         pictures.density(panels[:4], run.dataset.train, run.folder / "density.png")
+    drawn = sample(run, model, SAMPLES, SWEEPS, run.config.seed)
+    pictures.samples(drawn, run.dataset.image_shape, run.folder / "samples.png")
     means = {k: statistics.fmean(r[k] for r in rows) for k in rows[0] if k != "replica"}
     deviations = {k: statistics.stdev(r[k] for r in rows) if len(rows) > 1 else 0.0 for k in means}
     return {
@@ -75,11 +79,9 @@ def bias_study(run: Run) -> dict[str, Any]:
     torch.set_num_threads(run.config.threads)
     objective = build(run.config, run.dataset).objective
     state = state_from(run.payload["state"], torch.device(run.config.device))
+    rates = step_rates(run.config, 0, run.dataset.train)
     if run.config.replicated:
-        state = replicas.pick(state, 0)
-    rate = torch.tensor(run.config.lower_lr or run.config.lr[0])
-    unrolled = torch.tensor(run.config.unroll_lr or float(rate))
-    rates = {"theta": rate, "phi": rate, "unroll": unrolled}
+        state, rates = replicas.pick((state, rates), 0)
     table = gradient_bias(objective, state, run.dataset.train[: run.config.batch], rates, BIAS_NS, BIAS_KS)
     pictures.gradient_bias(table, BIAS_NS, BIAS_KS, run.folder / "gradient_bias.png")
     return {"N": BIAS_NS, "K": BIAS_KS, "relative_bias": table}

@@ -44,6 +44,14 @@ def density(panels: Sequence[tuple[str, GRBM, Params, float]], data: Tensor, pat
     _save(figure, path)
 
 
+def samples(v: Tensor, image_shape: tuple[int, int] | None, path: Path) -> None:
+    """Samples [n, D] as a grid of images, or as points."""
+    if image_shape is None:
+        scatter(v, path)
+    else:
+        image_grid(v, image_shape, path)
+
+
 def image_grid(images: Tensor, image_shape: tuple[int, int], path: Path, columns: int = 10) -> None:
     """Images [n, D] in [0, 1], `columns` a row, enlarged to be seen."""
     n, (height, width) = len(images), image_shape

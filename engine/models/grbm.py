@@ -73,6 +73,10 @@ class GRBM(Energy):
         """p(h = 1 | v) = sigmoid(c + vW)."""
         return v_BD @ self.W + self.c
 
+    def linear_posterior(self) -> Params:
+        """phi of a linear Bernoulli posterior that equals p(h|v), attached to theta."""
+        return {"net.0.weight": self.W.T, "net.0.bias": self.c}
+
     def conditional_v(self, h_BH: Tensor) -> tuple[Tensor, Tensor]:
         """Mean [B, D] and standard deviation [D] of p(v | h) = N(b + sigma^2 W h, sigma^2)."""
         sigma_D = torch.exp(self.log_sigma)

@@ -1,4 +1,4 @@
-"""Divergences D(q(h|v) || p(h|v)) that the lower level minimises, up to constants in phi (BiSM Eq. 10-11).
+"""Divergences D(q(h|v) || p(h|v)) that the lower level minimises, up to constants in phi (BiSM Eq. 10).
 
 Each is `divergence(head, posterior, p, noise) -> d[B]`: `head(h)` is the energy of h[..., B, H] at the batch's fixed
 features, `p` the posterior's parameters at the batch, `noise` [L, B, H] what `posterior.rsample` takes.
@@ -9,8 +9,6 @@ from typing import Any
 
 import torch
 from torch import Tensor
-
-from eblvm.engine.bilevel.derivatives import grad
 
 Head = Callable[[Tensor], Tensor]
 Divergence = Callable[[Head, Any, Any, Tensor], Tensor]
@@ -28,14 +26,7 @@ def kl_exact(head: Head, posterior: Any, p: Any, noise: Tensor) -> Tensor:
     return posterior.log_prob(p, mean) + head(mean)
 
 
-def fisher(head: Head, posterior: Any, p: Any, noise: Tensor) -> Tensor:
-    """1/2 E_q |grad_h [log q(h|v) + E(v, h)]|^2, for continuous h."""
-    h = posterior.rsample(p, noise)
-    difference, _ = grad(lambda x: ((posterior.log_prob(p, x) + head(x)).sum(), ()), h)
-    return 0.5 * difference.square().sum(-1).mean(0)
-
-
-BY_NAME: dict[str, Divergence] = {"kl": kl, "kl-exact": kl_exact, "fisher": fisher}
+BY_NAME: dict[str, Divergence] = {"kl": kl, "kl-exact": kl_exact}
 
 
 def linear_step_size(v_BD: Tensor, iterations: int = 16) -> Tensor:

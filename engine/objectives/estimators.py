@@ -109,7 +109,7 @@ class Bism:
 
         unrolled = phi
         if self.exact_posterior:
-            unrolled = {"net.0.weight": theta["W"].T, "net.0.bias": theta["c"]}
+            unrolled = call(self.energy, theta, "linear_posterior")
         elif N:
             with torch.no_grad():
                 rate = linear_step_size(v) if self.auto_unroll_rate else rates["unroll"]
@@ -120,7 +120,7 @@ class Bism:
             moments = () if isinstance(self.unroll_optimizer, Sgd) else phi_opt
             unrolled = unroll(self._unrolled_step, phi, moments, contexts, self.unroll_memory)
 
-        h = self.posterior.rsample(call(self.posterior, unrolled, "params", v), latents[K + N][0])
+        h = self.posterior.rsample(call(self.posterior, unrolled, "params", v), latents[-1][0])
 
         def log_q(x: Tensor) -> Tensor:
             return self.posterior.log_prob(call(self.posterior, unrolled, "params", x), h)

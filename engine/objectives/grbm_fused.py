@@ -1,14 +1,13 @@
 """The bi-level denoising step on a GRBM without autograd: `kernels/grbm_bilevel`, where an objective is of its form.
 
 The generic step in `score_matching.py` is the specification; this one equals it to rounding and is several times
-faster. `EBLVM_NATIVE=0` leaves the generic one.
+faster. `--no-fused` or `EBLVM_NATIVE=0` leaves the generic one.
 """
 
-from typing import TYPE_CHECKING
+from collections.abc import Callable
 
 import torch
 from torch import Tensor, nn
-from torch.utils._pytree import tree_leaves
 
 from eblvm.engine.bilevel.optimizers import Adam, AdamState, Sgd
 from eblvm.engine.models.energy import Params
@@ -17,19 +16,19 @@ from eblvm.engine.models.posteriors import Bernoulli
 from eblvm.engine.objectives import divergences
 from eblvm.engine.objectives.estimators import Bism, Info, Rates
 from eblvm.engine.objectives.score_losses import Dsm, ScoreLoss
-from eblvm.engine.objectives.state import Noise, State
-from eblvm.kernels.adam_unroll import Rule
+from eblvm.engine.objectives.score_matching import ScoreMatching
+from eblvm.engine.objectives.state import Noise, State, Update
+from eblvm.kernels.adam_unroll import Rule, adam_unroll
 from eblvm.kernels.grbm_bilevel import Phi, Theta, grbm_bilevel, serves
 
-if TYPE_CHECKING:
-    from eblvm.engine.objectives.score_matching import ScoreMatching
 
-
-def fused_step_for(objective: "ScoreMatching") -> Bism | None:
+def fused_step_for(objective: ScoreMatching) -> Bism | None:
     """The objective's estimator if its step has a fused form, else None: BiSM x DSM x (sampled KL with one sample |
-    exact KL) x GRBM x linear Bernoulli posterior x (Adam | SGD unroll)."""
+    exact KL) x GRBM x linear Bernoulli posterior x (Adam | SGD unroll), whose graph nobody asks to be rebuilt."""
     estimator = objective.estimator
     if not isinstance(estimator, Bism) or not isinstance(objective.loss, Dsm) or estimator.exact_posterior:
+        return None
+    if estimator.unroll_memory != "store":
         return None
     if type(estimator.energy) is not GRBM or type(estimator.posterior) is not Bernoulli:
         return None
@@ -48,8 +47,8 @@ def runs_fused(state: State, v: Tensor, rates: Rates) -> bool:
     """Is the native step there for these tensors, and does nobody want to trace or differentiate through it?"""
     if not serves(v.device, v.dtype) or torch.compiler.is_compiling():
         return False
-    tensors = tree_leaves((state.theta, state.phi, state.phi_opt, v, rates))
-    return all(t.dtype == v.dtype for t in tensors) and not any(t.requires_grad for t in tensors)
+    tensors = (v, *state.theta.values(), *state.phi.values(), *rates.values())
+    return not any(t.requires_grad or t.dtype != v.dtype for t in tensors)
 
 
 def fused_gradient(
@@ -69,7 +68,7 @@ def fused_gradient(
         noise["perturb"],
         [latent.select(-3, 0) for latent in latents],
         Theta(**state.theta),
-        Phi(*pairs, moments.taken),
+        Phi._make([*pairs, moments.taken]),
         rates["phi"],
         rates["unroll"],
         K=estimator.K,
@@ -85,3 +84,45 @@ def fused_gradient(
     phi_opt = AdamState({weight: mA, bias: ma}, {weight: vA, bias: va}, taken)
     info = {"loss": found.loss} | ({"lower": found.lower} if estimator.K else {})
     return found.gradient._asdict(), state._replace(phi={weight: A, bias: a}, phi_opt=phi_opt), info
+
+
+TrainingStep = Callable[[State, Tensor, Noise, Rates], tuple[State, Info]]
+
+
+def fused_update_for(update: Update) -> TrainingStep | None:
+    """`update` without autograd for tensors with leading replica axes or without; None where it has no fused form.
+
+    It needs no `vmap`, whose wrapping of every tensor costs more than a step of a small model, and moves theta in one
+    pass. Where the native step does not run, it is `update` itself, vmapped if there is a replica axis.
+    """
+    objective = update.objective
+    estimator = fused_step_for(objective) if isinstance(objective, ScoreMatching) else None
+    if estimator is None or not isinstance(objective, ScoreMatching):
+        return None
+    loss = objective.loss
+    adam = update.optimizer
+    rule = Rule(*adam.betas, adam.eps, adam.eps_root)
+
+    @torch.no_grad()
+    def step(state: State, v: Tensor, noise: Noise, rates: Rates) -> tuple[State, Info]:
+        replicas = rates["theta"].dim()
+        if not runs_fused(state, v, rates):
+            return (torch.vmap(update.__call__) if replicas else update)(state, v, noise, rates)
+        gradient, state, info = fused_gradient(estimator, loss, state, v, noise, rates)
+        norms = [torch.linalg.vector_norm(g.flatten(replicas), dim=-1) for g in gradient.values()]
+        norm = torch.linalg.vector_norm(torch.stack(norms), dim=0)
+        if update.clip_norm is not None:
+            scale = (update.clip_norm / (norm + 1e-12)).clamp(max=1)
+            gradient = {k: g * scale.view(*scale.shape, *[1] * (g.dim() - replicas)) for k, g in gradient.items()}
+        assert isinstance(state.theta_opt, AdamState)
+        m, second, taken = state.theta_opt
+        moved = {
+            k: adam_unroll(p, gradient[k], m[k], second[k], taken + 1, rates["theta"], rule)
+            for k, p in state.theta.items()
+        }
+        theta, m, second = ({k: moved[k][i] for k in moved} for i in range(3))
+        ema = {k: torch.lerp(theta[k], e, update.ema_decay or 0.0) for k, e in state.ema.items()}
+        state = state._replace(theta=theta, theta_opt=AdamState(m, second, taken + 1), ema=ema)
+        return state, info | {"gradient_norm": norm}
+
+    return step

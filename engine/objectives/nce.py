@@ -82,7 +82,7 @@ class Nce:
 
 @dataclass(frozen=True)
 class Vnce:
-    """NCE with q(h|v) in the place of the free energy: on data the lower bound log p~(v,h) - log q(h|v) at one h ~ q,
+    """NCE with q(h|v) in the place of the free energy: on data the lower bound log p~(v,h) - log q(h|v) at h ~ q,
     on noise the importance-weighted mean over L samples. q takes K steps on the bound (relaxed h) per theta step;
     theta's gradient uses h in {0, 1}, so that the importance weights are those of the model."""
 

@@ -50,9 +50,9 @@ class Dsm:
 
 @dataclass(frozen=True)
 class Mdsm:
-    """Multiscale denoising: 1/2 |s(v + sigma eps) / sigma + eps / sigma0^2|^2, sigma by place in the batch (Li et al.).
+    """Multiscale denoising: 1/2 |s(v + sigma eps) / sigma + eps / sigma0^2|^2: BiSM Eq. 5, weighted by 1/sigma^2.
 
-    Sample i of a global batch has level i: levels are spread over the batch, not drawn, as in the published runs.
+    Levels are spread over the global batch, not drawn: a sample's `level` in [0, 1] is its place in it.
     """
 
     levels: tuple[float, float]
@@ -60,10 +60,9 @@ class Mdsm:
     sigma0: float
     perturbs = True
 
-    def perturb(self, v: Tensor, eps: Tensor) -> Batch:
+    def perturb(self, v: Tensor, eps: Tensor, level_B: Tensor) -> Batch:
         low, high = self.levels
-        fraction = torch.linspace(0, 1, v.shape[0], dtype=v.dtype, device=v.device)
-        sigma_B = low * (high / low) ** fraction if self.spacing == "geometric" else low + (high - low) * fraction
+        sigma_B = low * (high / low) ** level_B if self.spacing == "geometric" else low + (high - low) * level_B
         sigma = sigma_B.view(-1, *[1] * (v.dim() - 1))
         return Batch(v + sigma * eps, eps, sigma)
 

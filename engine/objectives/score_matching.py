@@ -10,9 +10,9 @@ from torch import Tensor
 from eblvm.engine.bilevel.derivatives import grad
 from eblvm.engine.bilevel.optimizers import Adam, Moments
 from eblvm.engine.models.energy import Params
+from eblvm.engine.objectives.divergences import kl_exact
 from eblvm.engine.objectives.estimators import Bism, FreeEnergy, Info, Rates
-from eblvm.engine.objectives.grbm_fused import fused_gradient, fused_step_for, runs_fused
-from eblvm.engine.objectives.score_losses import Batch, ScoreLoss, Ssm
+from eblvm.engine.objectives.score_losses import Batch, Mdsm, ScoreLoss, Ssm
 from eblvm.engine.objectives.state import Noise, State
 from eblvm.kernels import philox
 from eblvm.kernels.philox import Key, Purpose, purpose
@@ -39,8 +39,10 @@ class ScoreMatching:
             phi_opt = self.estimator.lower_optimizer.init(phi)
         return State(theta, phi, self.theta_optimizer.init(theta), phi_opt, {}, {})
 
-    def draw(self, key: Key, v: Tensor, first: int = 0) -> Noise:
-        """perturb: [B, ...] a step (one if shared), latent: [L, B, H] a step, direction: [M, B, ...]."""
+    def draw(self, key: Key, v: Tensor, first: int = 0, total: int | None = None) -> Noise:
+        """Noise of samples first .. first + B - 1 of a global batch of `total` (none: v is all of it).
+
+        perturb: [B, ...] a step (one if shared), latent: [L, B, H] a step, direction: [M, B, ...]."""
         replicas = torch.as_tensor(key.seed).dim()
         count, shape = v.shape[replicas], tuple(v.shape[replicas + 1 :])
         place: dict[str, Any] = {"first": first, "dtype": v.dtype, "device": v.device}
@@ -53,12 +55,18 @@ class ScoreMatching:
             ]
         if isinstance(self.estimator, Bism):
             posterior = self.estimator.posterior
-            noise["latent"] = [
-                posterior.noise(
+            # The exact KL reads no samples: only `validation` (the first) and the upper level (the last) do.
+            exact = self.estimator.divergence is kl_exact
+            drawn = {
+                i: posterior.noise(
                     key, purpose(Purpose.LATENT, i), count, (self.latent_samples, posterior.latent), **place
                 ).movedim(-2, -3)
-                for i in range(steps)
-            ]
+                for i in ((0, steps - 1) if exact else range(steps))
+            }
+            noise["latent"] = [drawn.get(i, drawn[0]) for i in range(steps)]
+        if isinstance(self.loss, Mdsm):
+            level = (first + torch.arange(count, dtype=v.dtype, device=v.device)) / max(1, (total or first + count) - 1)
+            noise["level"] = level.expand(*v.shape[:replicas], count)
         if isinstance(self.loss, Ssm):
             directions = [
                 self.draw_direction(key, purpose(Purpose.DIRECTION, i), count, shape, **place)
@@ -68,9 +76,6 @@ class ScoreMatching:
         return noise
 
     def gradient(self, state: State, v: Tensor, noise: Noise, rates: Rates) -> tuple[Params, State, Info]:
-        estimator = fused_step_for(self)
-        if estimator is not None and runs_fused(state, v, rates):
-            return fused_gradient(estimator, self.loss, state, v, noise, rates)
         batches = self._batches(v, noise)
 
         def upper(theta: Params) -> tuple[Tensor, Any]:
@@ -84,6 +89,8 @@ class ScoreMatching:
         return gradient, state._replace(phi=phi, phi_opt=phi_opt), info
 
     def _batches(self, v: Tensor, noise: Noise) -> list[Batch]:
+        if isinstance(self.loss, Mdsm):
+            return [self.loss.perturb(v, eps, noise["level"]) for eps in noise["perturb"]]
         return [self.loss.perturb(v, eps) for eps in noise["perturb"] or [None]]
 
     def validation(self, state: State, v: Tensor, noise: Noise) -> Tensor:

@@ -192,15 +192,16 @@ def _draw(
     dtype: torch.dtype,
     device: torch.device | str,
 ) -> Tensor:
-    seed = key.seed
+    seed, place = key.seed, torch.device(device)
     if isinstance(seed, Tensor):
         if seed.dtype != torch.int64:
             raise ValueError(f"Key.seed is a tensor of dtype {seed.dtype}; expected torch.int64, use seed.long()")
-        seed = seed.to(device)
+        if seed.device != place:
+            seed = seed.to(place)
     else:
         if not 0 <= seed < 2**63:
             raise ValueError(f"Key.seed={seed} is outside [0, 2**63); use a non-negative 63-bit integer")
-        seed = torch.tensor(seed, dtype=torch.int64, device=device)
+        seed = torch.tensor(seed, dtype=torch.int64, device=place)
     width = math.prod(shape)
     if not 0 <= key.step < 2**32:
         raise ValueError(f"Key.step={key.step} is outside [0, 2**32); steps count from 0")
@@ -218,7 +219,10 @@ def _draw(
         )
 
     noise: Tensor = _backend(seed.device)(seed, key.step, purpose, count, width, first, int(kind))
-    return noise.reshape(*seed.shape, count, *shape).to(dtype)
+    # Small draws are many, and most of their time would be these two.
+    if len(shape) != 1:
+        noise = noise.reshape(*seed.shape, count, *shape)
+    return noise if noise.dtype == dtype else noise.to(dtype)
 
 
 def _backend(device: torch.device) -> Any:

@@ -13,23 +13,7 @@ namespace {
 
 enum Kind : int64_t { kWords, kUniform, kNormal, kLogistic, kGumbel, kRademacher, kKinds };
 
-// The polynomials of reference.py, lowest power first.
-constexpr float kErfinvCentre[9] = {1.50140941f,      0.246640727f,    -0.00417768164f, -0.00125372503f, 0.00021858087f,
-                                    -4.39150654e-06f, -3.5233877e-06f, 3.43273939e-07f, 2.81022636e-08f};
-constexpr float kErfinvTail[10] = {
-    2.832977056503296f,      1.0016753673553467f,    0.009434619918465614f,    -0.007643571123480797f,  0.00575977610424161f,
-    -0.0035907127894461155f, 0.0013160713715478778f, -1.0271419341734145e-05f, -0.0001800694881239906f, 4.527344572125003e-05f};
-
-EBLVM_INLINE float uniform(uint32_t r) { return static_cast<float>(static_cast<int32_t>(r >> 8)) * 0x1p-24f; }
-
 EBLVM_INLINE float rademacher(uint32_t r) { return signed_by_top_bit(1.0f, r); }
-
-EBLVM_INLINE float erfinv_argument(float p) { return -log_positive(p * (2.0f - p)); }
-
-template <int N>
-EBLVM_INLINE float half_normal(float p, float t, const float (&c)[N]) {
-  return (1.0f - p) * polynomial(t, c) * 1.4142135381698608f;
-}
 
 EBLVM_INLINE float gumbel_exponential(uint32_t r) {
   const bool negative = static_cast<int32_t>(r) < 0;
@@ -46,34 +30,8 @@ EBLVM_INLINE float gumbel_exponential(uint32_t r) {
   EBLVM_CLONES void name(const uint32_t* __restrict r, float* __restrict out, int64_t size) { \
     for (int64_t i = 0; i < size; ++i) out[i] = function(r[i]);                               \
   }
-EBLVM_TRANSFORM(fill_uniform, uniform)
 EBLVM_TRANSFORM(fill_rademacher, rademacher)
 #undef EBLVM_TRANSFORM
-
-// One long chain of dependent operations per word leaves the units idle; two loops over a short stage keep them busy.
-constexpr int64_t kStage = 128, kGroup = 32;
-
-EBLVM_CLONES void fill_normal(const uint32_t* __restrict r, float* __restrict out, int64_t size) {
-  alignas(64) float p[kStage], w[kStage] = {};
-  for (int64_t begin = 0; begin < size; begin += kStage, r += kStage, out += kStage) {
-    const int64_t n = std::min(kStage, size - begin);
-    for (int64_t i = 0; i < n; ++i) {
-      p[i] = tail(r[i]);
-      w[i] = erfinv_argument(p[i]);
-    }
-    for (int64_t i = 0; i < n; ++i) out[i] = signed_by_top_bit(half_normal(p[i], w[i] - 2.5f, kErfinvCentre), r[i]);
-    // One word in 300 lies in the tail: cheaper to redo these few than to evaluate both branches everywhere.
-    for (int64_t group = 0; group < n; group += kGroup) {
-      int any = 0;
-#pragma GCC unroll 1
-      for (int64_t i = group; i < group + kGroup; ++i) any |= w[i] >= 5.0f;
-      if (!any) continue;
-      for (int64_t i = group; i < std::min(group + kGroup, n); ++i) {
-        if (w[i] >= 5.0f) out[i] = signed_by_top_bit(half_normal(p[i], std::sqrt(w[i]) - 3.0f, kErfinvTail), r[i]);
-      }
-    }
-  }
-}
 
 EBLVM_CLONES void fill_gumbel(const uint32_t* __restrict r, float* __restrict out, int64_t size) {
   alignas(64) float e[kStage];

@@ -1,8 +1,9 @@
-// Philox 4x32-10 words and the logistic transform, for every kernel that draws its noise itself: the bits of reference.py.
+// Philox 4x32-10 words and the commoner transforms, for every kernel that draws its noise itself: the bits of reference.py.
 
 #pragma once
 
 #include <algorithm>
+#include <cmath>
 #include <cstdint>
 
 #include "../native.h"
@@ -25,10 +26,10 @@ EBLVM_INLINE float logistic(uint32_t r) {
   return signed_by_top_bit(log_positive((2.0f - p) / p), r);
 }
 
-// Words of kChunk blocks, in the order block by block.
+// Words of the first `blocks` blocks, in the order block by block; a full chunk has room for more than asked.
 void fill_blocks_plain(const uint32_t* block, const uint32_t* sample, uint32_t step, uint32_t purpose, uint64_t seed,
-                       uint32_t* words) {
-  for (int64_t i = 0; i < kChunk; ++i) {
+                       int64_t blocks, uint32_t* words) {
+  for (int64_t i = 0; i < blocks; ++i) {
     uint32_t c0 = block[i], c1 = sample[i], c2 = step, c3 = purpose;
     uint32_t k0 = static_cast<uint32_t>(seed), k1 = static_cast<uint32_t>(seed >> 32);
     for (int round = 0; round < 10; ++round) {
@@ -52,12 +53,12 @@ void fill_blocks_plain(const uint32_t* block, const uint32_t* sample, uint32_t s
 // Compilers spend most of a vectorised 32x32->64 multiply on shuffles. Here each word sits in the low half of a 64-bit lane,
 // where vpmuludq takes it, and whatever the high half holds is never read, so a round is 2 multiplies, 2 shifts and 4 xors.
 __attribute__((target("avx2"))) void fill_blocks_avx2(const uint32_t* block, const uint32_t* sample, uint32_t step,
-                                                      uint32_t purpose, uint64_t seed, uint32_t* words) {
+                                                      uint32_t purpose, uint64_t seed, int64_t blocks, uint32_t* words) {
   constexpr int kStreams = 2;  // independent chains of four blocks each hide the multiply's latency; more would spill
   static_assert(kChunk % (4 * kStreams) == 0);
   const __m256i m0 = _mm256_set1_epi64x(kMultiplier0), m1 = _mm256_set1_epi64x(kMultiplier1);
   const __m256i low = _mm256_set1_epi64x(0xFFFFFFFF);
-  for (int64_t i = 0; i < kChunk; i += 4 * kStreams) {
+  for (int64_t i = 0; i < blocks; i += 4 * kStreams) {
     __m256i c0[kStreams], c1[kStreams], c2[kStreams], c3[kStreams];
     for (int s = 0; s < kStreams; ++s) {
       c0[s] = _mm256_cvtepu32_epi64(_mm_load_si128(reinterpret_cast<const __m128i*>(block + i + 4 * s)));
@@ -95,8 +96,53 @@ const auto fill_blocks = __builtin_cpu_supports("avx2") ? fill_blocks_avx2 : fil
 constexpr auto fill_blocks = fill_blocks_plain;
 #endif
 
-EBLVM_CLONES void fill_logistic(const uint32_t* __restrict r, float* __restrict out, int64_t size) {
+// The polynomials of reference.py, lowest power first.
+constexpr float kErfinvCentre[9] = {1.50140941f,      0.246640727f,    -0.00417768164f, -0.00125372503f, 0.00021858087f,
+                                    -4.39150654e-06f, -3.5233877e-06f, 3.43273939e-07f, 2.81022636e-08f};
+constexpr float kErfinvTail[10] = {
+    2.832977056503296f,      1.0016753673553467f,    0.009434619918465614f,    -0.007643571123480797f,  0.00575977610424161f,
+    -0.0035907127894461155f, 0.0013160713715478778f, -1.0271419341734145e-05f, -0.0001800694881239906f, 4.527344572125003e-05f};
+
+EBLVM_INLINE float uniform(uint32_t r) { return static_cast<float>(static_cast<int32_t>(r >> 8)) * 0x1p-24f; }
+
+EBLVM_INLINE float erfinv_argument(float p) { return -log_positive(p * (2.0f - p)); }
+
+template <int N>
+EBLVM_INLINE float half_normal(float p, float t, const float (&c)[N]) {
+  return (1.0f - p) * polynomial(t, c) * 1.4142135381698608f;
+}
+
+[[maybe_unused]] EBLVM_CLONES void fill_logistic(const uint32_t* __restrict r, float* __restrict out, int64_t size) {
   for (int64_t i = 0; i < size; ++i) out[i] = logistic(r[i]);
+}
+
+[[maybe_unused]] EBLVM_CLONES void fill_uniform(const uint32_t* __restrict r, float* __restrict out, int64_t size) {
+  for (int64_t i = 0; i < size; ++i) out[i] = uniform(r[i]);
+}
+
+// One long chain of dependent operations per word leaves the units idle; two loops over a short stage keep them busy.
+constexpr int64_t kStage = 128, kGroup = 32;
+
+[[maybe_unused]] EBLVM_CLONES void fill_normal(const uint32_t* __restrict r, float* __restrict out, int64_t size) {
+  alignas(64) float p[kStage], w[kStage] = {};
+  for (int64_t begin = 0; begin < size; begin += kStage, r += kStage, out += kStage) {
+    const int64_t n = std::min(kStage, size - begin);
+    for (int64_t i = 0; i < n; ++i) {
+      p[i] = tail(r[i]);
+      w[i] = erfinv_argument(p[i]);
+    }
+    for (int64_t i = 0; i < n; ++i) out[i] = signed_by_top_bit(half_normal(p[i], w[i] - 2.5f, kErfinvCentre), r[i]);
+    // One word in 300 lies in the tail: cheaper to redo these few than to evaluate both branches everywhere.
+    for (int64_t group = 0; group < n; group += kGroup) {
+      int any = 0;
+#pragma GCC unroll 1
+      for (int64_t i = group; i < group + kGroup; ++i) any |= w[i] >= 5.0f;
+      if (!any) continue;
+      for (int64_t i = group; i < std::min(group + kGroup, n); ++i) {
+        if (w[i] >= 5.0f) out[i] = signed_by_top_bit(half_normal(p[i], std::sqrt(w[i]) - 3.0f, kErfinvTail), r[i]);
+      }
+    }
+  }
 }
 
 // One stream of noise [count, width]: the samples first .. first+count-1 of (seed, step, purpose).
@@ -126,7 +172,7 @@ inline Piece draw_words(const Stream& stream, int64_t chunk, uint32_t* words) {
     for (int64_t j = 0; j < run; ++j) sample[i + j] = static_cast<uint32_t>(stream.first + s);
     i += run;
   }
-  fill_blocks(block, sample, stream.step, stream.purpose, stream.seed, words);
+  fill_blocks(block, sample, stream.step, stream.purpose, stream.seed, blocks, words);
 
   // Drop the words past each sample's width; in place, since they only move down.
   int64_t size = 0;

@@ -4,6 +4,9 @@ Launch every kernel that uses these with `enable_fp_fusion=False`: a fused multi
 rounds twice. Division and square root are the correctly rounded ones.
 """
 
+# The kernels are in a language of their own, which has no types.
+# mypy: disable-error-code="no-untyped-def,untyped-decorator"
+
 import torch
 import triton
 import triton.language as tl

@@ -104,7 +104,7 @@ def test_a_kernel_with_wrong_bits_reports_no_speed(monkeypatch: pytest.MonkeyPat
         (("bench", "toy", "main"), "expected one suite"),
         (("bench", "toy", "--rounds", "0"), "expected 1 or more"),
         (("bench", "toy", "--device", "cuda"), "no CUDA device"),
-        (("bench", "toy", "--device", "tpu"), "unknown device 'tpu'"),
+        (("bench", "toy", "--device", "tpu"), "got device='tpu', expected cpu or cuda"),
     ],
 )
 def test_bad_input_is_one_clear_sentence(run: Callable[..., None], words: tuple[str, ...], sentence: str) -> None:

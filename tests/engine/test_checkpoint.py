@@ -20,6 +20,20 @@ def test_round_trip_and_keep(tmp_path: Path) -> None:
     assert passed_over == []
 
 
+def test_a_damaged_newer_one_does_not_push_out_what_is_good(tmp_path: Path) -> None:
+    for step in (40, 60):
+        checkpoint.save(tmp_path, step, {"step": step}, keep=2)
+    checkpoint.path_of(tmp_path, 60).write_bytes(b"")
+    payload, passed_over = checkpoint.newest(tmp_path)
+    assert payload is not None
+    assert payload["step"] == 40
+    assert len(passed_over) == 1
+    checkpoint.set_aside(tmp_path, after=40)
+    checkpoint.save(tmp_path, 45, {"step": 45}, keep=1)
+    assert checkpoint.steps(tmp_path) == [45]
+    assert (tmp_path / "step-00000060.pt.damaged").exists()
+
+
 def test_a_flipped_bit_is_seen(tmp_path: Path) -> None:
     checkpoint.save(tmp_path, 1, {"step": 1}, keep=1)
     path = checkpoint.path_of(tmp_path, 1)

@@ -29,9 +29,17 @@ def failure(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
         ("train checkerboard --lr 0", "expected positive learning rates"),
         ("train checkerboard --batch 100000000", "expected at most the 60000 training samples"),
         ("train checkerboard --device cuda", "torch sees no CUDA device"),
-        ("train checkerboard --divergence fisher", "a GRBM's is binary; use 'kl'"),
+        ("train checkerboard --divergence fisher", "unknown divergence 'fisher'"),
+        ("train checkerboard --device foo", "got device='foo', expected cpu or cuda"),
+        ("train checkerboard --seed 9223372036854775807", "expected seeds below 2^63"),
+        ("train checkerboard --beta1 1", "expected a number from 0 to below 1"),
+        ("train checkerboard --meth dsm", "unknown option '--meth'; did you mean '--method'"),
+        ("train checkerboard --unroll-optimizer sgd", "give --divergence kl-exact, or a step size --unroll-lr"),
+        ("eval nowhere --chains 1", "got --chains 1, expected 2 or more"),
+        ("sample nowhere --count 0", "got --count 0, expected 1 or more"),
+        ("doctor --json nowhere/x.json", "give a path that can be read and written"),
         ("train checkerboard --posterior exact", "use --N 0 --K 0"),
-        ("train checkerboard --posterior mlp --unroll-optimizer sgd", "give --unroll-lr"),
+        ("train checkerboard --posterior mlp --unroll-optimizer sgd --divergence kl-exact", "a step size --unroll-lr"),
         ("train checkerboard --sigma-range 1", "expected two numbers"),
         ("train checkerboard --ema 2", "expected a decay between 0 and 1"),
         ("train freyface", "needs the data set; give --data PATH"),
@@ -123,5 +131,5 @@ def test_help_names_every_command(capsys) -> None:
         main(["--help"])
     assert stopped.value.code == 0
     text = capsys.readouterr().out
-    for command in ("train", "eval", "sample", "report", "doctor", "demo"):
+    for command in ("train", "eval", "sample", "report", "profile", "bench", "doctor", "demo"):
         assert f"    {command} " in text

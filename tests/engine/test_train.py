@@ -14,6 +14,7 @@ import torch
 from torch.utils._pytree import tree_flatten
 
 from eblvm.engine import checkpoint, recipes
+from eblvm.engine.cli import main
 from eblvm.engine.config import METHODS, Config
 from eblvm.engine.errors import DivergedError, UserError
 from eblvm.engine.run import Run
@@ -41,51 +42,103 @@ def assert_bitwise_equal(a: dict, b: dict) -> None:
             assert torch.equal(x, y) if isinstance(x, torch.Tensor) else x == y
 
 
+QUIET = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+
+
 def train_command(out: Path, steps: int) -> list[str]:
     options = "--method bidsm --N 2 --K 2 --checkpoint-every 15 --log-every 5 --validations 4 --ema 0.9".split()
     command = "import sys; from eblvm.engine.cli import main; sys.exit(main())"
     return [sys.executable, "-c", command, "train", "checkerboard", *options, "--steps", str(steps), "--out", str(out)]
 
 
-def test_kill_at_any_moment_then_continue_is_bitwise_equal(tmp_path: Path) -> None:
-    quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
-    steps = 200
-    subprocess.run(train_command(tmp_path / "whole", steps), check=True, **quiet)
+def test_any_end_at_any_moment_then_continue_is_bitwise_equal(tmp_path: Path) -> None:
+    """Killed in start-up and at random steps, asked to stop by both signals: the end is that of an unbroken run."""
+    steps, whole, broken = 1500, tmp_path / "whole", tmp_path / "broken"
+    subprocess.run(train_command(whole, steps), check=True, **QUIET)
     dice = random.Random(0)
-    broken, kills = tmp_path / "broken", 0
-    for _ in range(4):
-        process = subprocess.Popen(train_command(broken, steps), **quiet)
-        before = checkpoint.steps(broken / "checkpoints")
-        deadline = time.monotonic() + 120
-        while checkpoint.steps(broken / "checkpoints") == before and process.poll() is None:  # let it get somewhere
-            assert time.monotonic() < deadline
-            time.sleep(0.005)
-        time.sleep(dice.uniform(0, 0.3))
+    start_up = subprocess.Popen(train_command(broken, steps), **QUIET)
+    time.sleep(dice.uniform(0, 2))
+    start_up.kill()
+    start_up.wait()
+    ended = {signal.SIGKILL: 0, signal.SIGTERM: 0, signal.SIGINT: 0}
+    targets = sorted(dice.sample(range(1, steps - 100), 6))
+    for target, number in zip(targets, [*ended, *ended], strict=True):
+        process = subprocess.Popen(train_command(broken, steps), **QUIET)
+        while process.poll() is None and max(checkpoint.steps(broken / "checkpoints"), default=0) < target:
+            time.sleep(0.001)
+        time.sleep(dice.uniform(0, 0.02))
         if process.poll() is None:
-            process.send_signal(signal.SIGKILL)
-            kills += 1
-        process.wait()
-    assert kills >= 1
-    subprocess.run(train_command(broken, steps), check=True, **quiet)
-    assert_bitwise_equal(final_state(broken), final_state(tmp_path / "whole"))
-    lines = [json.loads(line) for line in (broken / "stats.jsonl").read_text().splitlines()]
-    assert [row["step"] for row in lines] == sorted({row["step"] for row in lines})
-    assert lines == [json.loads(line) for line in (tmp_path / "whole" / "stats.jsonl").read_text().splitlines()]
+            process.send_signal(number)
+            ended[number] += 1
+        assert process.wait() in ((0,) if number != signal.SIGKILL else (0, -signal.SIGKILL))
+    assert all(ended.values()), ended
+    subprocess.run(train_command(broken, steps), check=True, **QUIET)
+    assert_bitwise_equal(final_state(broken), final_state(whole))
+    assert (broken / "stats.jsonl").read_text() == (whole / "stats.jsonl").read_text()
 
 
-def test_sigterm_saves_and_the_same_command_continues(tmp_path: Path) -> None:
-    out, steps = tmp_path / "run", 3000
-    process = subprocess.Popen(train_command(out, steps), stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+def test_sigterm_says_where_it_saved(tmp_path: Path) -> None:
+    command = train_command(tmp_path / "run", 1_000_000)
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
     deadline = time.monotonic() + 120
-    while not checkpoint.steps(out / "checkpoints"):
+    while not checkpoint.steps(tmp_path / "run" / "checkpoints"):
         assert time.monotonic() < deadline
         time.sleep(0.01)
     process.send_signal(signal.SIGTERM)
     said, _ = process.communicate()
     assert process.returncode == 0
-    saved = checkpoint.steps(out / "checkpoints")[0]
-    assert saved < steps
-    assert f"saved at step {saved}" in said
+    assert f"saved at step {checkpoint.steps(tmp_path / 'run' / 'checkpoints')[0]}" in said
+
+
+def test_a_second_process_in_the_same_folder_is_refused(tmp_path: Path) -> None:
+    process = subprocess.Popen(train_command(tmp_path / "run", 1_000_000), **QUIET)
+    try:
+        deadline = time.monotonic() + 120
+        while not checkpoint.steps(tmp_path / "run" / "checkpoints"):
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+        second = subprocess.run(train_command(tmp_path / "run", 1_000_000), capture_output=True, text=True)
+    finally:
+        process.kill()
+        process.wait()
+    assert second.returncode == 2
+    assert "is being trained by another process" in second.stderr
+
+
+@pytest.mark.parametrize("replicas", [1, 2])
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"method": "bidsm", "posterior": "mlp", "N": 1, "K": 1},
+        {"method": "bidsm", "posterior": "exact", "N": 0, "K": 0},
+        {"method": "bidsm", "N": 2, "K": 1, "unroll_optimizer": "sgd", "divergence": "kl-exact", "dtype": "float64"},
+        {"method": "bidsm", "N": 1, "K": 1, "noise": "fresh", "latent_samples": 3},
+        {"method": "bissm", "N": 1, "K": 1, "directions": 2, "direction": "gaussian"},
+    ],
+    ids=lambda c: "-".join(str(v) for v in c.values()),
+)
+def test_options_train_and_resume(changes: dict, replicas: int, tmp_path: Path) -> None:
+    config = small(steps=20, checkpoint_every=10, validations=2, replicas=replicas, **changes)
+    train(config, tmp_path / "whole")
+    train(config.replaced(steps=10), tmp_path / "parts")
+    train(config, tmp_path / "parts")
+    whole, parts = final_state(tmp_path / "whole"), final_state(tmp_path / "parts")
+    for x, y in zip(tree_flatten(whole["state"])[0], tree_flatten(parts["state"])[0], strict=True):
+        assert torch.equal(x, y)
+        assert x.dtype == getattr(torch, config.dtype)
+
+
+def test_compiled_training_follows_the_eager_one_and_resumes_bitwise(tmp_path: Path) -> None:
+    config = small(steps=20, checkpoint_every=10, validations=0)
+    train(config, tmp_path / "eager")
+    compiled = config.replaced(compile=True)
+    train(compiled, tmp_path / "whole")
+    train(compiled.replaced(steps=10), tmp_path / "parts")
+    train(compiled, tmp_path / "parts")
+    eager, whole, parts = (final_state(tmp_path / name)["state"]["theta"] for name in ("eager", "whole", "parts"))
+    for name, value in whole.items():
+        torch.testing.assert_close(value, eager[name], rtol=0, atol=1e-5)
+        assert torch.equal(value, parts[name])
 
 
 @pytest.mark.parametrize("method", METHODS)
@@ -154,7 +207,24 @@ def test_divergence_stops_with_code_3_and_keeps_the_last_good_checkpoint(tmp_pat
     with pytest.raises(DivergedError, match=r"stopped at step \d+: .* the checkpoint of step 20 is kept. Try"):
         train(small(lr=(1e30,)), tmp_path)
     assert checkpoint.steps(tmp_path / "checkpoints") == [20]
-    assert DivergedError.exit_code == 3
+
+
+def test_a_diverged_run_exits_with_code_3(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    options = ["--method", "dsm", "--lr", "1e30", "--steps", "50", "--log-every", "1"]
+    assert main(["train", "checkerboard", *options, "--out", str(tmp_path)]) == 3
+    assert "Try a smaller --lr" in capsys.readouterr().err
+
+
+def test_short_runs_validate_at_the_end(tmp_path: Path) -> None:
+    train(small(steps=2, validations=10), tmp_path)
+    assert final_state(tmp_path)["best"]["step"][0] in (1, 2)
+
+
+def test_a_finished_run_is_left_as_it_is(tmp_path: Path) -> None:
+    train(small(steps=20), tmp_path)
+    before = (tmp_path / "config.json").read_text()
+    assert train(small(steps=5), tmp_path)
+    assert (tmp_path / "config.json").read_text() == before
 
 
 def test_another_configuration_is_refused_and_nothing_is_overwritten(tmp_path: Path) -> None:

@@ -45,7 +45,8 @@ def start(method: ScoreMatching) -> tuple[Tensor, State, dict[str, Tensor]]:
 
 def by_hand(loss: ScoreLoss, noise: dict, v: Tensor):
     """The upper loss written out for a score function, and the batches of every step."""
-    batches = [loss.perturb(v, eps) for eps in noise["perturb"]] if noise["perturb"] else [loss.perturb(v, None)]
+    level = [noise["level"]] if "level" in noise else []
+    batches = [loss.perturb(v, eps, *level) for eps in noise["perturb"] or [None]]
     eps, sigma = batches[-1].eps, batches[-1].sigma
 
     def upper(score_fn, x: Tensor) -> Tensor:

@@ -10,7 +10,7 @@ from eblvm.engine.bilevel.derivatives import grad, vjp
 @pytest.fixture(params=["autograd", "torch.func"])
 def dialect(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     if request.param == "torch.func":
-        monkeypatch.setattr(derivatives, "_needs_torch_func", lambda: True)
+        monkeypatch.setattr(derivatives, "inside_torch_func", lambda: True)
     return request.param
 
 

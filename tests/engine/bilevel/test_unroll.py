@@ -52,6 +52,13 @@ def unrolled(memory: str, N: int, sgd: bool, hidden: tuple[int, ...]) -> tuple[l
     return list(torch.autograd.grad(value, list(theta.values()), materialize_grads=True)), sum(held.values())
 
 
+def test_recompute_refuses_to_be_differentiated_twice() -> None:
+    x = torch.tensor(2.0, requires_grad=True)
+    phi = unroll(lambda phi, opt, c: ({"p": phi["p"] * c**2}, ()), {"p": torch.tensor(1.0)}, (), [x], "recompute")
+    with pytest.raises(RuntimeError, match="has no second derivative of its own"):
+        torch.autograd.grad(phi["p"], x, create_graph=True)
+
+
 @pytest.mark.parametrize("hidden", [(), (8,)], ids=["linear", "mlp"])
 @pytest.mark.parametrize("sgd", [False, True], ids=["adam", "sgd"])
 def test_recompute_equals_store_and_holds_less(sgd: bool, hidden: tuple[int, ...]) -> None:

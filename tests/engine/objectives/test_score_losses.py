@@ -2,9 +2,12 @@
 
 import torch
 
+from eblvm.engine.bilevel.optimizers import Adam
 from eblvm.engine.models.energy import call
 from eblvm.engine.models.grbm import GRBM
+from eblvm.engine.objectives.estimators import FreeEnergy
 from eblvm.engine.objectives.score_losses import Mdsm, Sm, Ssm, Surrogate, score_and_curvature
+from eblvm.engine.objectives.score_matching import ScoreMatching
 from eblvm.kernels import philox
 from eblvm.kernels.philox import Key
 
@@ -22,11 +25,20 @@ def surrogate(v: torch.Tensor, closed_form: bool) -> Surrogate:
 
 
 def test_mdsm_levels_follow_the_place_in_the_batch() -> None:
-    v = torch.zeros(5, 2)
-    geometric = Mdsm((0.1, 1.6), "geometric", 0.1).perturb(v, torch.ones(5, 2))
+    v, level = torch.zeros(5, 2), torch.linspace(0, 1, 5)
+    geometric = Mdsm((0.1, 1.6), "geometric", 0.1).perturb(v, torch.ones(5, 2), level)
     torch.testing.assert_close(geometric.sigma[:, 0], torch.tensor([0.1, 0.2, 0.4, 0.8, 1.6]))
-    linear = Mdsm((0.05, 1.25), "linear", 0.1).perturb(v, torch.ones(5, 2))
+    linear = Mdsm((0.05, 1.25), "linear", 0.1).perturb(v, torch.ones(5, 2), level)
     torch.testing.assert_close(linear.v[:, 1], torch.tensor([0.05, 0.35, 0.65, 0.95, 1.25]))
+
+
+def test_noise_does_not_depend_on_how_a_batch_is_split() -> None:
+    method = ScoreMatching(FreeEnergy(GRBM(D, H)), Mdsm((0.1, 1.0), "linear", 0.1), Adam())
+    v = torch.zeros(6, D)
+    whole = method.draw(Key(3, 5), v)
+    parts = [method.draw(Key(3, 5), v[i : i + 3], first=i, total=6) for i in (0, 3)]
+    assert torch.equal(whole["level"], torch.cat([p["level"] for p in parts]))
+    assert torch.equal(whole["perturb"][0], torch.cat([p["perturb"][0] for p in parts]))
 
 
 def test_sm_by_second_derivatives_equals_the_closed_form() -> None:

@@ -1,0 +1,130 @@
+// The differentiable Adam step on the CPU, forward and reverse, each one pass over memory.
+
+#include <ATen/ATen.h>
+#include <ATen/Parallel.h>
+#include <torch/library.h>
+
+#include "../batched.h"
+#include "pointwise.h"
+
+namespace {
+
+#define EBLVM_LOOPS(T)                                                                                                       \
+  EBLVM_CLONES void step_loop(AdamRule<T> r, int64_t n, const T* __restrict p, const T* __restrict g, const T* __restrict m, \
+                              const T* __restrict v, T* __restrict p_to, T* __restrict m_to, T* __restrict v_to) {           \
+    for (int64_t i = 0; i < n; ++i) {                                                                                        \
+      T m_ = m[i], v_ = v[i];                                                                                                \
+      p_to[i] = adam_element(r, p[i], g[i], m_, v_);                                                                         \
+      m_to[i] = m_;                                                                                                          \
+      v_to[i] = v_;                                                                                                          \
+    }                                                                                                                        \
+  }                                                                                                                          \
+  EBLVM_CLONES void reverse_loop(AdamRule<T> r, int64_t n, const T* __restrict p_bar, const T* __restrict m_bar,             \
+                                 const T* __restrict v_bar, const T* __restrict g, const T* __restrict m,                    \
+                                 const T* __restrict v, T* __restrict g_to, T* __restrict m_to, T* __restrict v_to) {        \
+    for (int64_t i = 0; i < n; ++i) {                                                                                        \
+      T m_ = m_bar[i], v_ = v_bar[i];                                                                                        \
+      const T after_m = r.b1 * m[i] + r.a1 * g[i], after_v = r.b2 * v[i] + r.a2 * (g[i] * g[i]);                             \
+      g_to[i] = adam_reverse_element(r, p_bar[i], g[i], after_m, after_v, m_, v_);                                           \
+      m_to[i] = m_;                                                                                                          \
+      v_to[i] = v_;                                                                                                          \
+    }                                                                                                                        \
+  }
+EBLVM_LOOPS(float)
+EBLVM_LOOPS(double)
+#undef EBLVM_LOOPS
+
+void check(const char* name, const at::Tensor& t, const at::Tensor& g) {
+  TORCH_CHECK_VALUE(t.sizes() == g.sizes(), "adam_unroll got ", name, " of shape ", t.sizes(), "; expected that of g, ",
+                    g.sizes());
+  TORCH_CHECK_VALUE(t.scalar_type() == g.scalar_type(), "adam_unroll got ", name, " of dtype ", t.scalar_type(),
+                    "; expected that of g, ", g.scalar_type());
+}
+
+void check_scalars(const at::Tensor& g, const at::Tensor& t, const at::Tensor& lr) {
+  TORCH_CHECK_VALUE(g.scalar_type() == at::kFloat || g.scalar_type() == at::kDouble, "adam_unroll got g of dtype ",
+                    g.scalar_type(), "; expected float32 or float64");
+  for (const auto& [name, s] : {std::pair{"t", t}, std::pair{"lr", lr}}) {
+    TORCH_CHECK_VALUE(s.dim() <= g.dim() && s.sizes() == g.sizes().slice(0, s.dim()) && s.dim() == t.dim(), "adam_unroll got ",
+                      name, " of shape ", s.sizes(), "; expected [] or leading axes of g ", g.sizes(),
+                      ", the same as t and lr");
+    TORCH_CHECK_VALUE(s.scalar_type() == g.scalar_type(), "adam_unroll got ", name, " of dtype ", s.scalar_type(),
+                      "; expected that of g, ", g.scalar_type());
+  }
+}
+
+// body(rule, begin, size) over pieces that share one (t, lr).
+template <typename T, typename Body>
+void for_pieces(const at::Tensor& g, const at::Tensor& t, const at::Tensor& lr, double b1, double b2, double eps,
+                double eps_root, const Body& body) {
+  const at::Tensor ts = t.contiguous(), lrs = lr.contiguous();
+  const int64_t replicas = ts.numel(), size = replicas ? g.numel() / replicas : 0;
+  for (int64_t i = 0; i < replicas; ++i) {
+    const AdamRule<T> rule(b1, b2, eps, eps_root, ts.const_data_ptr<T>()[i], lrs.const_data_ptr<T>()[i]);
+    at::parallel_for(0, size, 32768, [&](int64_t begin, int64_t end) { body(rule, i * size + begin, end - begin); });
+  }
+}
+
+std::tuple<at::Tensor, at::Tensor, at::Tensor> step_cpu(const at::Tensor& p, const at::Tensor& g, const at::Tensor& m,
+                                                        const at::Tensor& v, const at::Tensor& t, const at::Tensor& lr,
+                                                        double b1, double b2, double eps, double eps_root) {
+  check_scalars(g, t, lr);
+  check("p", p, g);
+  check("m", m, g);
+  check("v", v, g);
+  const at::Tensor p_ = p.contiguous(), g_ = g.contiguous(), m_ = m.contiguous(), v_ = v.contiguous();
+  at::Tensor p_to = at::empty_like(p_), m_to = at::empty_like(p_), v_to = at::empty_like(p_);
+  AT_DISPATCH_FLOATING_TYPES(g.scalar_type(), "adam_unroll", [&] {
+    using T = scalar_t;
+    const T *ps = p_.const_data_ptr<T>(), *gs = g_.const_data_ptr<T>(), *ms = m_.const_data_ptr<T>(),
+            *vs = v_.const_data_ptr<T>();
+    T *to_p = p_to.mutable_data_ptr<T>(), *to_m = m_to.mutable_data_ptr<T>(), *to_v = v_to.mutable_data_ptr<T>();
+    for_pieces<T>(g, t, lr, b1, b2, eps, eps_root, [&](const AdamRule<T>& rule, int64_t at, int64_t n) {
+      step_loop(rule, n, ps + at, gs + at, ms + at, vs + at, to_p + at, to_m + at, to_v + at);
+    });
+  });
+  return {p_to, m_to, v_to};
+}
+
+std::tuple<at::Tensor, at::Tensor, at::Tensor> reverse_cpu(const at::Tensor& p_bar, const at::Tensor& m_bar,
+                                                           const at::Tensor& v_bar, const at::Tensor& g, const at::Tensor& m,
+                                                           const at::Tensor& v, const at::Tensor& t, const at::Tensor& lr,
+                                                           double b1, double b2, double eps, double eps_root) {
+  check_scalars(g, t, lr);
+  check("p_bar", p_bar, g);
+  check("m_bar", m_bar, g);
+  check("v_bar", v_bar, g);
+  check("m", m, g);
+  check("v", v, g);
+  const at::Tensor pb = p_bar.contiguous(), mb = m_bar.contiguous(), vb = v_bar.contiguous();
+  const at::Tensor g_ = g.contiguous(), m_ = m.contiguous(), v_ = v.contiguous();
+  at::Tensor g_to = at::empty_like(g_), m_to = at::empty_like(g_), v_to = at::empty_like(g_);
+  AT_DISPATCH_FLOATING_TYPES(g.scalar_type(), "adam_unroll", [&] {
+    using T = scalar_t;
+    const T *pbs = pb.const_data_ptr<T>(), *mbs = mb.const_data_ptr<T>(), *vbs = vb.const_data_ptr<T>();
+    const T *gs = g_.const_data_ptr<T>(), *ms = m_.const_data_ptr<T>(), *vs = v_.const_data_ptr<T>();
+    T *to_g = g_to.mutable_data_ptr<T>(), *to_m = m_to.mutable_data_ptr<T>(), *to_v = v_to.mutable_data_ptr<T>();
+    for_pieces<T>(g, t, lr, b1, b2, eps, eps_root, [&](const AdamRule<T>& rule, int64_t at, int64_t n) {
+      reverse_loop(rule, n, pbs + at, mbs + at, vbs + at, gs + at, ms + at, vs + at, to_g + at, to_m + at, to_v + at);
+    });
+  });
+  return {g_to, m_to, v_to};
+}
+
+}  // namespace
+
+TORCH_LIBRARY_FRAGMENT(eblvm, m) {
+  const std::string rest = "Tensor g, Tensor m, Tensor v, Tensor t, Tensor lr, float b1, float b2, float eps, float eps_root)";
+  m.def(("adam_unroll(Tensor p, " + rest + " -> (Tensor, Tensor, Tensor)").c_str());
+  m.def(("adam_unroll_reverse(Tensor p_bar, Tensor m_bar, Tensor v_bar, " + rest + " -> (Tensor, Tensor, Tensor)").c_str());
+}
+
+TORCH_LIBRARY_IMPL(eblvm, CPU, m) {
+  m.impl("adam_unroll", step_cpu);
+  m.impl("adam_unroll_reverse", reverse_cpu);
+}
+
+TORCH_LIBRARY_IMPL(eblvm, FuncTorchBatched, m) {
+  m.impl("adam_unroll", torch::CppFunction::makeFromBoxedFunction<&replica_rule>());
+  m.impl("adam_unroll_reverse", torch::CppFunction::makeFromBoxedFunction<&replica_rule>());
+}

@@ -1,0 +1,203 @@
+"""The pointwise heart of the lower step: KL(q || p) of a Bernoulli posterior for an energy that is linear in h.
+
+    kl = sum_H h (l - x) - softplus(l)   [..., B],   h = sigmoid((l + logistic noise) / tau), or the mean sigmoid(l)
+
+with logits l [..., B, H] of q and the energy's coefficient x [..., B, H] (a GRBM's c + vW). Its first derivative is the
+lower step's delta, its second what an unrolled step is pulled back by. README.md derives both.
+"""
+
+from types import ModuleType
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from eblvm.kernels import philox
+from eblvm.kernels.bernoulli_lower import reference
+from eblvm.kernels.dispatch import TRITON, Backend, native_status, op_backends
+from eblvm.kernels.philox import Key
+
+__all__ = ["Stream", "backends", "bernoulli_lower"]
+
+_NATIVE, _ = native_status("bernoulli_lower")
+
+
+class Stream(NamedTuple):
+    """Noise that the kernel draws itself and draws again in backward: `philox.logistic(key, purpose, B, (H,), first=)`.
+
+    A tensor of seeds has the leading axes of the logits.
+    """
+
+    key: Key
+    purpose: int
+    first: int = 0
+
+
+def bernoulli_lower(logits: Tensor, x: Tensor, noise: Tensor | Stream | None, tau: float = 1.0) -> Tensor:
+    """kl [..., B] of logits and x [..., B, H], differentiable in both, to any order.
+
+    `noise` is a tensor like the logits (which gets no gradient), a `Stream`, or None for the KL in closed form, where
+    tau is not used.
+    """
+    if logits.dim() < 2:
+        raise ValueError(f"bernoulli_lower got logits of shape {tuple(logits.shape)}; expected [..., B, H]")
+    if not logits.is_floating_point():
+        raise ValueError(f"bernoulli_lower got logits of dtype {logits.dtype}; expected a floating dtype")
+    _same("x", x, logits)
+    if noise is not None and not tau > 0:
+        raise ValueError(f"bernoulli_lower got tau={tau}; expected a positive temperature")
+    given, seed, step, purpose, first = None, None, 0, 0, 0
+    if isinstance(noise, Stream):
+        seed, step, purpose, first = torch.as_tensor(noise.key.seed), noise.key.step, noise.purpose, noise.first
+        seed = seed.to(logits.device)
+        if seed.dtype != torch.int64:
+            raise ValueError(f"bernoulli_lower got Key.seed of dtype {seed.dtype}; expected torch.int64")
+        if seed.shape != logits.shape[:-2]:
+            raise ValueError(
+                f"bernoulli_lower got seeds of shape {tuple(seed.shape)}; "
+                f"expected the leading axes of logits {tuple(logits.shape)}"
+            )
+    elif noise is not None:
+        _same("noise", noise, logits)
+        if noise.requires_grad:
+            raise ValueError("bernoulli_lower got noise that requires grad, and has no derivative for it; detach it")
+        given = noise
+    return _Value.apply(_backend(logits), logits, x, given, seed, step, purpose, first, tau)
+
+
+def backends() -> list[Backend]:
+    """Which backend serves on which device, and why not the others."""
+    return op_backends("bernoulli_lower")
+
+
+def _same(name: str, t: Tensor, logits: Tensor) -> None:
+    for what in ("shape", "dtype", "device"):
+        got, expected = getattr(t, what), getattr(logits, what)
+        if got != expected:
+            got, expected = (tuple(s) if what == "shape" else s for s in (got, expected))
+            raise ValueError(f"bernoulli_lower got {name} of {what} {got}; expected that of logits, {expected}")
+
+
+class _Reference:
+    """`reference.py` behind the signature of the backends, with the noise drawn."""
+
+    @staticmethod
+    def value(logits: Tensor, x: Tensor, *noise_tau: Any) -> Tensor:
+        return reference.value(logits, x, *_drawn(logits, *noise_tau))
+
+    @staticmethod
+    def first(g: Tensor, logits: Tensor, x: Tensor, *noise_tau: Any) -> tuple[Tensor, Tensor]:
+        return reference.first(g, logits, x, *_drawn(logits, *noise_tau))
+
+    @staticmethod
+    def second(g: Tensor, u: Tensor, w: Tensor, logits: Tensor, x: Tensor, *noise_tau: Any) -> tuple[Tensor, ...]:
+        return reference.second(g, u, w, logits, x, *_drawn(logits, *noise_tau))
+
+
+def _drawn(
+    logits: Tensor, noise: Tensor | None, seed: Tensor | None, step: int, purpose: int, first: int, tau: float
+) -> tuple[Tensor | None, float]:
+    if seed is not None:
+        batch, width = logits.shape[-2:]
+        place: dict[str, Any] = {"first": first, "dtype": logits.dtype, "device": logits.device}
+        noise = philox.logistic(Key(seed, step), purpose, batch, (width,), **place)
+    return noise, tau
+
+
+class _Native:
+    value = staticmethod(torch.ops.eblvm.bernoulli_lower) if _NATIVE else None
+    first = staticmethod(torch.ops.eblvm.bernoulli_lower_first) if _NATIVE else None
+    second = staticmethod(torch.ops.eblvm.bernoulli_lower_second) if _NATIVE else None
+
+
+def _triton() -> ModuleType:
+    from eblvm.kernels.bernoulli_lower import triton
+
+    return triton
+
+
+def _backend(logits: Tensor) -> Any:
+    if torch.compiler.is_compiling():
+        return _Reference
+    if _NATIVE and logits.device.type == "cpu" and logits.dtype in (torch.float32, torch.float64):
+        return _Native
+    if TRITON and logits.device.type == "cuda":
+        return _triton()
+    return _Reference
+
+
+class _Value(torch.autograd.Function):
+    """kl; its backward is `_First`, whose backward is `_Second`, and beyond that the reference is differentiated."""
+
+    @staticmethod
+    def forward(backend: Any, *arguments: Any) -> Tensor:
+        return backend.value(*arguments)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+        _save(ctx, inputs, 2)
+
+    @staticmethod
+    def backward(ctx: Any, g: Tensor) -> tuple[Any, ...]:
+        gl, gx = _First.apply(ctx.backend, g, *ctx.saved_tensors, *ctx.rest)
+        return None, gl, gx, *[None] * 6
+
+    @staticmethod
+    def vmap(info: Any, in_dims: tuple[Any, ...], backend: Any, *arguments: Any) -> tuple[Any, Any]:
+        return _Value.apply(backend, *_batched(info, in_dims[1:], arguments)), 0
+
+
+class _First(torch.autograd.Function):
+    @staticmethod
+    def forward(backend: Any, *arguments: Any) -> tuple[Tensor, Tensor]:
+        return backend.first(*arguments)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+        _save(ctx, inputs, 3)
+
+    @staticmethod
+    def backward(ctx: Any, u: Tensor, w: Tensor) -> tuple[Any, ...]:
+        g, *rest = ctx.saved_tensors
+        gg, ll, xx = _Second.apply(ctx.backend, g, u, w, *rest, *ctx.rest)
+        return None, gg, ll, xx, *[None] * 6
+
+    @staticmethod
+    def vmap(info: Any, in_dims: tuple[Any, ...], backend: Any, *arguments: Any) -> tuple[Any, Any]:
+        return _First.apply(backend, *_batched(info, in_dims[1:], arguments)), (0, 0)
+
+
+class _Second(torch.autograd.Function):
+    @staticmethod
+    def forward(backend: Any, *arguments: Any) -> tuple[Tensor, Tensor, Tensor]:
+        return backend.second(*arguments)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+        _save(ctx, inputs, 5)
+
+    @staticmethod
+    def backward(ctx: Any, *cotangents: Tensor) -> tuple[Any, ...]:
+        *tensors, noise, seed = ctx.saved_tensors
+        pull: Any = torch.func.vjp(lambda *t: _Reference.second(*t, noise, seed, *ctx.rest), *tensors)[1]
+        return None, *pull(cotangents), *[None] * 6
+
+    @staticmethod
+    def vmap(info: Any, in_dims: tuple[Any, ...], backend: Any, *arguments: Any) -> tuple[Any, Any]:
+        return _Second.apply(backend, *_batched(info, in_dims[1:], arguments)), (0, 0, 0)
+
+
+def _save(ctx: Any, inputs: tuple[Any, ...], tensors: int) -> None:
+    """inputs = (backend, `tensors` tensors, noise or None, seed or None, step, purpose, first, tau)."""
+    ctx.backend, ctx.rest = inputs[0], inputs[tensors + 3 :]
+    ctx.save_for_backward(*inputs[1 : tensors + 3])
+
+
+def _batched(info: Any, in_dims: tuple[Any, ...], arguments: tuple[Any, ...]) -> list[Any]:
+    """The mapped axis first in every tensor, since leading axes are replicas to every backend."""
+    found = []
+    for argument, dim in zip(arguments, in_dims, strict=True):
+        if isinstance(argument, Tensor):
+            argument = argument.expand(info.batch_size, *argument.shape) if dim is None else argument.movedim(dim, 0)
+        found.append(argument)
+    return found

@@ -1,0 +1,103 @@
+"""Block Gibbs sweeps of a GRBM, with the noise drawn in the kernel: CD and PCD training, and the long sampler.
+
+h = 1[u < sigmoid(v W + c)],   mean = b + sigma^2 (h W^T),   v' = mean + sigma n
+"""
+
+from collections.abc import Sequence
+from types import ModuleType
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from eblvm.kernels.dispatch import TRITON, Backend, native_status, op_backends
+from eblvm.kernels.gibbs import reference
+from eblvm.kernels.philox import Key
+
+__all__ = ["Stream", "backends", "gibbs"]
+
+_NATIVE, _ = native_status("gibbs")
+
+
+class Stream(NamedTuple):
+    """Noise that the sweeps draw themselves: sweep i has `philox.uniform(Key(seed, step + i), purpose_h, B, (H,))` and
+    `philox.normal(Key(seed, step + i), purpose_v, B, (D,))`. A tensor of seeds has the leading axes of v."""
+
+    key: Key
+    purpose_h: int
+    purpose_v: int
+    first: int = 0
+
+
+def gibbs(
+    v: Tensor,
+    W: Tensor,
+    b: Tensor,
+    c: Tensor,
+    log_sigma: Tensor,
+    noise: Stream | Sequence[tuple[Tensor, Tensor]],
+    sweeps: int | None = None,
+) -> tuple[Tensor, Tensor]:
+    """(v, mean of the last p(v|h)) [..., B, D] after the sweeps; W [..., D, H], b and log_sigma [..., D], c [..., H].
+
+    `noise` holds one (uniform [..., B, H], normal [..., B, D]) a sweep, or is a `Stream`, which needs `sweeps`.
+    Samples carry no gradient. Leading axes are replicas.
+    """
+    if W.dim() < 2:
+        raise ValueError(f"gibbs got W of shape {tuple(W.shape)}; expected [..., D, H]")
+    lead, (D, H) = tuple(W.shape[:-2]), W.shape[-2:]
+    if v.dim() != W.dim():
+        raise ValueError(f"gibbs got v of shape {tuple(v.shape)}; expected {(*lead, 'B', D)}")
+    B = v.shape[-2]
+    expected = {"v": (v, (B, D)), "b": (b, (D,)), "c": (c, (H,)), "log_sigma": (log_sigma, (D,))}
+    uniforms: list[Tensor] = []
+    normals: list[Tensor] = []
+    seed, step, purpose_h, purpose_v, first = None, 0, 0, 0, 0
+    if isinstance(noise, Stream):
+        if sweeps is None or sweeps < 0:
+            raise ValueError(f"gibbs got sweeps={sweeps} with a Stream; expected how many sweeps to draw")
+        seed = torch.as_tensor(noise.key.seed).to(v.device)
+        step, purpose_h, purpose_v, first = noise.key.step, noise.purpose_h, noise.purpose_v, noise.first
+        if seed.dtype != torch.int64 or tuple(seed.shape) != lead:
+            raise ValueError(
+                f"gibbs got seeds of dtype {seed.dtype} and shape {tuple(seed.shape)}; expected int64 of shape {lead}"
+            )
+    else:
+        uniforms, normals = [u for u, _ in noise], [n for _, n in noise]
+        expected |= {f"noise[{i}][0]": (u, (B, H)) for i, u in enumerate(uniforms)}
+        expected |= {f"noise[{i}][1]": (n, (B, D)) for i, n in enumerate(normals)}
+        if sweeps is not None and sweeps != len(uniforms):
+            raise ValueError(f"gibbs got sweeps={sweeps} and {len(uniforms)} pairs of noise; expected as many")
+        sweeps = len(uniforms)
+    for name, (t, own) in expected.items():
+        if tuple(t.shape) != (*lead, *own):
+            raise ValueError(f"gibbs got {name} of shape {tuple(t.shape)}; expected {(*lead, *own)}")
+        for what in ("dtype", "device"):
+            if getattr(t, what) != getattr(W, what):
+                got, wanted = getattr(t, what), getattr(W, what)
+                raise ValueError(f"gibbs got {name} of {what} {got}; expected that of W, {wanted}")
+    arguments = (v, W, b, c, log_sigma, uniforms, normals, seed, step, purpose_h, purpose_v, first, sweeps)
+    with torch.no_grad():
+        return _backend(v)(*arguments)
+
+
+def backends() -> list[Backend]:
+    """Which backend serves on which device, and why not the others."""
+    return op_backends("gibbs")
+
+
+def _triton() -> ModuleType:
+    from eblvm.kernels.gibbs import triton
+
+    return triton
+
+
+def _backend(v: Tensor) -> Any:
+    if torch.compiler.is_compiling():
+        return reference.gibbs
+    if _NATIVE and v.device.type == "cpu" and v.dtype in (torch.float32, torch.float64):
+        return torch.ops.eblvm.gibbs
+    # Kernels cannot be launched on the wrapped tensors of a torch.func transform; the reference can.
+    if TRITON and v.device.type == "cuda" and torch._C._functorch.maybe_current_level() is None:
+        return _triton().gibbs
+    return reference.gibbs

@@ -1,0 +1,516 @@
+// One bi-level denoising step on a GRBM with a linear Bernoulli posterior: theta's gradient through N unrolled lower steps and
+// phi after K real ones, by hand (README.md derives it). Matrix products and one loop between two of them, nothing else.
+// Shape tags: B batch, D visible, H latent. A_HD is the posterior's weight, W_DH the model's; V are perturbed batches.
+
+#include <ATen/ATen.h>
+#include <ATen/Parallel.h>
+#include <torch/library.h>
+
+#include <algorithm>
+#include <cmath>
+#include <vector>
+
+#include "../batched.h"
+#include "../product.h"
+#include "loops.h"
+
+namespace {
+
+struct Plan {
+  int64_t B, D, H, K, N;
+  double sigma, tau;
+  bool shared, exact, sgd, auto_rate;
+  double b1, b2, eps, eps_root;
+
+  // The dual costs B^2 H a step and direction, the primal 2 B D H.
+  bool dual() const { return sgd && shared && N > 0 && B < 2 * D; }
+  int64_t steps() const { return K + N; }
+};
+
+// Pointers of one replica.
+template <typename T>
+struct Inputs {
+  const T* v;
+  std::vector<const T*> perturb, latent;
+  const T *W, *b, *c, *log_sigma, *A, *a, *mA, *ma, *vA, *va;
+  T count, lr, unroll_lr;
+};
+
+template <typename T>
+struct Outputs {
+  T *W_bar, *b_bar, *c_bar, *log_sigma_bar, *A, *a, *mA, *ma, *vA, *va, *loss, *lower;
+};
+
+// Memory of a step, kept by its thread for the next one: fresh pages would cost more than the loops that fill them.
+template <typename T>
+class Workspace {
+ public:
+  void restart() { next = 0; }
+
+  T* take(int64_t size) {
+    if (next == blocks.size()) blocks.emplace_back();
+    at::Tensor& block = blocks[next++];
+    if (!block.defined() || block.numel() < size) {
+      block = at::empty({size}, at::TensorOptions().dtype(c10::CppTypeToScalarType<T>::value));
+    }
+    return block.template mutable_data_ptr<T>();
+  }
+
+ private:
+  std::vector<at::Tensor> blocks;
+  size_t next = 0;
+};
+
+template <typename Body>
+void in_parallel(int64_t n, const Body& body) {
+  at::parallel_for(0, n, 16384, body);
+}
+
+template <typename T>
+class Step {
+ public:
+  Step(const Plan& plan, const Inputs<T>& in, const Outputs<T>& out)
+      : p(plan), in(in), out(out), BH(p.B * p.H), DH(p.D * p.H), workspace(of_thread()) {
+    workspace.restart();
+  }
+
+  void run() {
+    perturb_batches();
+    if (p.steps() > 0) features();
+    real_steps();
+    if (p.dual()) {
+      dual();
+    } else {
+      primal();
+    }
+  }
+
+ private:
+  const Plan& p;
+  const Inputs<T>& in;
+  const Outputs<T>& out;
+  const int64_t BH, DH;
+  Workspace<T>& workspace;
+  T *rows = nullptr, *x = nullptr;  // [.., B, D]: the lower batches, then r, then the last batch; x of the lower batches
+  T* h_rows = nullptr;              // [.., B, H]: what `rows` is multiplied by for W's gradient
+  T *l = nullptr, *gap = nullptr, *slope = nullptr, *s1 = nullptr, *precision = nullptr;
+
+  static Workspace<T>& of_thread() {
+    thread_local Workspace<T> kept;
+    return kept;
+  }
+
+  T* memory(int64_t size, bool zero = false) {
+    T* const found = workspace.take(size);
+    if (zero) std::fill(found, found + size, T(0));
+    return found;
+  }
+
+  int64_t slots() const { return p.shared ? 0 : p.steps(); }
+  T* batch(int64_t step) const { return p.shared ? last() : rows + step * p.B * p.D; }
+  T* residual_rows() const { return rows + slots() * p.B * p.D; }
+  T* last() const { return residual_rows() + p.B * p.D; }
+  const T* x_of(int64_t step) const { return p.shared ? x : x + step * BH; }
+  const T* noise_of(int64_t step) const { return p.exact ? nullptr : in.latent[step]; }
+  AdamRule<T> rule(int64_t steps_before, T lr) const {
+    return {p.b1, p.b2, p.eps, p.eps_root, in.count + static_cast<T>(steps_before + 1), lr};
+  }
+  Matrix<T> BxD(const T* data) const { return {data, p.B, p.D}; }
+  Matrix<T> BxH(const T* data) const { return {data, p.B, p.H}; }
+  Matrix<T> HxD(const T* data) const { return {data, p.H, p.D}; }
+  Matrix<T> DxH(const T* data) const { return {data, p.D, p.H}; }
+
+  void perturb_batches() {
+    rows = memory((slots() + 2) * p.B * p.D);
+    for (int64_t step = 0; step < slots(); ++step) perturbed(step, batch(step));
+    perturbed(static_cast<int64_t>(in.perturb.size()) - 1, last());
+  }
+
+  void perturbed(int64_t step, T* to) {
+    in_parallel(p.B * p.D, [&](int64_t begin, int64_t end) {
+      perturb(end - begin, in.v + begin, in.perturb[step] + begin, static_cast<T>(p.sigma), to + begin);
+    });
+  }
+
+  // x = V W + c of every lower batch: one product, since W does not move.
+  void features() {
+    const int64_t count = (p.shared ? 1 : slots()) * p.B;
+    x = memory(count * p.H);
+    fill_rows(x, in.c, count);
+    product<T>({p.shared ? last() : rows, count, p.D}, DxH(in.W), 1, 1, x);
+  }
+
+  // Copies of copies: a few long ones instead of one for each short row.
+  void fill_rows(T* to, const T* row, int64_t count) const {
+    std::copy(row, row + p.H, to);
+    for (int64_t done = 1; done < count; done *= 2) {
+      std::copy(to, to + std::min(done, count - done) * p.H, to + done * p.H);
+    }
+  }
+
+  void logits(const T* V, const T* A, const T* a) {
+    fill_rows(l, a, p.B);
+    product<T>(BxD(V), HxD(A).t(), 1, 1, l);
+  }
+
+  void lower_loop(const LowerArrays<T>& arrays) const {
+    in_parallel(
+        BH, [&](int64_t begin, int64_t end) { p.exact ? lower_exact(arrays, begin, end) : lower_sampled(arrays, begin, end); });
+  }
+
+  // delta of lower step `step` at the logits `l`, and phi's gradient from it.
+  void lower_gradient(int64_t step, T* delta, T* slope_to, T* curvature_to, T* A_grad, T* a_grad) {
+    lower_loop({l, x_of(step), noise_of(step), static_cast<T>(1 / p.tau), delta, slope_to, curvature_to});
+    product<T>(BxH(delta).t(), BxD(batch(step)), T(1) / static_cast<T>(p.B), 0, A_grad);
+    column_sums(delta, p.B, a_grad);
+    for (int64_t i = 0; i < p.H; ++i) a_grad[i] /= static_cast<T>(p.B);
+  }
+
+  void column_sums(const T* from, int64_t count, T* to) const {
+    std::fill(to, to + p.H, T(0));
+    add_rows(to, from, count, p.H);
+  }
+
+  void real_steps() {
+    l = memory(BH);
+    if (p.K == 0) return;
+    T *delta = memory(BH), *A_grad = memory(DH), *a_grad = memory(p.H);
+    const T *A = in.A, *a = in.a, *mA = in.mA, *ma = in.ma, *vA = in.vA, *va = in.va;
+    for (int64_t k = 0; k < p.K; ++k) {
+      logits(batch(k), A, a);
+      lower_gradient(k, delta, nullptr, nullptr, A_grad, a_grad);
+      if (k == p.K - 1) *out.lower = lower_value_at(k);
+      const AdamRule<T> adam = rule(k, in.lr);
+      in_parallel(DH, [&](int64_t i, int64_t end) {
+        adam_step(adam, end - i, A_grad + i, A + i, mA + i, vA + i, out.A + i, out.mA + i, out.vA + i);
+      });
+      adam_step(adam, p.H, a_grad, a, ma, va, out.a, out.ma, out.va);
+      A = out.A, a = out.a, mA = out.mA, ma = out.ma, vA = out.vA, va = out.va;
+    }
+  }
+
+  const T* precisions() {
+    if (precision == nullptr) {
+      precision = memory(p.D);
+      for (int64_t d = 0; d < p.D; ++d) precision[d] = std::exp(T(-2) * in.log_sigma[d]);
+    }
+    return precision;
+  }
+
+  T lower_value_at(int64_t step) {
+    const LowerArrays<T> arrays{l, x_of(step), noise_of(step), static_cast<T>(1 / p.tau), nullptr, nullptr, nullptr};
+    double sum = p.exact ? value_exact(arrays, 0, BH) : value_sampled(arrays, 0, BH);
+    for (int64_t i = 0; i < p.B; ++i) sum += quadratic(p.D, batch(step) + i * p.D, in.b, precisions());
+    return static_cast<T>(sum / static_cast<double>(p.B));
+  }
+
+  const T* phi_A() const { return p.K ? out.A : in.A; }
+  const T* phi_a() const { return p.K ? out.a : in.a; }
+
+  // h and its derivatives at the logits `l` of the last batch.
+  void sample_latents() {
+    h_rows = memory((p.shared ? 2 : p.N + 1) * BH);
+    gap = memory(2 * BH);  // s - h; then l_bar, so that both meet [r; V] in one product
+    slope = memory(BH), s1 = memory(BH);
+    const SampleArrays<T> arrays{l, in.latent.back(), static_cast<T>(1 / p.tau), h(), gap, slope, s1};
+    in_parallel(BH, [&](int64_t begin, int64_t end) { sample(arrays, begin, end); });
+  }
+  T* h() const { return p.shared ? h_rows : h_rows + p.N * BH; }
+
+  // r from the latent part of the score, already in its place: loss, r, and the gradients of b and log sigma.
+  void residuals() {
+    precisions();
+    std::fill(out.b_bar, out.b_bar + p.D, T(0));
+    std::fill(out.log_sigma_bar, out.log_sigma_bar + p.D, T(0));
+    double squares = 0;
+    for (int64_t i = 0; i < p.B; ++i) {
+      const int64_t at = i * p.D;
+      squares += residual(p.D, last() + at, in.perturb.back() + at, in.b, precision, static_cast<T>(p.sigma),
+                          static_cast<T>(p.B), residual_rows() + at, out.b_bar, out.log_sigma_bar);
+    }
+    *out.loss = static_cast<T>(0.5 * squares / static_cast<double>(p.B));
+  }
+
+  void upper_l_bar(const T* rW, const T* rA, T* l_bar) const {
+    in_parallel(BH, [&](int64_t i, int64_t end) { upper_cotangent(end - i, rW + i, rA + i, slope + i, s1 + i, l_bar + i); });
+  }
+
+  // N steps on (A, a) themselves: Adam, or SGD where that is cheaper or the batches differ.
+  void primal() {
+    const int64_t N = p.N;
+    T *A = nullptr, *a = nullptr, *delta = nullptr, *tape = nullptr, *A_grads = nullptr, *a_grads = nullptr;
+    T *mA = nullptr, *vA = nullptr, *ma = nullptr, *va = nullptr, rate = in.unroll_lr;
+    const T *A_N = phi_A(), *a_N = phi_a();
+    if (N > 0) {
+      A = memory(DH), a = memory(p.H), delta = memory(BH), tape = memory(2 * N * BH);
+      const int64_t kept = p.sgd ? 1 : N;
+      A_grads = memory(kept * DH), a_grads = memory(kept * p.H);
+      if (!p.sgd) mA = memory(N * DH), vA = memory(N * DH), ma = memory(N * p.H), va = memory(N * p.H);
+      if (p.auto_rate) rate = step_size_by_products();
+    }
+    for (int64_t n = 0; n < N; ++n) {
+      const int64_t kept = p.sgd ? 0 : n;
+      T *A_grad = A_grads + kept * DH, *a_grad = a_grads + kept * p.H;
+      logits(batch(p.K + n), A_N, a_N);
+      lower_gradient(p.K + n, delta, tape + 2 * n * BH, tape + (2 * n + 1) * BH, A_grad, a_grad);
+      if (p.sgd) {
+        for (int64_t i = 0; i < DH; ++i) A[i] = A_N[i] - rate * A_grad[i];
+        for (int64_t i = 0; i < p.H; ++i) a[i] = a_N[i] - rate * a_grad[i];
+      } else {
+        const AdamRule<T> adam = rule(p.K + n, rate);
+        const T *mA0 = n ? mA + (n - 1) * DH : p.K ? out.mA : in.mA, *vA0 = n ? vA + (n - 1) * DH : p.K ? out.vA : in.vA;
+        const T *ma0 = n ? ma + (n - 1) * p.H : p.K ? out.ma : in.ma, *va0 = n ? va + (n - 1) * p.H : p.K ? out.va : in.va;
+        in_parallel(DH, [&](int64_t i, int64_t end) {
+          adam_step(adam, end - i, A_grad + i, A_N + i, mA0 + i, vA0 + i, A + i, mA + n * DH + i, vA + n * DH + i);
+        });
+        adam_step(adam, p.H, a_grad, a_N, ma0, va0, a, ma + n * p.H, va + n * p.H);
+      }
+      A_N = A, a_N = a;
+    }
+
+    logits(last(), A_N, a_N);
+    sample_latents();
+    product<T>(BxH(h()), DxH(in.W).t(), 1, 0, residual_rows());
+    product<T>(BxH(gap), HxD(A_N), 1, 1, residual_rows());
+    residuals();
+    if (N == 0) {
+      product<T>(BxD(residual_rows()).t(), BxH(h()), 1, 0, out.W_bar);
+      std::fill(out.c_bar, out.c_bar + p.H, T(0));
+      return;
+    }
+
+    // Reverse: the upper level into phi_N, then the steps, last one first.
+    T *l_bar = gap + BH, *rA = memory(BH), *A_bar = memory(DH), *a_bar = memory(p.H);
+    product<T>(BxD(residual_rows()), DxH(in.W), 1, 0, delta);
+    product<T>(BxD(residual_rows()), HxD(A_N).t(), 1, 0, rA);
+    upper_l_bar(delta, rA, l_bar);
+    product<T>(Matrix<T>{gap, 2 * p.B, p.H}.t(), {residual_rows(), 2 * p.B, p.D}, 1, 0, A_bar);
+    column_sums(l_bar, p.B, a_bar);
+
+    T *mA_bar = nullptr, *vA_bar = nullptr, *ma_bar = nullptr, *va_bar = nullptr, *a_cotangent = memory(p.H);
+    if (!p.sgd) mA_bar = memory(DH, true), vA_bar = memory(DH, true), ma_bar = memory(p.H, true), va_bar = memory(p.H, true);
+    for (int64_t n = N - 1; n >= 0; --n) {
+      const T* V = batch(p.K + n);
+      if (p.sgd) {
+        for (int64_t i = 0; i < p.H; ++i) a_cotangent[i] = -rate / static_cast<T>(p.B) * a_bar[i];
+        fill_rows(delta, a_cotangent, p.B);
+        product<T>(BxD(V), HxD(A_bar).t(), -rate / static_cast<T>(p.B), 1, delta);
+      } else {
+        const AdamRule<T> adam = rule(p.K + n, rate);
+        T *const A_grad = A_grads + n * DH, *const a_grad = a_grads + n * p.H;  // become their own cotangents
+        in_parallel(DH, [&](int64_t i, int64_t end) {
+          adam_reverse(adam, end - i, A_bar + i, mA + n * DH + i, vA + n * DH + i, mA_bar + i, vA_bar + i, A_grad + i);
+        });
+        adam_reverse(adam, p.H, a_bar, ma + n * p.H, va + n * p.H, ma_bar, va_bar, a_grad);
+        for (int64_t i = 0; i < p.H; ++i) a_cotangent[i] = a_grad[i] / static_cast<T>(p.B);
+        fill_rows(delta, a_cotangent, p.B);
+        product<T>(BxD(V), HxD(A_grad).t(), T(1) / static_cast<T>(p.B), 1, delta);
+      }
+      T* const x_bar = p.shared ? h_rows + BH : h_rows + n * BH;
+      const T keep = p.shared && n < N - 1 ? T(1) : T(0);
+      const T *slope_n = tape + 2 * n * BH, *curvature_n = tape + (2 * n + 1) * BH;
+      in_parallel(BH, [&](int64_t i, int64_t end) {
+        primal_reverse(end - i, delta + i, slope_n + i, curvature_n + i, l_bar + i, x_bar + i, keep);
+      });
+      if (n == 0) break;  // phi_0 is no function of theta
+      product<T>(BxH(l_bar).t(), BxD(V), 1, 1, A_bar);
+      add_rows(a_bar, l_bar, p.B, p.H);
+    }
+    weights();
+  }
+
+  // W's gradient from the score (r with h) and from every unrolled step (its batch with x_bar), in one product; c's.
+  void weights() {
+    const int64_t count = (p.shared ? 2 : p.N + 1) * p.B;
+    const T* left = p.shared ? residual_rows() : batch(p.K);
+    product<T>(Matrix<T>{left, count, p.D}.t(), {h_rows, count, p.H}, 1, 0, out.W_bar);
+    column_sums(p.shared ? h_rows + BH : h_rows, p.shared ? p.B : p.N * p.B, out.c_bar);
+  }
+
+  T step_size_by_products() {
+    T *left = memory(p.B), *right = memory(p.D);
+    std::fill(left, left + p.B, T(1));
+    for (int64_t i = 0; i < 16; ++i) {
+      normalise(left);
+      T sum = 0;
+      for (int64_t j = 0; j < p.B; ++j) sum += left[j];
+      product<T>({left, 1, p.B}, BxD(last()), 1, 0, right);
+      product<T>(BxD(last()), {right, p.D, 1}, 1, 0, left);
+      for (int64_t j = 0; j < p.B; ++j) left[j] = (left[j] + sum) / static_cast<T>(p.B);
+    }
+    return 2 / norm(left);
+  }
+
+  T norm(const T* y) const {
+    double sum = 0;
+    for (int64_t i = 0; i < p.B; ++i) sum += static_cast<double>(y[i]) * static_cast<double>(y[i]);
+    return static_cast<T>(std::sqrt(sum));
+  }
+  void normalise(T* y) const {
+    const T length = norm(y);
+    for (int64_t i = 0; i < p.B; ++i) y[i] /= length;
+  }
+
+  // N SGD steps on a shared batch, in the logits: l' = l - alpha M delta with M = (V V^T + 1 1^T) / B.
+  void dual() {
+    const int64_t N = p.N, BB = p.B * p.B;
+    const T *V = last(), *A = phi_A();
+    T *M = memory(BB), *delta = memory(BH), *tape = memory(2 * N * BH), *S = memory(BH, true);
+    std::fill(M, M + BB, T(1) / static_cast<T>(p.B));
+    product<T>(BxD(V), BxD(V).t(), T(1) / static_cast<T>(p.B), 1, M);
+    const T alpha = p.auto_rate ? step_size(M) : in.unroll_lr;
+    const T shrink = -alpha / static_cast<T>(p.B);
+
+    logits(V, A, phi_a());
+    for (int64_t n = 0; n < N; ++n) {
+      lower_loop({l, x, noise_of(p.K + n), static_cast<T>(1 / p.tau), delta, tape + 2 * n * BH, tape + (2 * n + 1) * BH});
+      add_rows(S, delta, 1, BH);
+      product<T>({M, p.B, p.B}, BxH(delta), -alpha, 1, l);
+    }
+
+    // A_N = A - alpha/B S^T V is never made: it only meets (s-h) and r, through B x B matrices.
+    sample_latents();
+    T *meets = memory(BB), *rV = memory(BB), *rA = memory(BH), *S_bar = memory(BH), *l_bar = gap + BH, *x_bar = h_rows + BH;
+    product<T>(BxH(gap), BxH(S).t(), 1, 0, meets);
+    product<T>(BxH(h()), DxH(in.W).t(), 1, 0, residual_rows());
+    product<T>(BxH(gap), HxD(A), 1, 1, residual_rows());
+    product<T>({meets, p.B, p.B}, BxD(V), shrink, 1, residual_rows());
+    residuals();
+
+    product<T>(BxD(residual_rows()), BxD(V).t(), 1, 0, rV);
+    product<T>(BxD(residual_rows()), DxH(in.W), 1, 0, delta);
+    product<T>(BxD(residual_rows()), HxD(A).t(), 1, 0, rA);
+    product<T>({rV, p.B, p.B}, BxH(S), shrink, 1, rA);
+    product<T>(Matrix<T>{rV, p.B, p.B}.t(), BxH(gap), shrink, 0, S_bar);
+    upper_l_bar(delta, rA, l_bar);
+    std::fill(x_bar, x_bar + BH, T(0));
+    for (int64_t n = N - 1; n >= 0; --n) {
+      product<T>({M, p.B, p.B}, BxH(l_bar), 1, 0, delta);
+      const T *slope_n = tape + 2 * n * BH, *curvature_n = tape + (2 * n + 1) * BH;
+      in_parallel(BH, [&](int64_t i, int64_t end) {
+        dual_reverse(end - i, S_bar + i, delta + i, alpha, slope_n + i, curvature_n + i, l_bar + i, x_bar + i);
+      });
+    }
+    weights();
+  }
+
+  T step_size(const T* M) {
+    T *y = memory(p.B), *z = memory(p.B);
+    std::fill(y, y + p.B, T(1));
+    for (int64_t i = 0; i < 16; ++i) {
+      normalise(y);
+      product<T>({y, 1, p.B}, {M, p.B, p.B}, 1, 0, z);
+      std::swap(y, z);
+    }
+    return 2 / norm(y);
+  }
+};
+
+void expect(const char* name, const at::Tensor& t, const at::Tensor& W, const std::vector<int64_t>& expected) {
+  const at::IntArrayRef sizes(expected);
+  TORCH_CHECK_VALUE(t.sizes() == sizes, "grbm_bilevel got ", name, " of shape ", t.sizes(), "; expected ", sizes);
+  TORCH_CHECK_VALUE(t.scalar_type() == W.scalar_type(), "grbm_bilevel got ", name, " of dtype ", t.scalar_type(),
+                    "; expected that of W, ", W.scalar_type());
+}
+
+std::vector<at::Tensor> grbm_bilevel_cpu(const at::Tensor& v, const std::vector<at::Tensor>& perturb,
+                                         const std::vector<at::Tensor>& latent, const at::Tensor& W, const at::Tensor& b,
+                                         const at::Tensor& c, const at::Tensor& log_sigma, const at::Tensor& A,
+                                         const at::Tensor& a, const at::Tensor& mA, const at::Tensor& ma, const at::Tensor& vA,
+                                         const at::Tensor& va, const at::Tensor& count, const at::Tensor& lr,
+                                         const at::Tensor& unroll_lr, int64_t K, int64_t N, double sigma, double tau,
+                                         bool exact, bool sgd, bool auto_rate, double b1, double b2, double eps,
+                                         double eps_root) {
+  TORCH_CHECK_VALUE(W.dim() >= 2, "grbm_bilevel got W of shape ", W.sizes(), "; expected [..., D, H]");
+  TORCH_CHECK_VALUE(W.scalar_type() == at::kFloat || W.scalar_type() == at::kDouble, "grbm_bilevel got W of dtype ",
+                    W.scalar_type(), "; expected float32 or float64");
+  TORCH_CHECK_VALUE(K >= 0 && N >= 0, "grbm_bilevel got K=", K, ", N=", N, "; expected both at least 0");
+  TORCH_CHECK_VALUE(v.dim() == W.dim(), "grbm_bilevel got v of shape ", v.sizes(), "; expected [..., B, D] for W ", W.sizes());
+  const size_t steps = static_cast<size_t>(K + N + 1);
+  TORCH_CHECK_VALUE(perturb.size() == 1 || perturb.size() == steps, "grbm_bilevel got ", perturb.size(),
+                    " perturbations; expected 1 (shared) or K+N+1 = ", steps);
+  TORCH_CHECK_VALUE(latent.size() == (exact ? 1 : steps), "grbm_bilevel got ", latent.size(), " latent noises; expected ",
+                    exact ? 1 : steps);
+  const int64_t D = W.size(-2), H = W.size(-1), B = v.size(-2);
+  TORCH_CHECK_VALUE(B > 0 && D > 0 && H > 0, "grbm_bilevel got sizes B=", B, ", D=", D, ", H=", H, "; expected at least 1");
+  const std::vector<int64_t> lead = W.sizes().slice(0, W.dim() - 2).vec();
+  const auto sized = [&](std::initializer_list<int64_t> own) {
+    std::vector<int64_t> sizes = lead;
+    sizes.insert(sizes.end(), own);
+    return sizes;
+  };
+  expect("v", v, W, sized({B, D}));
+  for (const at::Tensor& t : perturb) expect("perturb", t, W, sized({B, D}));
+  for (const at::Tensor& t : latent) expect("latent", t, W, sized({B, H}));
+  const std::pair<const char*, const at::Tensor*> vectors_D[] = {{"b", &b}, {"log_sigma", &log_sigma}};
+  for (const auto& [name, t] : vectors_D) expect(name, *t, W, sized({D}));
+  const std::pair<const char*, const at::Tensor*> vectors_H[] = {{"c", &c}, {"a", &a}, {"m_bias", &ma}, {"v_bias", &va}};
+  for (const auto& [name, t] : vectors_H) expect(name, *t, W, sized({H}));
+  const std::pair<const char*, const at::Tensor*> matrices[] = {{"A", &A}, {"m_weight", &mA}, {"v_weight", &vA}};
+  for (const auto& [name, t] : matrices) expect(name, *t, W, sized({H, D}));
+  const std::pair<const char*, const at::Tensor*> scalars[] = {{"count", &count}, {"lr", &lr}, {"unroll_lr", &unroll_lr}};
+  for (const auto& [name, t] : scalars) expect(name, *t, W, lead);
+
+  const Plan plan{B, D, H, K, N, sigma, tau, perturb.size() == 1 && K + N > 0, exact, sgd, auto_rate, b1, b2, eps, eps_root};
+  const auto contiguous = [](const std::vector<at::Tensor>& list) {
+    std::vector<at::Tensor> found;
+    for (const at::Tensor& t : list) found.push_back(t.contiguous());
+    return found;
+  };
+  const std::vector<at::Tensor> eps_list = contiguous(perturb), noise_list = contiguous(latent);
+  const std::vector<at::Tensor> ins = contiguous({v, W, b, c, log_sigma, A, a, mA, ma, vA, va, count, lr, unroll_lr});
+  const auto made = [&](std::initializer_list<int64_t> own) { return at::empty(sized(own), W.options()); };
+  std::vector<at::Tensor> outs = {made({D, H}), made({D}), made({H}), made({D})};
+  // Without real steps phi and its moments are what they were.
+  for (size_t i = 5; i <= 10; ++i) outs.push_back(K ? at::empty(ins[i].sizes(), W.options()) : ins[i].clone());
+  outs.push_back(at::zeros(lead, W.options()));
+  outs.push_back(at::zeros(lead, W.options()));
+
+  AT_DISPATCH_FLOATING_TYPES(W.scalar_type(), "grbm_bilevel", [&] {
+    using T = scalar_t;
+    at::parallel_for(0, count.numel(), 1, [&](int64_t begin, int64_t end) {
+      for (int64_t r = begin; r < end; ++r) {
+        const auto part = [&](const at::Tensor& t) { return t.const_data_ptr<T>() + r * (t.numel() / count.numel()); };
+        const auto to = [&](size_t i) { return outs[i].mutable_data_ptr<T>() + r * (outs[i].numel() / count.numel()); };
+        Inputs<T> in{part(ins[0]),
+                     {},
+                     {},
+                     part(ins[1]),
+                     part(ins[2]),
+                     part(ins[3]),
+                     part(ins[4]),
+                     part(ins[5]),
+                     part(ins[6]),
+                     part(ins[7]),
+                     part(ins[8]),
+                     part(ins[9]),
+                     part(ins[10]),
+                     *part(ins[11]),
+                     *part(ins[12]),
+                     *part(ins[13])};
+        for (const at::Tensor& t : eps_list) in.perturb.push_back(part(t));
+        for (const at::Tensor& t : noise_list) in.latent.push_back(part(t));
+        const Outputs<T> out{to(0), to(1), to(2), to(3), to(4), to(5), to(6), to(7), to(8), to(9), to(10), to(11)};
+        Step<T>(plan, in, out).run();
+      }
+    });
+  });
+  return outs;
+}
+
+}  // namespace
+
+TORCH_LIBRARY_FRAGMENT(eblvm, m) {
+  m.def(
+      "grbm_bilevel(Tensor v, Tensor[] perturb, Tensor[] latent, Tensor W, Tensor b, Tensor c, Tensor log_sigma, Tensor A, "
+      "Tensor a, Tensor m_weight, Tensor m_bias, Tensor v_weight, Tensor v_bias, Tensor count, Tensor lr, Tensor unroll_lr, "
+      "int K, int N, "
+      "float sigma, float tau, bool exact, bool sgd, bool auto_rate, float b1, float b2, float eps, float eps_root) -> "
+      "Tensor[]");
+}
+
+TORCH_LIBRARY_IMPL(eblvm, CPU, m) { m.impl("grbm_bilevel", grbm_bilevel_cpu); }
+
+TORCH_LIBRARY_IMPL(eblvm, FuncTorchBatched, m) {
+  m.impl("grbm_bilevel", torch::CppFunction::makeFromBoxedFunction<&replica_rule>());
+}

@@ -1,0 +1,51 @@
+"""Inputs for the differentiable Adam step, and its derivatives through any backend."""
+
+import torch
+from torch import Tensor
+
+from eblvm.kernels import adam_unroll
+from eblvm.kernels.adam_unroll import Rule, reference
+
+SIZES = [(1,), (63,), (100, 3), (257,), (0,), (5, 0)]
+RULE = Rule(0.9, 0.95, 1e-8, 1e-16)
+TOLERANCE = {torch.float64: 1e-12, torch.float32: 1e-5}
+
+
+def inputs(size: tuple[int, ...], dtype: torch.dtype = torch.float64, replicas: tuple[int, ...] = ()) -> list[Tensor]:
+    """p, g, m, v, t, lr; a few elements have zero gradient and moments, as at the start of a run."""
+    generator = torch.Generator().manual_seed(sum(size))
+    p, g, m, v = (torch.randn((*replicas, *size), generator=generator, dtype=torch.float64) for _ in range(4))
+    v = 0.05 + v.square() * 0.1  # away from zero, where curvatures of 1/v^2 would drown every tolerance
+    if p.numel() > 8:
+        for x in (g, m, v):
+            x.view(-1)[:2] = 0.0
+    count = torch.arange(1, 1 + torch.Size(replicas).numel(), dtype=torch.float64).view(replicas)
+    return [x.to(dtype) for x in (p, g, m, v, count, 0.01 * count)]
+
+
+def derivatives(apply, p: Tensor, g: Tensor, m: Tensor, v: Tensor, t: Tensor, lr: Tensor) -> list[Tensor]:
+    """(p', m', v'), the gradient of a function of them, and the gradient of a function of that gradient."""
+    leaves = [x.detach().requires_grad_() for x in (p, g, m, v)]
+    out = apply(*leaves, t, lr)
+    loss = sum((k + 1) * x.sin().sum() for k, x in enumerate(out))
+    first = torch.autograd.grad(loss, leaves, create_graph=True)
+    # Elements with v = 0 have curvatures near 1/eps_root there: kept out of the second derivative.
+    usual = (v > 0).to(p.dtype)
+    second = torch.autograd.grad(sum((x * usual).cos().sum() for x in first), leaves)
+    return [x.detach() for x in (*out, *(y * usual for y in first))] + [x * usual for x in second]
+
+
+def through(backend: object):
+    return lambda *tensors: adam_unroll._Step.apply(backend, RULE, *tensors)
+
+
+def plain(*tensors: Tensor) -> tuple[Tensor, ...]:
+    return reference.step(*tensors, RULE)
+
+
+def assert_close(got: list[Tensor], expected: list[Tensor], tolerance: float) -> None:
+    for g, e in zip(got, expected, strict=True):
+        assert g.shape == e.shape
+        assert g.dtype == e.dtype
+        scale = float(e.abs().max()) if e.numel() else 0.0
+        torch.testing.assert_close(g, e, rtol=tolerance, atol=tolerance * max(scale, 1.0))

@@ -1,0 +1,47 @@
+"""Every Triton kernel: by the interpreter against its reference, and compiled ahead of time for every architecture."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+triton_report = pytest.importorskip("eblvm.kernels.triton_report")
+pytest.importorskip("triton")
+
+CHECKS = sorted((Path(__file__).parent / "interpreted").glob("check_*.py"))
+
+
+def test_every_op_has_its_checks() -> None:
+    assert [f"check_{op}" for op in sorted(triton_report.OPS)] == [check.stem for check in CHECKS]
+
+
+@pytest.mark.parametrize("check", CHECKS, ids=lambda path: path.stem)
+def test_interpreted(check: Path) -> None:
+    command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", "-p", "no:xdist", str(check)]
+    done = subprocess.run(command, env=os.environ | {"TRITON_INTERPRET": "1"}, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-2000:]
+
+
+@pytest.mark.parametrize("capability", triton_report.CAPABILITIES)
+@pytest.mark.parametrize("variant", triton_report.variants(), ids=lambda variant: variant.name)
+def test_compiled_ahead_of_time(variant, capability) -> None:
+    row = triton_report.compiled(variant, capability)
+    assert row.spill_bytes == 0
+    assert row.shared_bytes <= triton_report.LIMITS[capability].shared_kib_per_block * 1024
+    assert 0 < row.registers <= 255
+    assert row.occupancy > 0
+
+
+def test_occupancy_of_known_cases() -> None:
+    # NVIDIA's occupancy calculator: 32 registers fill the multiprocessor, 255 leave 8 of 64 warps.
+    assert triton_report.occupancy(80, 32, 0, 4) == 1.0
+    assert triton_report.occupancy(80, 255, 0, 4) == 8 / 64
+    assert triton_report.occupancy(86, 40, 0, 4) == 1.0
+    assert triton_report.occupancy(80, 32, 100_000, 4) == 4 / 64
+
+
+def test_table_has_a_line_for_every_row() -> None:
+    rows = [triton_report.compiled(variant, 80) for variant in triton_report.variants()[:2]]
+    assert len(triton_report.table(rows).splitlines()) == 3
