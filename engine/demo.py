@@ -14,7 +14,7 @@ def demo(out: Path) -> None:
 
     Shortened by more noise than the recipe's: at 0.05 the target's variance hides the score, at 0.3 a minute is enough.
     """
-    short = recipes.checkerboard().replaced(steps=3000, lr=(1e-2,), sigma=0.3, schedule="cosine")
+    short = recipes.checkerboard().replaced(steps=15_000, lr=(1e-2,), sigma=0.3, schedule="cosine")
     print("A Gaussian RBM with 4 latent units learns a 2-D checkerboard. DSM uses its exact posterior p(h|v);")
     print("BiDSM learns q(h|v) at the lower level, and differentiates through N=5 of its steps.\n")
     panels, table = [], []
