@@ -18,7 +18,7 @@ def demo(out: Path) -> None:
     print("A Gaussian RBM with 4 latent units learns a 2-D checkerboard. DSM uses its exact posterior p(h|v);")
     print("BiDSM learns q(h|v) at the lower level, and differentiates through N=5 of its steps.\n")
     panels, table = [], []
-    for method in ("dsm", "bidsm"):
+    for method, title in (("dsm", "DSM"), ("bidsm", "BiDSM")):
         folder = out / method
         if not train(short.replaced(method=method), folder):
             return
@@ -26,7 +26,7 @@ def demo(out: Path) -> None:
         theta = run.thetas("last")[0]
         log_z = exact_log_z(run.energy, theta).value
         likelihood = log_likelihood(run.energy, theta, run.dataset.test, log_z)
-        panels.append((f"{method.upper()}, {likelihood:.3f} nats", run.energy, theta, log_z))
+        panels.append((f"{title}, {likelihood:.3f} nats", run.energy, theta, log_z))
         table.append((method, likelihood))
     picture = out / "density.png"
     pictures.density(panels, run.dataset.train, picture)
