@@ -73,6 +73,8 @@ def command_bench(arguments: argparse.Namespace) -> None:
         )
     if arguments.rounds is not None and arguments.rounds < 1:
         raise UserError(f"got rounds={arguments.rounds}, expected 1 or more")
+    if suite == "compare" and (arguments.json or arguments.compile or arguments.device != "cpu" or arguments.update):
+        raise UserError("'eblvm bench compare' takes --suite and --rounds only; its figures are the table it prints")
     {"compare": bench_compare, "gates": bench_gates}.get(suite, bench_suite)(arguments)
 
 

@@ -101,6 +101,7 @@ def test_a_kernel_with_wrong_bits_reports_no_speed(monkeypatch: pytest.MonkeyPat
         (("bench", "bidvl"), "not in this version yet"),
         (("bench", "data"), "not in this version yet"),
         (("bench", "compare"), "needs a commit"),
+        (("bench", "compare", "HEAD", "--compile"), "takes --suite and --rounds only"),
         (("bench", "toy", "main"), "expected one suite"),
         (("bench", "toy", "--rounds", "0"), "expected 1 or more"),
         (("bench", "toy", "--device", "cuda"), "no CUDA device"),
