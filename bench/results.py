@@ -5,7 +5,6 @@
 
 import json
 import sys
-from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -32,20 +31,8 @@ N=1 110.65, -5516.07; N=5 124.00, -5780.18; N=10 125.72, -5800.17.
 
 
 def command(config: Config) -> str:
-    """The `eblvm train` command of a configuration: the recipe and every option in which it differs."""
-    start = recipes.recipe(config.recipe)
-    words = ["eblvm train", config.recipe]
-    for f in fields(Config):
-        value, silent = getattr(config, f.name), ("recipe", "checkpoint_every", "log_every", "keep")
-        if value == getattr(start, f.name) or f.name in silent:
-            continue
-        flag = "--" + f.name.replace("_", "-")
-        if f.name == "data":
-            value = Path(value).name
-        if isinstance(value, tuple):
-            value = ",".join(repr(x) for x in value)
-        words.append(flag if value is True else f"{flag} {value}")
-    return " ".join(words)
+    """The `eblvm train` command of a configuration: the recipe and every option that changes its figures."""
+    return " ".join(["eblvm train", config.recipe, *recipes.options(config, ("checkpoint_every", "log_every", "keep"))])
 
 
 def row(folder: Path) -> dict[str, Any]:

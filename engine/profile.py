@@ -2,7 +2,6 @@
 
 import sys
 from collections.abc import Sequence
-from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -56,20 +55,10 @@ def run(config: Config, Ns: Sequence[int], Ks: Sequence[int], rounds: int, progr
         "memory": config.unroll_memory,
     }
     options = f"--N {','.join(map(str, Ns))} --K {','.join(map(str, Ks))} --rounds {rounds}"
-    command = " ".join([f"eblvm profile {config.recipe} {options}", *changed(config)])
+    command = " ".join(
+        [f"eblvm profile {config.recipe} {options}", *recipes.options(config, leave_out=("N", "K", "data"))]
+    )
     return record.make(SCHEMA, name, command, config.device, {"recipe": config.recipe, **what, "rows": rows})
-
-
-def changed(config: Config) -> list[str]:
-    """The options that make `config` of its recipe, for the record's command; a path of data says nothing to others."""
-    start, found = recipes.recipe(config.recipe), []
-    for f in fields(Config):
-        value = getattr(config, f.name)
-        if f.name not in ("N", "K", "data") and value != getattr(start, f.name):
-            text = ",".join(map(str, value)) if isinstance(value, tuple) else str(value)
-            flag = f"--{f.name.replace('_', '-')}"
-            found.append(flag if value is True else f"{flag} {text}")
-    return found
 
 
 def surface(result: dict[str, Any], figure: str) -> tuple[list[int], list[int], list[list[float | None]]]:

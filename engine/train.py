@@ -98,7 +98,7 @@ def training_loop(config: Config, dataset: Dataset, out: Path, say: Callable[[st
             if logging:
                 log.write(done, values)
             if saving:
-                payload = {"step": done, "best": best, "state": tree(state), "config": json.dumps(config.to_json())}
+                payload = {"step": done, "best": best, "state": tree(state)}
                 checkpoint.save(out / "checkpoints", done, payload, config.keep)
             if stopping and done < config.steps:
                 say(f"interrupted: saved at step {done} in {out}; the same command continues it")

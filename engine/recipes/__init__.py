@@ -1,6 +1,8 @@
 """Recipes: functions that return the configuration of a published experiment, or of an embedded example."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
+from dataclasses import fields
+from pathlib import Path
 
 from eblvm.engine.config import Config
 from eblvm.engine.errors import unknown
@@ -28,3 +30,19 @@ def recipe(name: str) -> Config:
     if name not in RECIPES:
         raise unknown("recipe", name, list(RECIPES))
     return RECIPES[name]()
+
+
+def options(config: Config, leave_out: Collection[str] = ()) -> list[str]:
+    """The options of `eblvm train` that make `config` of its recipe; of a data set the name, not its folder."""
+    start, found = recipe(config.recipe), []
+    for f in fields(Config):
+        value, flag = getattr(config, f.name), f.name.replace("_", "-")
+        if f.name in leave_out or value == getattr(start, f.name):
+            continue
+        if isinstance(value, bool):
+            found.append(f"--{flag}" if value else f"--no-{flag}")
+        elif isinstance(value, tuple):
+            found.append(f"--{flag} {','.join(map(repr, value))}")
+        else:
+            found.append(f"--{flag} {Path(value).name if f.name == 'data' else value}")
+    return found
