@@ -52,7 +52,9 @@ def add_config_options(parser: argparse.ArgumentParser) -> None:
 
 def config_from(arguments: argparse.Namespace) -> Config:
     given = {f.name: getattr(arguments, f.name) for f in fields(Config) if f.name != "recipe"}
-    return recipes.recipe(arguments.recipe).replaced(**{k: v for k, v in given.items() if v is not None})
+    return recipes.recipe(arguments.recipe, arguments.model, bool(arguments.small)).replaced(
+        **{k: v for k, v in given.items() if v is not None}
+    )
 
 
 def at_least(arguments: argparse.Namespace, **lowest: int) -> None:

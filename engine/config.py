@@ -9,6 +9,8 @@ from typing import Any
 import torch
 
 from eblvm.engine.errors import UserError, unknown
+from eblvm.engine.models.deep import ACTIVATIONS, CHECKPOINTS, DEPTHS, PIECEWISE_LINEAR
+from eblvm.engine.precision import PRECISIONS
 
 SCORE_MATCHING = ("sm", "ssm", "dsm", "mdsm")
 BILEVEL = ("bissm", "bidsm", "bimdsm")
@@ -22,12 +24,22 @@ def option(default: Any, help: str, *, choices: tuple[str, ...] = (), mathematic
 @dataclass(frozen=True)
 class Config:
     recipe: str = option("checkerboard", "the recipe this configuration started from")
+    small: bool = option(False, "the recipe's variant that trains on a CPU in minutes")
     method: str = option("bidsm", "training method", choices=METHODS)
 
     # Model
+    model: str = option("grbm", "the energy", choices=("grbm", "deep"))
     latent: int = option(4, "H, the number of latent units")
-    posterior: str = option("linear", "net of q(h|v); 'exact' is the model's own", choices=("linear", "mlp", "exact"))
-    posterior_width: int = option(64, "hidden width of the mlp posterior")
+    posterior: str = option(
+        "linear",
+        "net of q(h|v): 'exact' is the GRBM's own, 'conv' a deep model's Gaussian",
+        choices=("linear", "mlp", "exact", "conv"),
+    )
+    posterior_width: int = option(64, "hidden width of the mlp posterior, channels of the conv one")
+    width: int = option(128, "channels of a deep energy's first layer")
+    depth: int = option(18, f"3x3 convolutions of a deep energy ({', '.join(map(str, DEPTHS))})")
+    head_width: int = option(128, "width of a deep energy's last layer")
+    activation: str = option("elu", "activation of a deep energy", choices=tuple(ACTIVATIONS))
     temperature: float = option(0.1, "Gumbel-Softmax temperature of q's samples")
 
     # Method
@@ -36,7 +48,7 @@ class Config:
     noise: str = option(
         "shared", "draw the perturbed batch once a minibatch or in every step", choices=("shared", "fresh")
     )
-    divergence: str = option("kl", "lower level's divergence", choices=("kl", "kl-exact"))
+    divergence: str = option("kl", "lower level's divergence", choices=("kl", "kl-exact", "fisher"))
     latent_samples: int = option(1, "samples of h in the divergence (and in vnce's importance average)")
     unroll_optimizer: str = option("adam", "optimiser of the unrolled steps", choices=("adam", "sgd"))
     unroll_lr: float | None = option(
@@ -45,7 +57,10 @@ class Config:
     unroll_memory: str = option(
         "store",
         "keep the unroll's graph, or rebuild it step by step (pays where q's activations outweigh its parameters)",
-        choices=("store", "recompute"),
+        choices=("store", "recompute", "compiled"),
+    )
+    memory_budget: float = option(
+        0.5, "with --unroll-memory compiled: share of the activations that the compiler may keep"
     )
     sigma: float = option(0.05, "noise level of denoising score matching")
     sigma_range: tuple[float, ...] = option((0.05, 0.5), "lowest and highest noise level of mdsm")
@@ -74,7 +89,13 @@ class Config:
     data: str | None = option(None, "path of the data set, where the recipe needs one", mathematical=False)
     device: str = option("cpu", "cpu or cuda", mathematical=False)
     threads: int = option(1, "CPU threads; more than one rarely pays for a GRBM", mathematical=False)
+    size: int | None = option(None, "resize images to this many pixels; none: the recipe's own size")
     dtype: str = option("float32", "float32 or float64", choices=("float32", "float64"))
+    precision: str = option("fp32", "of a deep model's networks", choices=PRECISIONS)
+    channels_last: bool = option(False, "images and convolutions in channels_last memory order")
+    checkpoint: str = option(
+        "none", "rebuild a deep energy's activations in backward, by block or by layer", choices=CHECKPOINTS
+    )
     fused: bool = option(True, "take the fused native step where a method has one; it equals the other to rounding")
     compile: bool = option(False, "compile the whole step with torch.compile")
     validations: int = option(10, "evaluations of the validation loss in a run, 0 for none")
@@ -112,7 +133,7 @@ class Config:
         at_least = {
             "N": 0, "K": 0, "latent": 1, "latent_samples": 1, "directions": 1, "sweeps": 1, "steps": 1, "batch": 1,
             "replicas": 1, "log_every": 1, "checkpoint_every": 1, "keep": 1, "validations": 0, "seed": 0,
-            "posterior_width": 1, "decay_every": 1, "threads": 1,
+            "posterior_width": 1, "decay_every": 1, "threads": 1, "width": 1, "head_width": 1,
         }  # fmt: skip
         for name, low in at_least.items():
             if getattr(self, name) < low:
@@ -139,6 +160,48 @@ class Config:
             raise UserError(f"got device={self.device!r}, expected cpu or cuda (cuda:0, cuda:1, ...)") from None
         if device.type == "cuda" and not torch.cuda.is_available():
             raise UserError("got device 'cuda', but torch sees no CUDA device here; use --device cpu")
+        if self.model == "deep":
+            self._validate_deep()
+        else:
+            self._validate_grbm()
+        if not 0 < self.memory_budget <= 1:
+            raise UserError(f"got memory-budget={self.memory_budget}, expected a share above 0, at most 1")
+        if self.unroll_memory == "compiled" and not self.compile:
+            raise UserError("unroll-memory 'compiled' is the compiler's own trade of memory for time; add --compile")
+
+    def _validate_deep(self) -> None:
+        if self.method not in (*SCORE_MATCHING, *BILEVEL):
+            raise UserError(
+                f"method {self.method!r} needs the GRBM's conditionals or its normaliser, a deep model has neither; "
+                f"use one of {', '.join((*SCORE_MATCHING, *BILEVEL))}"
+            )
+        if self.depth not in DEPTHS:
+            raise UserError(f"got depth={self.depth}, expected one of {', '.join(map(str, DEPTHS))}")
+        if self.method in BILEVEL and self.posterior != "conv":
+            raise UserError(f"a deep model has a Gaussian posterior, got posterior {self.posterior!r}; use 'conv'")
+        if self.method in BILEVEL and self.divergence == "kl-exact":
+            raise UserError("the exact KL is the GRBM's, whose energy is linear in h; use --divergence fisher or kl")
+        if self.method in BILEVEL and self.N > 0 and self.activation in PIECEWISE_LINEAR:
+            raise UserError(
+                f"N={self.N} needs a twice differentiable energy, {self.activation!r} has no second derivative; "
+                "use 'elu', 'silu' or 'softplus', or N=0"
+            )
+        if self.unroll_optimizer == "sgd" and self.unroll_lr is None and self.method in BILEVEL and self.N > 0:
+            raise UserError("unrolled SGD on a deep model needs a step size; give --unroll-lr, or use Adam")
+        if self.checkpoint != "none" and (self.compile or self.replicated):
+            raise UserError(
+                "checkpoint is for the eager, single run; with --compile use --unroll-memory compiled, and train "
+                "replicas one by one"
+            )
+        if self.precision != "fp32" and self.dtype != "float32":
+            raise UserError(f"precision {self.precision!r} is for dtype float32, got {self.dtype!r}")
+
+    def _validate_grbm(self) -> None:
+        if self.posterior == "conv" or self.divergence == "fisher":
+            raise UserError(
+                "a GRBM has binary h: its posterior is 'linear', 'mlp' or 'exact', its divergence 'kl' or 'kl-exact'; "
+                f"got {self.posterior!r} and {self.divergence!r}; for a deep model give --model deep"
+            )
         if self.posterior == "exact" and (self.N or self.K):
             raise UserError(f"posterior 'exact' has nothing to step on, got N={self.N} K={self.K}; use --N 0 --K 0")
         if self.posterior == "exact" and self.method == "vnce":

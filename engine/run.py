@@ -14,6 +14,7 @@ from eblvm.engine import checkpoint, replicas
 from eblvm.engine.config import Config
 from eblvm.engine.data import Dataset, load
 from eblvm.engine.errors import UserError, unknown
+from eblvm.engine.models import energy_for
 from eblvm.engine.models.energy import Params
 from eblvm.engine.models.grbm import GRBM
 
@@ -45,8 +46,15 @@ class Run:
         return load(self.config)
 
     @property
+    def shape(self) -> tuple[int, ...]:
+        return tuple(self.dataset.train.shape[1:])
+
+    @property
     def energy(self) -> GRBM:
-        return GRBM(self.dataset.train.shape[1], self.config.latent)
+        energy = energy_for(self.config, self.shape)
+        if not isinstance(energy, GRBM):
+            raise UserError(f"{self.folder} is a run of a deep model; this is for a GRBM")
+        return energy
 
     def default_model(self) -> str:
         """The best by validation where the run validated, as the papers choose; otherwise the last."""

@@ -48,6 +48,8 @@ def training_loop(config: Config, dataset: Dataset, out: Path, say: Callable[[st
     seed = replicas.seeds(config)
     training_step: TrainingStep = torch.vmap(update.__call__) if config.replicated else update.__call__
     if config.compile:
+        if config.unroll_memory == "compiled":
+            torch._functorch.config.activation_memory_budget = config.memory_budget
         training_step = torch.compile(training_step, dynamic=False)
     elif config.fused:
         training_step = fused_update_for(update) or training_step
@@ -65,7 +67,7 @@ def training_loop(config: Config, dataset: Dataset, out: Path, say: Callable[[st
             return True
         say(f"continuing {out} at step {start}")
     else:
-        v = dataset.train[order.indices(0).to(device)]
+        v = dataset.floats(dataset.train[order.indices(0).to(device)])
         start, best, state = 0, {}, initial_state(config, objective, seed, v, device)
 
     write_config(config, out)
@@ -75,7 +77,7 @@ def training_loop(config: Config, dataset: Dataset, out: Path, say: Callable[[st
     try:
         for step in range(start, config.steps):
             # One step: a minibatch, its noise, the update.
-            v = dataset.train[order.indices(step).to(device)]
+            v = dataset.floats(dataset.train[order.indices(step).to(device)])
             noise = objective.draw(Key(seed, step), v, 0)
             state, info = training_step(state, v, noise, step_rates(config, step, v))
             done, stopping = step + 1, stop.requested
@@ -89,7 +91,7 @@ def training_loop(config: Config, dataset: Dataset, out: Path, say: Callable[[st
             if saving or logging:
                 values = {name: torch.atleast_1d(x).tolist() for name, x in info.items()}
                 if validating:
-                    values["validation"] = validation(config, objective, state, dataset.valid)
+                    values["validation"] = validation(config, objective, state, dataset)
                 largest = torch.vmap(magnitude) if config.replicated else magnitude
                 theta = torch.atleast_1d(largest(state.theta)).tolist()
                 guard.check(done, values | {"theta": theta}, newest_step(out))
@@ -150,11 +152,16 @@ def initial_state(config: Config, objective: Objective, seed: Tensor, v: Tensor,
 
 
 @torch.no_grad()
-def validation(config: Config, objective: Objective, state: State, v: Tensor) -> list[float]:
-    """The objective's own loss on the validation set, by replica."""
-    noise = objective.draw(Key(VALIDATION_SEED, 0), v, 0)
+def validation(config: Config, objective: Objective, state: State, dataset: Dataset) -> list[float]:
+    """The objective's own loss on the validation set, by replica; of images in pieces, as they fill the memory."""
+    piece = config.batch if dataset.valid.dim() > 2 else len(dataset.valid)
     states = [replicas.pick(state, r) for r in range(len(replicas.names(config)))] if config.replicated else [state]
-    return [float(objective.validation(s, v, noise)) for s in states]
+    totals = [0.0] * len(states)
+    for i, chunk in enumerate(dataset.valid.split(piece)):
+        v = dataset.floats(chunk)
+        noise = objective.draw(Key(VALIDATION_SEED, i), v, 0)
+        totals = [t + float(objective.validation(s, v, noise)) * len(v) for t, s in zip(totals, states, strict=True)]
+    return [total / len(dataset.valid) for total in totals]
 
 
 def better(best: dict[str, Any], step: int, values: list[float], state: State) -> dict[str, Any]:

@@ -39,25 +39,29 @@ def grad(fn: Callable[[Any], tuple[Tensor, Any]], x: Any) -> tuple[Any, Any]:
     return tree_unflatten(list(gradients), spec), aux
 
 
-def vjp(fn: Callable[[Any], Any], x: Any) -> tuple[Any, Callable[[Any], Any]]:
-    """(y, pull) with y = fn(x) and pull(u) = u^T dy/dx, for pytrees x, y and u."""
+def vjp(fn: Callable[[Any], Any], x: Any) -> tuple[Any, Callable[..., Any]]:
+    """(y, pull) with y = fn(x) and pull(u) = u^T dy/dx, for pytrees x, y and u.
+
+    For leaves of x that y does not depend on, pull(u) has zeros, and pull(u, materialize=False) may have None.
+    """
     if inside_torch_func():
         y, pull_func, *_ = torch.func.vjp(fn, x)
-        return y, lambda u: pull_func(u)[0]
+        return y, lambda u, materialize=True: pull_func(u)[0]
     with torch.enable_grad():
         alias = tree_map(_alias, x)
         y = fn(alias)
 
-    def pull(u: Any) -> Any:
+    def pull(u: Any, materialize: bool = True) -> Any:
         leaves, spec = tree_flatten(alias)
         pairs = zip(tree_flatten(y)[0], tree_flatten(u)[0], strict=True)
-        tracked = [(out, cotangent) for out, cotangent in pairs if out.grad_fn is not None]
+        tracked = [(out, cotangent) for out, cotangent in pairs if out.requires_grad]
         gradients = torch.autograd.grad(
             [out for out, _ in tracked],
             leaves,
             [cotangent for _, cotangent in tracked],
             create_graph=torch.is_grad_enabled(),
-            materialize_grads=True,
+            allow_unused=True,
+            materialize_grads=materialize,
         )
         return tree_unflatten(list(gradients), spec)
 

@@ -19,7 +19,8 @@ LowerStep = Callable[[Params, Moments, Any], tuple[Params, Moments]]
 
 
 def unroll(step: LowerStep, phi: Params, opt_state: Moments, contexts: Sequence[Any], memory: str) -> Params:
-    """phi_N after one step per context. `store` keeps the graph of each step; `recompute` keeps its inputs only."""
+    """phi_N after one step per context. `store` keeps the graph of each step; `recompute` keeps its inputs only; of a
+    `compiled` step the compiler chooses what to keep."""
     for context in contexts:
         if memory == "recompute":
             phi, opt_state = _recomputed(step, phi, opt_state, context)
@@ -62,4 +63,4 @@ class _Recomputed(torch.autograd.Function):
             )
         with torch.no_grad():
             _, pull = vjp(ctx.flat_step, list(ctx.saved_tensors))
-            return (None, *pull(list(cotangents)))
+            return (None, *pull(list(cotangents), materialize=False))

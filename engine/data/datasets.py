@@ -1,30 +1,19 @@
-"""The data sets of the GRBM recipes, as float tensors in memory."""
+"""The data sets of the recipes, in memory: points and small images as floats, larger images as uint8."""
 
-import zipfile
 from pathlib import Path
-from typing import NamedTuple
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from eblvm.engine.config import Config
-from eblvm.engine.errors import UserError, unknown
+from eblvm.engine.data import images
+from eblvm.engine.data.dataset import Dataset
+from eblvm.engine.data.files import read_npz
+from eblvm.engine.errors import UserError
 from eblvm.kernels import philox
 from eblvm.kernels.philox import Key, Purpose, purpose
 
 CHECKERBOARD_SEED = 2020  # of the data itself: every run sees the same 80,000 points
-
-
-class Dataset(NamedTuple):
-    train: Tensor  # [n, D]
-    valid: Tensor
-    test: Tensor
-    image_shape: tuple[int, int] | None  # for pictures of samples
-
-    def to(self, device: str, dtype: torch.dtype) -> "Dataset":
-        train, valid, test = (t.to(device, dtype) for t in self[:3])
-        return Dataset(train, valid, test, self.image_shape)
 
 
 def load(config: Config) -> Dataset:
@@ -32,11 +21,11 @@ def load(config: Config) -> Dataset:
     if config.recipe == "checkerboard":
         dataset = checkerboard()
     elif config.recipe == "digits":
-        dataset = digits()
+        dataset = digits(flat=config.model == "grbm")
     elif config.recipe == "freyface":
         dataset = freyface(config.data)
     else:
-        raise unknown("recipe", config.recipe, ["checkerboard", "freyface", "digits"])
+        dataset = images.load(config)
     return dataset.to(config.device, getattr(torch, config.dtype))
 
 
@@ -49,12 +38,14 @@ def checkerboard(train: int = 60_000, valid: int = 10_000, test: int = 10_000) -
     return _split(torch.stack([2 * x, 2 * y], 1), (train, valid, test), None)
 
 
-def digits() -> Dataset:
+def digits(flat: bool = True) -> Dataset:
     """1797 images of 8x8 in their own order, scaled to [0, 1]: 1400 train, 200 validation, 197 test."""
     from sklearn.datasets import load_digits  # slow to import, and no other recipe needs it
 
-    images = torch.from_numpy(load_digits().data / 16).float()
-    return _split(images, (1400, 200, 197), (8, 8))
+    bunch = load_digits()
+    v, labels = torch.from_numpy(bunch.data / 16).float(), torch.from_numpy(bunch.target)
+    dataset = _split(v if flat else v.view(-1, 1, 8, 8), (1400, 200, 197), (8, 8) if flat else None)
+    return dataset._replace(train_labels=labels[:1400], test_labels=labels[1600:])
 
 
 def freyface(path: str | None) -> Dataset:
@@ -63,26 +54,10 @@ def freyface(path: str | None) -> Dataset:
         raise UserError(
             "recipe 'freyface' needs the data set; give --data PATH, an .npz with key 'x', 1965x28x20 uint8"
         )
-    images = read_npz(Path(path), "x", (1965, 28, 20))
-    return _split(torch.from_numpy(images.reshape(1965, -1) / 255).float(), (1400, 300, 265), (28, 20))
+    faces = read_npz(Path(path), "x", (1965, 28, 20))
+    return _split(torch.from_numpy(faces.reshape(1965, -1) / 255).float(), (1400, 300, 265), (28, 20))
 
 
 def _split(v: Tensor, sizes: tuple[int, int, int], image_shape: tuple[int, int] | None) -> Dataset:
     train, valid, test = v.split(list(sizes))
     return Dataset(train, valid, test, image_shape)
-
-
-def read_npz(path: Path, key: str, shape: tuple[int, ...]) -> np.ndarray:
-    """One uint8 array of an .npz, or an error that names the file and what is wrong with it."""
-    if not path.is_file():
-        raise UserError(f"data file {path} does not exist; give --data the path of an .npz file")
-    try:
-        with path.open("rb") as file, np.load(file, allow_pickle=False) as archive:
-            if key not in archive:
-                raise UserError(f"{path}: got keys {', '.join(archive) or 'none'}, expected {key!r}")
-            array = archive[key]
-    except (zipfile.BadZipFile, ValueError, OSError, EOFError) as error:
-        raise UserError(f"{path} cannot be read as .npz ({error}); it may be truncated: copy it again") from None
-    if array.shape != shape or array.dtype != np.uint8:
-        raise UserError(f"{path}: got {key!r} {array.shape} {array.dtype}, expected {shape} uint8")
-    return array

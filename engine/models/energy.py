@@ -10,7 +10,8 @@ from typing import Any
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from eblvm.kernels.philox import Key
+from eblvm.kernels import philox
+from eblvm.kernels.philox import Key, Purpose
 
 Params = dict[str, Tensor]
 
@@ -41,6 +42,42 @@ class Energy(Model):
 
     def energy(self, v: Tensor, h: Tensor) -> Tensor:
         return self.head(self.features(v), h)
+
+
+class Separable(Energy):
+    """An energy from a pair of modules: features(v) -> f, a tensor or a tuple of them, and head(f, h) -> e[..., B].
+
+    `nn.Identity()` as the features makes an energy with no structure of its own. It starts from the parameters that
+    the modules have.
+    """
+
+    def __init__(self, features: nn.Module, head: nn.Module):
+        super().__init__()
+        self.feature_net, self.head_net = features, head
+
+    def initial(self, key: Key) -> Params:
+        return {name: p.detach().clone() for name, p in self.named_parameters()}
+
+    def features(self, v: Tensor) -> Any:
+        return self.feature_net(v)
+
+    def head(self, f: Any, h: Tensor) -> Tensor:
+        return self.head_net(f, h)
+
+
+def fan_in_uniform(model: nn.Module, key: Key, of: Purpose) -> Params:
+    """Every weight and bias of linear and convolutional layers uniform in +-1/sqrt(fan in), from the noise of `key`.
+
+    Leading axes are those of key.seed."""
+    drawn: Params = {}
+    for prefix, module in model.named_modules():
+        if isinstance(module, nn.Linear | nn.Conv2d):
+            fan_in = module.weight[0].numel()
+            for name, parameter in module.named_parameters(recurse=False):
+                purpose = philox.purpose(of, len(drawn))
+                u = philox.uniform(key, purpose, parameter.shape[0], tuple(parameter.shape[1:]))
+                drawn[f"{prefix}.{name}"] = (2 * u - 1) / fan_in**0.5
+    return drawn
 
 
 def call(model: Model, params: Params, method: str, *args: Any) -> Any:

@@ -8,7 +8,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import softplus
 
-from eblvm.engine.models.energy import Model, Params
+from eblvm.engine.models.energy import Model, Params, fan_in_uniform
+from eblvm.engine.precision import autocast
 from eblvm.kernels import philox
 from eblvm.kernels.philox import Key, Purpose
 
@@ -58,7 +59,7 @@ class Bernoulli(Posterior):
         self.net = nn.Sequential(*layers[:-1])
 
     def initial(self, key: Key) -> Params:
-        return fan_in_uniform(self, key)
+        return fan_in_uniform(self, key, Purpose.INIT_PHI)
 
     def params(self, v_BD: Tensor) -> Tensor:
         return self.net(v_BD)
@@ -73,13 +74,55 @@ class Bernoulli(Posterior):
         return torch.sigmoid(logits_BH)
 
 
-def fan_in_uniform(model: nn.Module, key: Key) -> Params:
-    """Every weight and bias of the linear layers uniform in +-1/sqrt(fan in); leading axes are those of key.seed."""
-    drawn: Params = {}
-    for prefix, module in model.named_modules():
-        if isinstance(module, nn.Linear):
-            for name, parameter in module.named_parameters(recurse=False):
-                purpose = philox.purpose(Purpose.INIT_PHI, len(drawn))
-                u = philox.uniform(key, purpose, parameter.shape[0], tuple(parameter.shape[1:]))
-                drawn[f"{prefix}.{name}"] = (2 * u - 1) / module.in_features**0.5
-    return drawn
+class Gaussian(Posterior):
+    """q(h | v) = N(mean, std^2), independent units, (mean, log std) = net(v) [B, 2H]."""
+
+    noise = staticmethod(philox.normal)
+
+    def __init__(self, net: nn.Module, latent: int):
+        super().__init__()
+        self.net, self.latent = net, latent
+
+    def initial(self, key: Key) -> Params:
+        return {name: p.detach().clone() for name, p in self.named_parameters()}
+
+    def params(self, v: Tensor) -> tuple[Tensor, Tensor]:
+        mean_BH, log_std_BH = self.net(v).chunk(2, -1)
+        return mean_BH, log_std_BH
+
+    def rsample(self, p: tuple[Tensor, Tensor], noise: Tensor) -> Tensor:
+        mean_BH, log_std_BH = p
+        return mean_BH + torch.exp(log_std_BH) * noise
+
+    def log_prob(self, p: tuple[Tensor, Tensor], h: Tensor) -> Tensor:
+        """Up to the constant H/2 log 2 pi."""
+        mean_BH, log_std_BH = p
+        return -(0.5 * ((h - mean_BH) * torch.exp(-log_std_BH)).square() + log_std_BH).sum(-1)
+
+    def mean(self, p: tuple[Tensor, Tensor]) -> Tensor:
+        return p[0]
+
+
+class ConvGaussian(Gaussian):
+    """A Gaussian posterior from three convolutions, which shrink the image to 1/4, to 1/8 and to one place."""
+
+    def __init__(self, shape: tuple[int, int, int], latent: int, width: int, precision: str = "fp32"):
+        channels, height, across = shape
+        net = nn.Sequential(
+            nn.Conv2d(channels, width, 5, stride=4, padding=2, device="meta"),
+            nn.ELU(),
+            nn.Conv2d(width, 2 * width, 3, stride=2, padding=1, device="meta"),
+            nn.ELU(),
+            nn.Conv2d(2 * width, 2 * latent, (height // 8, across // 8), device="meta"),
+            nn.Flatten(),
+        )
+        super().__init__(net, latent)
+        self.precision = precision
+
+    def initial(self, key: Key) -> Params:
+        return fan_in_uniform(self, key, Purpose.INIT_PHI)
+
+    def params(self, v: Tensor) -> tuple[Tensor, Tensor]:
+        with autocast(v, self.precision):
+            mean_BH, log_std_BH = self.net(v).to(v.dtype).chunk(2, -1)
+        return mean_BH, log_std_BH

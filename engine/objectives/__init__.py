@@ -3,8 +3,11 @@
 from eblvm.engine.bilevel.optimizers import Adam, Sgd
 from eblvm.engine.config import BILEVEL, SCORE_MATCHING, Config
 from eblvm.engine.data import Dataset
+from eblvm.engine.errors import UserError
+from eblvm.engine.models import check_fit, energy_for, posterior_for
+from eblvm.engine.models.energy import Energy
 from eblvm.engine.models.grbm import GRBM
-from eblvm.engine.models.posteriors import Bernoulli
+from eblvm.engine.models.posteriors import Bernoulli, Posterior
 from eblvm.engine.objectives import divergences
 from eblvm.engine.objectives.contrastive import ContrastiveDivergence
 from eblvm.engine.objectives.estimators import Bism, FreeEnergy
@@ -17,18 +20,18 @@ from eblvm.kernels import philox
 __all__ = ["Objective", "State", "Update", "build"]
 
 
-def build(config: Config, dataset: Dataset) -> Update:
-    """The training step of `config` on a GRBM for `dataset`."""
-    visible = dataset.train.shape[1]
-    energy = GRBM(visible, config.latent)
-    hidden = (config.posterior_width,) if config.posterior == "mlp" else ()
-    posterior = Bernoulli(visible, config.latent, hidden, config.temperature)
+def build(config: Config, dataset: Dataset, energy: Energy | None = None, posterior: Posterior | None = None) -> Update:
+    """The training step of `config` on `dataset`, with the configuration's own models or with those given."""
+    shape = tuple(dataset.train.shape[1:])
+    energy = energy or energy_for(config, shape)
+    posterior = posterior or posterior_for(config, shape)
     adam = Adam((config.beta1, config.beta2))
 
     objective: Objective
     if config.method in SCORE_MATCHING or config.method in BILEVEL:
         estimator: FreeEnergy | Bism = FreeEnergy(energy)
         if config.method in BILEVEL:
+            check_fit(energy, posterior, shape)
             sgd = config.unroll_optimizer == "sgd"
             estimator = Bism(
                 energy,
@@ -51,10 +54,14 @@ def build(config: Config, dataset: Dataset) -> Update:
             directions=config.directions,
             draw_direction=philox.rademacher if config.direction == "rademacher" else philox.normal,
         )
+    elif not isinstance(energy, GRBM):
+        raise UserError(f"method {config.method!r} is for the GRBM, got {type(energy).__name__}")
     elif config.method in ("cd", "pcd"):
         objective = ContrastiveDivergence(energy, adam, config.sweeps, persistent=config.method == "pcd")
     elif config.method == "nce":
         objective = Nce(energy, adam, GaussianNoise.fitted(dataset.train))
+    elif not isinstance(posterior, Bernoulli):
+        raise UserError(f"method 'vnce' sums over binary h, got the posterior {type(posterior).__name__}")
     else:
         contrast = GaussianNoise.fitted(dataset.train)
         objective = Vnce(energy, posterior, adam, adam, contrast, config.K, config.latent_samples)

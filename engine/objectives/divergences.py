@@ -10,6 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from eblvm.engine.bilevel.derivatives import grad
+
 Head = Callable[[Tensor], Tensor]
 Divergence = Callable[[Head, Any, Any, Tensor], Tensor]
 
@@ -26,7 +28,14 @@ def kl_exact(head: Head, posterior: Any, p: Any, noise: Tensor) -> Tensor:
     return posterior.log_prob(p, mean) + head(mean)
 
 
-BY_NAME: dict[str, Divergence] = {"kl": kl, "kl-exact": kl_exact}
+def fisher(head: Head, posterior: Any, p: Any, noise: Tensor) -> Tensor:
+    """E_q 1/2 |grad_h log q(h|v) + grad_h E(v, h)|^2 over L reparameterised samples, for a continuous h."""
+    h = posterior.rsample(p, noise)
+    difference, _ = grad(lambda x: ((posterior.log_prob(p, x) + head(x)).sum(), ()), h)
+    return 0.5 * difference.square().sum(-1).mean(0)
+
+
+BY_NAME: dict[str, Divergence] = {"kl": kl, "kl-exact": kl_exact, "fisher": fisher}
 
 
 def linear_step_size(v_BD: Tensor, iterations: int = 16) -> Tensor:

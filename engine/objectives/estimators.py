@@ -99,11 +99,15 @@ class Bism:
                 return f
             return call(self.energy, parameters, "features", batches[step].v)
 
+        def place(step: int) -> tuple[Tensor, Tensor]:
+            batch = batches[0 if shared else step]
+            return batch.v, batch.lower_weight
+
         info: Info = {}
         with torch.no_grad():
             for k in range(K):
                 f_k = tree_map(Tensor.detach, features(k, frozen))
-                lower = partial(self._lower_loss, frozen, f_k, batches[0 if shared else k].v, latents[k])
+                lower = partial(self._lower_loss, frozen, f_k, *place(k), latents[k])
                 gradient, info["lower"] = grad(lower, phi)
                 phi, phi_opt = self.lower_optimizer.step(phi, gradient, phi_opt, rates["phi"])
 
@@ -113,10 +117,7 @@ class Bism:
         elif N:
             with torch.no_grad():
                 rate = linear_step_size(v) if self.auto_unroll_rate else rates["unroll"]
-            contexts = [
-                (theta, features(K + n, theta), batches[0 if shared else K + n].v, latents[K + n], rate)
-                for n in range(N)
-            ]
+            contexts = [(theta, features(K + n, theta), *place(K + n), latents[K + n], rate) for n in range(N)]
             moments = () if isinstance(self.unroll_optimizer, Sgd) else phi_opt
             unrolled = unroll(self._unrolled_step, phi, moments, contexts, self.unroll_memory)
 
@@ -134,10 +135,13 @@ class Bism:
 
         return Surrogate(log_density, score), phi, phi_opt, info
 
-    def _lower_loss(self, theta: Params, f: Any, v: Tensor, noise: Tensor, phi: Params) -> tuple[Tensor, Tensor]:
+    def _lower_loss(
+        self, theta: Params, f: Any, v: Tensor, weight: Tensor, noise: Tensor, phi: Params
+    ) -> tuple[Tensor, Tensor]:
+        """The lower level's loss, and the mean divergence as it is logged."""
         p = call(self.posterior, phi, "params", v)
-        loss = self.divergence(lambda h: call(self.energy, theta, "head", f, h), self.posterior, p, noise).mean()
-        return loss, loss.detach()
+        d_B = self.divergence(lambda h: call(self.energy, theta, "head", f, h), self.posterior, p, noise)
+        return (weight * d_B).mean(), d_B.detach().mean()
 
     def _unrolled_step(self, phi: Params, opt: Moments, context: tuple[Any, ...]) -> tuple[Params, Moments]:
         *inputs, rate = context

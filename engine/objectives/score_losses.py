@@ -20,6 +20,7 @@ class Batch(NamedTuple):
     v: Tensor
     eps: Tensor
     sigma: Tensor
+    lower_weight: Tensor  # of each sample in the lower level's loss, [B] or []
 
 
 class Surrogate(NamedTuple):
@@ -42,7 +43,7 @@ class Dsm:
     perturbs = True
 
     def perturb(self, v: Tensor, eps: Tensor) -> Batch:
-        return Batch(v + self.sigma * eps, eps, torch.full_like(v[:1], self.sigma))
+        return Batch(v + self.sigma * eps, eps, torch.full_like(v[:1], self.sigma), torch.ones_like(v.flatten()[0]))
 
     def __call__(self, surrogate: Surrogate, batch: Batch, directions: Tensor | None) -> Tensor:
         return 0.5 * _square(surrogate.score() + batch.eps / self.sigma)
@@ -52,7 +53,8 @@ class Dsm:
 class Mdsm:
     """Multiscale denoising: 1/2 |s(v + sigma eps) / sigma + eps / sigma0^2|^2: BiSM Eq. 5, weighted by 1/sigma^2.
 
-    Levels are spread over the global batch, not drawn: a sample's `level` in [0, 1] is its place in it.
+    Levels are spread over the global batch, not drawn: a sample's `level` in [0, 1] is its place in it. The lower
+    level's loss is divided by sigma, as in the published runs.
     """
 
     levels: tuple[float, float]
@@ -64,14 +66,14 @@ class Mdsm:
         low, high = self.levels
         sigma_B = low * (high / low) ** level_B if self.spacing == "geometric" else low + (high - low) * level_B
         sigma = sigma_B.view(-1, *[1] * (v.dim() - 1))
-        return Batch(v + sigma * eps, eps, sigma)
+        return Batch(v + sigma * eps, eps, sigma, 1 / sigma_B)
 
     def __call__(self, surrogate: Surrogate, batch: Batch, directions: Tensor | None) -> Tensor:
         return 0.5 * _square(surrogate.score() / batch.sigma + batch.eps / self.sigma0**2)
 
 
 def _unperturbed(v: Tensor) -> Batch:
-    return Batch(v, torch.zeros_like(v), torch.ones_like(v[:1]))
+    return Batch(v, torch.zeros_like(v), torch.ones_like(v[:1]), torch.ones_like(v.flatten()[0]))
 
 
 @dataclass(frozen=True)

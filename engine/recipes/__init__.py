@@ -3,9 +3,10 @@
 from collections.abc import Callable, Collection
 from dataclasses import fields
 from pathlib import Path
+from typing import Any
 
 from eblvm.engine.config import Config
-from eblvm.engine.errors import unknown
+from eblvm.engine.errors import UserError, unknown
 
 
 def checkerboard() -> Config:
@@ -23,18 +24,81 @@ def digits() -> Config:
     return Config(recipe="digits", latent=64, sigma=0.3, steps=5_000, batch=100, lr=(1e-3,))
 
 
-RECIPES: dict[str, Callable[[], Config]] = {"checkerboard": checkerboard, "freyface": freyface, "digits": digits}
+def deep(recipe: str, **settings: Any) -> Config:
+    """BiMDSM on the deep EBLVM as published (BiSM section 5.2, appendix B.2): h of 50, K=5, N=0, Fisher, batch 100."""
+    published: dict[str, Any] = {
+        "model": "deep", "method": "bimdsm", "posterior": "conv", "divergence": "fisher", "latent": 50, "K": 5, "N": 0,
+        "sigma_range": (0.05, 1.2), "sigma_spacing": "linear", "sigma0": 0.1, "batch": 100, "steps": 300_000,
+        "lr": (5e-5,), "checkpoint_every": 5000,
+    }  # fmt: skip
+    return Config(recipe=recipe, **published | settings)
 
 
-def recipe(name: str) -> Config:
-    if name not in RECIPES:
+SMALL: dict[str, Any] = {"small": True, "width": 16, "depth": 12, "posterior_width": 16, "batch": 32, "lr": (3e-4,)}
+
+
+def digits_deep() -> Config:
+    """The deep EBLVM on the 8x8 digits: the embedded deep example, about two minutes on a CPU. Needs no files."""
+    return deep(
+        "digits", sigma_range=(0.1, 3.0), sigma_spacing="geometric", latent=20, steps=2_000, **SMALL | {"small": False}
+    )
+
+
+def mnist(small: bool) -> Config:
+    """MNIST in a frame of 32x32, 12-layer ResNet. Needs --data."""
+    levels: dict[str, Any] = {"sigma_range": (0.1, 3.0), "sigma_spacing": "geometric"}
+    if small:
+        return deep("mnist", **levels, **SMALL, size=16, steps=6_000)
+    return deep("mnist", **levels, depth=12, lr=(1e-4,), steps=100_000)
+
+
+def cifar10(small: bool) -> Config:
+    """CIFAR-10, 18-layer ResNet. Needs --data."""
+    return deep("cifar10", **SMALL, steps=2_000) if small else deep("cifar10")
+
+
+def svhn(small: bool) -> Config:
+    """SVHN, with the settings of CIFAR-10. Needs --data."""
+    return cifar10(small).replaced(recipe="svhn")
+
+
+def celeba32(small: bool) -> Config:
+    """CelebA at 32x32, 18-layer ResNet. Needs --data."""
+    return cifar10(small).replaced(recipe="celeba32")
+
+
+def celeba64(small: bool) -> Config:
+    """CelebA at 64x64, 24-layer ResNet. Needs --data."""
+    return deep("celeba64", **SMALL, steps=2_000) if small else deep("celeba64", depth=24)
+
+
+GRBM_RECIPES: dict[str, Callable[[], Config]] = {"checkerboard": checkerboard, "freyface": freyface, "digits": digits}
+DEEP_RECIPES: dict[str, Callable[[bool], Config]] = {
+    "mnist": mnist, "cifar10": cifar10, "svhn": svhn, "celeba32": celeba32, "celeba64": celeba64,
+}  # fmt: skip
+RECIPES = (*GRBM_RECIPES, *DEEP_RECIPES)
+
+
+def recipe(name: str, model: str | None = None, small: bool = False) -> Config:
+    """The configuration of a recipe, of its --small variant, and of digits for --model deep."""
+    if name in DEEP_RECIPES:
+        return DEEP_RECIPES[name](small)
+    if name not in GRBM_RECIPES:
         raise unknown("recipe", name, list(RECIPES))
-    return RECIPES[name]()
+    if small:
+        raise UserError(f"recipe {name!r} is small already; leave --small out")
+    if name == "digits" and model == "deep":
+        return digits_deep()
+    return GRBM_RECIPES[name]()
 
 
 def options(config: Config, leave_out: Collection[str] = ()) -> list[str]:
     """The options of `eblvm train` that make `config` of its recipe; of a data set the name, not its folder."""
-    start, found = recipe(config.recipe), []
+    start, found = recipe(config.recipe, config.model, config.small), []
+    if config.small:
+        found.append("--small")
+    if config.model == "deep" and config.recipe in GRBM_RECIPES:
+        found.append("--model deep")
     for f in fields(Config):
         value, flag = getattr(config, f.name), f.name.replace("_", "-")
         if f.name in leave_out or value == getattr(start, f.name):

@@ -86,6 +86,7 @@ def compare(loss: ScoreLoss, N: int, sgd: bool, memory: str, exact: bool, shared
         batches,
         [n[0] for n in noise["latent"]],
         upper,
+        1 / (0.1 * 10 ** noise["level"]) if isinstance(loss, Mdsm) else 1.0,  # MDSM's levels, 0.1 to 1
         K=K,
         N=N,
         lr=LR,

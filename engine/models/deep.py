@@ -1,0 +1,178 @@
+"""The deep EBLVM, E(v, h) = g3(g2(g1(v), h)) (BiSM section 5.2, appendix B.2), and the fully visible EBM, g3(g1(v)).
+
+    g1  a ResNet with ELU and average pooling, and a linear layer to the width of h      -> `ResNet`, the features
+    g2  additive coupling, (f, h) -> (f + h, h)
+    g3  a linear layer, ELU, squared norm                                                -> with g2, the heads
+
+Shape tags: B batch, C channels, S image size, H latent units.
+"""
+
+from collections.abc import Callable
+from itertools import pairwise
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from eblvm.engine.errors import UserError
+from eblvm.engine.models.energy import Params, Separable, fan_in_uniform
+from eblvm.engine.models.segments import segment
+from eblvm.engine.precision import autocast
+from eblvm.kernels.elu_second_order import elu_second_order
+from eblvm.kernels.philox import Key, Purpose
+
+DEPTHS = (12, 18, 24)
+CHECKPOINTS = ("none", "blocks", "all")
+ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
+    "elu": elu_second_order,
+    "softplus": F.softplus,
+    "silu": F.silu,
+    "relu": F.relu,
+}
+PIECEWISE_LINEAR = ("relu",)  # no second derivative: nothing to unroll through
+Run = Callable[[nn.Module, Tensor], Tensor]
+
+
+def plainly(module: nn.Module, x: Tensor) -> Tensor:
+    return module(x)
+
+
+class Layer(nn.Module):
+    """Activation, 3x3 convolution, then 2x2 average pooling where the block shrinks the image."""
+
+    def __init__(self, inputs: int, outputs: int, activation: Callable[[Tensor], Tensor], pool: bool):
+        super().__init__()
+        self.activation, self.pool = activation, pool
+        self.conv = nn.Conv2d(inputs, outputs, 3, padding=1, device="meta")
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.conv(self.activation(x))
+        return F.avg_pool2d(y, 2) if self.pool else y
+
+
+class Shortcut(nn.Module):
+    """The block's other branch where the shape changes: average pooling, then a 1x1 convolution."""
+
+    def __init__(self, inputs: int, outputs: int):
+        super().__init__()
+        self.conv = nn.Conv2d(inputs, outputs, 1, device="meta")
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.conv(F.avg_pool2d(x, 2))
+
+
+class Block(nn.Module):
+    """x -> shortcut(x) + layer(layer(x)); the first block of a stage halves the image and widens it."""
+
+    def __init__(self, inputs: int, outputs: int, activation: Callable[[Tensor], Tensor], run: Run):
+        super().__init__()
+        self.run = run
+        shrinks = inputs != outputs
+        self.first = Layer(inputs, inputs, activation, pool=False)
+        self.second = Layer(inputs, outputs, activation, pool=shrinks)
+        self.shortcut = Shortcut(inputs, outputs) if shrinks else None
+
+    def forward(self, x: Tensor) -> Tensor:
+        kept = x if self.shortcut is None else self.run(self.shortcut, x)
+        return kept + self.run(self.second, self.run(self.first, x))
+
+
+class Output(nn.Module):
+    def __init__(self, inputs: int, outputs: int, activation: Callable[[Tensor], Tensor]):
+        super().__init__()
+        self.activation = activation
+        self.linear = nn.Linear(inputs, outputs, device="meta")
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.linear(self.activation(x).flatten(1))
+
+
+class ResNet(nn.Module):
+    """v[B, C, S, S] -> f[B, H]: a convolution to `width`, three stages of 2, 4 and 8 times `width`, a linear layer.
+
+    `depth` counts the 3x3 convolutions of the stages. `checkpoint` keeps the input of every block ('blocks') or of
+    every layer ('all') and rebuilds the rest in backward, see segments.py.
+    """
+
+    def __init__(
+        self,
+        shape: tuple[int, int, int],
+        latent: int,
+        width: int,
+        depth: int,
+        activation: str = "elu",
+        checkpoint: str = "none",
+        precision: str = "fp32",
+        channels_last: bool = False,
+    ):
+        super().__init__()
+        channels, height, across = shape
+        if height % 8 or across % 8:
+            raise UserError(
+                f"got images of {height}x{across}, expected sizes divisible by 8 (the ResNet halves them three "
+                "times); pad or resize them"
+            )
+        self.precision, self.checkpoint, self.channels_last = precision, checkpoint, channels_last
+        act = ACTIVATIONS[activation]
+        self.stem = nn.Conv2d(channels, width, 3, padding=1, device="meta")
+        widths = [width, 2 * width, 4 * width, 8 * width]
+        within = self._segment if checkpoint == "all" else plainly
+        blocks = []
+        for inputs, outputs in pairwise(widths):
+            blocks += [Block(inputs, outputs, act, within)]
+            blocks += [Block(outputs, outputs, act, within) for _ in range(depth // 6 - 1)]
+        self.blocks = nn.ModuleList(blocks)
+        self.out = Output(8 * width * (height // 8) * (across // 8), latent, act)
+
+    def forward(self, v: Tensor) -> Tensor:
+        x = v.contiguous(memory_format=torch.channels_last) if self.channels_last else v
+        with autocast(v, self.precision):
+            x = self.stem(x)
+            for block in self.blocks:
+                x = self._segment(block, x) if self.checkpoint == "blocks" else block(x)
+            return self.out(x).to(v.dtype)
+
+    def _segment(self, module: nn.Module, x: Tensor) -> Tensor:
+        return segment(module, x, lambda: autocast(x, self.precision))
+
+
+class CoupledHead(nn.Module):
+    """g3(g2(f, h)) = |elu(linear(f + h, h))|^2, for h[..., B, H]."""
+
+    def __init__(self, latent: int, width: int):
+        super().__init__()
+        self.linear = nn.Linear(2 * latent, width, device="meta")
+
+    def forward(self, f: Tensor, h: Tensor) -> Tensor:
+        coupled = torch.cat([f + h, h.expand(*torch.broadcast_shapes(f.shape, h.shape))], -1)
+        return elu_second_order(self.linear(coupled)).square().sum(-1)
+
+
+class VisibleHead(nn.Module):
+    """g3(f) = |elu(linear(f))|^2."""
+
+    def __init__(self, latent: int, width: int):
+        super().__init__()
+        self.linear = nn.Linear(latent, width, device="meta")
+
+    def forward(self, f: Tensor) -> Tensor:
+        return elu_second_order(self.linear(f)).square().sum(-1)
+
+
+class DeepEnergy(Separable):
+    """The deep EBLVM: `ResNet` features under a `CoupledHead`."""
+
+    def initial(self, key: Key) -> Params:
+        """Every weight and bias uniform in +-1/sqrt(fan in); convolutions in the memory order of the images."""
+        drawn = fan_in_uniform(self, key, Purpose.INIT_THETA)
+        assert isinstance(self.feature_net, ResNet)
+        if not self.feature_net.channels_last:
+            return drawn
+        return {k: p.contiguous(memory_format=torch.channels_last) if p.dim() == 4 else p for k, p in drawn.items()}
+
+
+class DeepEBM(DeepEnergy):
+    """The fully visible EBM with the same features: its energy is its free energy, and h does not enter."""
+
+    def free_energy(self, v: Tensor) -> Tensor:
+        return self.head_net(self.feature_net(v))
