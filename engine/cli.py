@@ -107,17 +107,21 @@ def command_eval(arguments: argparse.Namespace) -> None:
 def command_sample(arguments: argparse.Namespace) -> None:
     import torch
 
-    from eblvm.engine import eval as evaluation
+    from eblvm.engine import sampling
     from eblvm.engine.eval import pictures
     from eblvm.engine.run import Run
 
-    at_least(arguments, count=1, steps=0, seed=0)
+    at_least(arguments, count=1, seed=0)
+    if arguments.steps is not None:
+        at_least(arguments, steps=0)
     run = Run.open(Path(arguments.dir), arguments.data, arguments.device)
-    v = evaluation.sample(run, arguments.model or run.default_model(), arguments.count, arguments.steps, arguments.seed)
-    torch.save(v, run.folder / "samples.pt")
-    picture = run.folder / "samples.png"
-    pictures.samples(v, run.dataset.image_shape, picture)
-    print(f"{len(v)} samples: {run.folder / 'samples.pt'}, {picture}")
+    model = arguments.model or run.default_model()
+    v = sampling.sample(run, model, arguments.count, arguments.steps, arguments.seed, arguments.kind)
+    name = "samples" if arguments.kind is None else f"samples-{arguments.kind}"
+    torch.save(v, run.folder / f"{name}.pt")
+    columns = -(-arguments.count // sampling.CONDITIONS) if arguments.kind == "conditional" else 10
+    pictures.samples(v, run.dataset.image_shape, run.folder / f"{name}.png", columns)
+    print(f"{len(v)} samples: {run.folder / name}.pt, {run.folder / name}.png")
 
 
 def command_report(arguments: argparse.Namespace) -> None:
@@ -165,9 +169,10 @@ def build_parser() -> Parser:
     evaluate.add_argument("--study", choices=["bias"], help="bias: the unrolled gradient's bias against N and K")
     evaluate.set_defaults(run=command_eval)
 
-    sample = commands.add_parser("sample", help="draw samples of a run by Gibbs sampling")
+    sample = commands.add_parser("sample", help="draw samples of a run")
     sample.add_argument("--count", type=int, default=100, help="samples")
-    sample.add_argument("--steps", type=int, default=1000, help="Gibbs sweeps")
+    sample.add_argument("--steps", type=int, help="Gibbs sweeps (1000), or Langevin steps of a deep model (2700)")
+    sample.add_argument("--kind", help="of a deep model: marginal, joint, given-h, conditional or interpolation")
     sample.add_argument("--seed", type=int, default=0)
     sample.set_defaults(run=command_sample)
 

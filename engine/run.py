@@ -80,6 +80,11 @@ class Run:
             return [theta]
         return [replicas.pick(theta, r) for r in range(len(replicas.names(self.config)))]
 
+    def phi(self, model: str) -> Params:
+        """phi of a single run; the moving average has none of its own and takes the last."""
+        phi = self.payload["best" if model == "best" else "state"]["phi"]
+        return {k: p.to(self.config.device) for k, p in phi.items()}
+
     def step_of(self, model: str) -> int | list[int]:
         return self.payload["best"]["step"] if model == "best" else self.payload["step"]
 

@@ -1,4 +1,4 @@
-"""`eblvm eval`: every figure a run of a GRBM can be judged by, as eval.json and pictures."""
+"""`eblvm eval`: every figure a run can be judged by, as eval.json and pictures."""
 
 import statistics
 import time
@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from eblvm.engine import replicas
-from eblvm.engine.eval import pictures
+from eblvm.engine.eval import deep, pictures
 from eblvm.engine.eval.gradient_bias import gradient_bias
 from eblvm.engine.eval.likelihood import LogZ, ais, exact_log_z, log_likelihood
 from eblvm.engine.eval.score_matching import score_matching_loss
@@ -17,18 +17,41 @@ from eblvm.engine.models.grbm import MAX_ENUMERATED_H
 from eblvm.engine.objectives import build
 from eblvm.engine.objectives.state import state_from
 from eblvm.engine.run import Run, versions
-from eblvm.engine.samplers.gibbs import gibbs, uniform_start
+from eblvm.engine.sampling import GIBBS_SWEEPS, sample
 from eblvm.engine.schedule import step_rates
 from eblvm.kernels.philox import Key
 
-SAMPLES, SWEEPS = 100, 1000  # of the picture: the papers run 1,000 Gibbs sweeps
+SAMPLES = 100  # of the picture
 BIAS_NS, BIAS_KS = (0, 1, 2, 5, 10, 20), (0, 1, 5, 20)
 
 
 def evaluate(run: Run, model: str, chains: int, temperatures: int, force_ais: bool) -> dict[str, Any]:
-    """Log-likelihood (exact or AIS) and score matching loss of every replica; pictures of samples and density."""
+    """The figures of every replica with their mean and deviation; writes pictures beside them."""
     began = time.time()
     torch.set_num_threads(run.config.threads)
+    if run.config.model == "deep":
+        rows, likelihood = deep.rows(run, model), "not tractable"
+    else:
+        rows, likelihood = grbm_rows(run, model, chains, temperatures, force_ais)
+    means = {k: statistics.fmean(r[k] for r in rows) for k in rows[0] if k != "replica"}
+    deviations = {k: statistics.stdev(r[k] for r in rows) if len(rows) > 1 else 0.0 for k in means}
+    return {
+        "config": run.config.to_json(),
+        "model": model,
+        "step": run.step_of(model),
+        "likelihood": likelihood,
+        "mean": means,
+        "deviation": deviations,
+        "replicas": rows,
+        "versions": versions(),
+        "seconds": round(time.time() - began, 1),
+    }
+
+
+def grbm_rows(
+    run: Run, model: str, chains: int, temperatures: int, force_ais: bool
+) -> tuple[list[dict[str, Any]], str]:
+    """Log-likelihood (exact or AIS, and which) and score matching loss; pictures of samples and density."""
     rows, panels = [], []
     for name, theta in zip(replicas.names(run.config), run.thetas(model), strict=True):
         exact = run.config.latent <= MAX_ENUMERATED_H and not force_ais
@@ -42,36 +65,14 @@ def evaluate(run: Run, model: str, chains: int, temperatures: int, force_ais: bo
         panels.append((name, run.energy, theta, log_z.value))
     if run.dataset.train.shape[1] == 2:
         pictures.density(panels[:4], run.dataset.train, run.folder / "density.png")
-    drawn = sample(run, model, SAMPLES, SWEEPS, run.config.seed)
+    drawn = sample(run, model, SAMPLES, GIBBS_SWEEPS, run.config.seed)
     pictures.samples(drawn, run.dataset.image_shape, run.folder / "samples.png")
-    means = {k: statistics.fmean(r[k] for r in rows) for k in rows[0] if k != "replica"}
-    deviations = {k: statistics.stdev(r[k] for r in rows) if len(rows) > 1 else 0.0 for k in means}
-    return {
-        "config": run.config.to_json(),
-        "model": model,
-        "step": run.step_of(model),
-        "likelihood": "exact" if exact else f"AIS, {chains} chains x {temperatures} temperatures",
-        "mean": means,
-        "deviation": deviations,
-        "replicas": rows,
-        "versions": versions(),
-        "seconds": round(time.time() - began, 1),
-    }
+    return rows, "exact" if exact else f"AIS, {chains} chains x {temperatures} temperatures"
 
 
 def _ais_with_bar(run: Run, theta: Params, chains: int, temperatures: int, name: str) -> LogZ:
     with progress(temperatures, f"AIS {name}", "temperature") as bar:
         return ais(run.energy, theta, Key(run.config.seed, 0), chains, temperatures, lambda _: bar.update() and None)
-
-
-def sample(run: Run, model: str, count: int, steps: int, seed: int) -> torch.Tensor:
-    """`count` samples of the first replica by Gibbs sampling; for images the means of p(v|h), as is usual to show."""
-    torch.set_num_threads(run.config.threads)
-    theta, key = run.thetas(model)[0], Key(seed, 0)
-    start = uniform_start(key, count, run.dataset.train)
-    with progress(steps, "Gibbs", "sweep") as bar:
-        v, mean = gibbs(run.energy, theta, key, start, steps, lambda _: bar.update() and None)
-    return v if run.dataset.image_shape is None else mean
 
 
 def bias_study(run: Run) -> dict[str, Any]:

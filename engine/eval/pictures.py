@@ -44,26 +44,30 @@ def density(panels: Sequence[tuple[str, GRBM, Params, float]], data: Tensor, pat
     _save(figure, path)
 
 
-def samples(v: Tensor, image_shape: tuple[int, int] | None, path: Path) -> None:
-    """Samples [n, D] as a grid of images, or as points."""
-    if image_shape is None:
-        scatter(v, path)
+def samples(v: Tensor, image_shape: tuple[int, int] | None, path: Path, columns: int = 10) -> None:
+    """Samples [n, D] as a grid of images or as points, images [n, C, S, S] as a grid."""
+    if v.dim() == 4:
+        image_grid(v, path, columns)
+    elif image_shape is not None:
+        image_grid(v.view(len(v), 1, *image_shape), path, columns)
     else:
-        image_grid(v, image_shape, path)
+        scatter(v, path)
 
 
-def image_grid(images: Tensor, image_shape: tuple[int, int], path: Path, columns: int = 10) -> None:
-    """Images [n, D] in [0, 1], `columns` a row, enlarged to be seen."""
-    n, (height, width) = len(images), image_shape
+def image_grid(images: Tensor, path: Path, columns: int = 10) -> None:
+    """Images [n, C, height, width] in [0, 1] with one or three channels, `columns` a row, enlarged to be seen."""
+    n, channels, height, width = images.shape
     rows = -(-n // columns)
-    canvas = torch.ones(rows * columns, height + 1, width + 1)
-    canvas[:n, :height, :width] = images.cpu().float().clamp(0, 1).view(n, height, width)
-    canvas = canvas.view(rows, columns, height + 1, width + 1).permute(0, 2, 1, 3)
-    picture = (canvas.reshape(rows * (height + 1), -1) * 255).byte()
+    canvas = torch.ones(rows * columns, 3, height + 1, width + 1)
+    canvas[:n, :, :height, :width] = (
+        images.cpu().float().clamp(0, 1).expand(n, 3 if channels == 1 else channels, -1, -1)
+    )
+    canvas = canvas.view(rows, columns, 3, height + 1, width + 1).permute(0, 3, 1, 4, 2)
+    picture = (canvas.reshape(rows * (height + 1), columns * (width + 1), 3) * 255).byte()
     scale = max(1, 800 // picture.shape[1])
     picture = picture.repeat_interleave(scale, 0).repeat_interleave(scale, 1)
     path.parent.mkdir(parents=True, exist_ok=True)
-    plt.imsave(path, picture.numpy(), cmap="gray", vmin=0, vmax=255)
+    plt.imsave(path, picture.numpy())
 
 
 def scatter(points: Tensor, path: Path) -> None:

@@ -135,6 +135,11 @@ class Bism:
 
         return Surrogate(log_density, score), phi, phi_opt, info
 
+    def gap(self, theta: Params, phi: Params, batch: Batch, noise: Tensor) -> Tensor:
+        """The mean divergence between q and the model's posterior on a batch, up to what a KL leaves out."""
+        f = call(self.energy, theta, "features", batch.v)
+        return self._lower_loss(theta, f, batch.v, batch.lower_weight, noise, phi)[1]
+
     def _lower_loss(
         self, theta: Params, f: Any, v: Tensor, weight: Tensor, noise: Tensor, phi: Params
     ) -> tuple[Tensor, Tensor]:

@@ -82,8 +82,9 @@ class ScoreMatching:
             surrogate, phi, phi_opt, info = self.estimator(
                 theta, state.phi, state.phi_opt, batches, noise["latent"], rates
             )
-            loss = self.loss(surrogate, batches[-1], noise.get("direction")).mean()
-            return loss, (phi, phi_opt, info | {"loss": loss.detach()})
+            loss_B = self.loss(surrogate, batches[-1], noise.get("direction"))
+            loss = loss_B.mean()
+            return loss, (phi, phi_opt, info | {"loss": loss.detach()} | self._by_level(loss_B.detach(), noise))
 
         gradient, (phi, phi_opt, info) = grad(upper, state.theta)
         return gradient, state._replace(phi=phi, phi_opt=phi_opt), info
@@ -93,8 +94,23 @@ class ScoreMatching:
             return [self.loss.perturb(v, eps, noise["level"]) for eps in noise["perturb"]]
         return [self.loss.perturb(v, eps) for eps in noise["perturb"] or [None]]
 
+    def _by_level(self, loss_B: Tensor, noise: Noise) -> Info:
+        """MDSM's mean loss over the lowest, middle and highest third of the noise levels."""
+        if not isinstance(self.loss, Mdsm):
+            return {}
+        third_B = (3 * noise["level"]).long().clamp(max=2)
+        thirds = {"low": third_B == 0, "middle": third_B == 1, "high": third_B == 2}
+        return {f"loss_{name}_sigma": (loss_B * t).sum() / t.sum().clamp(min=1) for name, t in thirds.items()}
+
     def validation(self, state: State, v: Tensor, noise: Noise) -> Tensor:
+        return self.diagnostics(state, v, noise)["loss"]
+
+    def diagnostics(self, state: State, v: Tensor, noise: Noise) -> Info:
+        """The upper loss and, of a bi-level method, the divergence D(q || p), at the state as it is."""
         estimator = replace(self.estimator, K=0, N=0) if isinstance(self.estimator, Bism) else self.estimator
         batch = self._batches(v, noise)[0]
         surrogate, *_ = estimator(state.theta, state.phi, state.phi_opt, [batch], noise["latent"], {})
-        return self.loss(surrogate, batch, noise.get("direction")).mean()
+        info = {"loss": self.loss(surrogate, batch, noise.get("direction")).mean()}
+        if isinstance(self.estimator, Bism):
+            info["divergence"] = self.estimator.gap(state.theta, state.phi, batch, noise["latent"][0])
+        return info
