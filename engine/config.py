@@ -28,7 +28,9 @@ class Config:
     method: str = option("bidsm", "training method", choices=METHODS)
 
     # Model
-    model: str = option("grbm", "the energy", choices=("grbm", "deep"))
+    model: str = option(
+        "grbm", "the energy; 'custom' is given in Python, see docs/models.md", choices=("grbm", "deep", "custom")
+    )
     latent: int = option(4, "H, the number of latent units")
     posterior: str = option(
         "linear",
@@ -94,7 +96,9 @@ class Config:
     precision: str = option("fp32", "of a deep model's networks", choices=PRECISIONS)
     channels_last: bool = option(False, "images and convolutions in channels_last memory order")
     checkpoint: str = option(
-        "none", "rebuild a deep energy's activations in backward, by block or by layer", choices=CHECKPOINTS
+        "none",
+        "rebuild a deep energy's activations in backward, block by block, or within these layer by layer too",
+        choices=CHECKPOINTS,
     )
     fused: bool = option(True, "take the fused native step where a method has one; it equals the other to rounding")
     compile: bool = option(False, "compile the whole step with torch.compile")
@@ -162,7 +166,7 @@ class Config:
             raise UserError("got device 'cuda', but torch sees no CUDA device here; use --device cpu")
         if self.model == "deep":
             self._validate_deep()
-        else:
+        if self.model == "grbm":
             self._validate_grbm()
         if not 0 < self.memory_budget <= 1:
             raise UserError(f"got memory-budget={self.memory_budget}, expected a share above 0, at most 1")

@@ -16,8 +16,9 @@ from eblvm.engine.config import Config
 from eblvm.engine.data import Dataset, Order, load
 from eblvm.engine.errors import UserError
 from eblvm.engine.log import Log
-from eblvm.engine.models.energy import Params
-from eblvm.engine.objectives import Objective, State, build
+from eblvm.engine.models.energy import Energy, Params
+from eblvm.engine.models.posteriors import Posterior
+from eblvm.engine.objectives import Objective, State, Update, build
 from eblvm.engine.objectives.grbm_fused import TrainingStep, fused_update_for
 from eblvm.engine.objectives.state import state_from, tree
 from eblvm.engine.run import read_config
@@ -29,21 +30,32 @@ LEFT_BY_A_KILL = {LOCK, ".config.json.tmp"}  # all that a run killed before its 
 VALIDATION_SEED = 2**40  # validation noise is the same for every run and step
 
 
-def train(config: Config, out: Path, say: Callable[[str], None] = print) -> bool:
-    """Train `config` in folder `out`, continuing what is there. True if the run is complete, False if interrupted."""
+def train(
+    config: Config,
+    out: Path,
+    say: Callable[[str], None] = print,
+    *,
+    dataset: Dataset | None = None,
+    energy: Energy | None = None,
+    posterior: Posterior | None = None,
+) -> bool:
+    """Train `config` in folder `out`, continuing what is there. True if the run is complete, False if interrupted.
+
+    Data and models are the recipe's, or your own (docs/models.md); a run continues only with the ones it began with.
+    """
     config.validate()
     torch.set_num_threads(config.threads)
-    dataset = load(config)
+    dataset = dataset or load(config)
     if config.batch > len(dataset.train):
         raise UserError(f"got batch={config.batch}, expected at most the {len(dataset.train)} training samples")
+    update = build(config, dataset, energy, posterior)
     with open_run(config, out):
-        return training_loop(config, dataset, out, say)
+        return training_loop(config, dataset, update, out, say)
 
 
-def training_loop(config: Config, dataset: Dataset, out: Path, say: Callable[[str], None]) -> bool:
+def training_loop(config: Config, dataset: Dataset, update: Update, out: Path, say: Callable[[str], None]) -> bool:
     # The training step: a pure function, vectorised over the replicas.
     device = torch.device(config.device)
-    update = build(config, dataset)
     objective = update.objective
     seed = replicas.seeds(config)
     training_step: TrainingStep = torch.vmap(update.__call__) if config.replicated else update.__call__

@@ -6,6 +6,7 @@ no copies.
 """
 
 from eblvm.bench.naive.bidsm import BiDsm
+from eblvm.bench.naive.bimdsm import BiMdsm, Mdsm
 from eblvm.bench.naive.dsm import Dsm
 
-__all__ = ["BiDsm", "Dsm"]
+__all__ = ["BiDsm", "BiMdsm", "Dsm", "Mdsm"]

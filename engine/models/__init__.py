@@ -18,6 +18,8 @@ def energy_for(config: "Config", shape: tuple[int, ...]) -> Energy:
     """The energy for samples of `shape`: [D], or [C, S, S] for a deep one."""
     if config.model == "grbm":
         return GRBM(shape[0], config.latent)
+    if config.model == "custom":
+        raise UserError("model 'custom' is an energy of your own, given to `train` in Python: see docs/models.md")
     features = ResNet(
         image_shape(shape),
         config.latent,
@@ -34,7 +36,7 @@ def energy_for(config: "Config", shape: tuple[int, ...]) -> Energy:
 
 
 def posterior_for(config: "Config", shape: tuple[int, ...]) -> Posterior:
-    if config.model == "deep":
+    if config.posterior == "conv":
         return ConvGaussian(image_shape(shape), config.latent, config.posterior_width, config.precision)
     hidden = (config.posterior_width,) if config.posterior == "mlp" else ()
     return Bernoulli(shape[0], config.latent, hidden, config.temperature)

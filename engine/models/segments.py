@@ -59,9 +59,11 @@ class _Segment(torch.autograd.Function):
                     "differentiate that pass's result instead, or use --checkpoint none"
                 )
             return None, _Pull.apply(ctx.run, g, *ctx.saved_tensors), *[None] * (len(ctx.saved_tensors) - 1)
+        needed = ctx.needs_input_grad[1:]
         with torch.enable_grad():
-            leaves = _leaves(ctx.saved_tensors)
-            return None, *torch.autograd.grad(ctx.run(*leaves), leaves, g)
+            leaves = [t.detach().requires_grad_(n) for t, n in zip(ctx.saved_tensors, needed, strict=True)]
+            found = iter(torch.autograd.grad(ctx.run(*leaves), [t for t in leaves if t.requires_grad], g))
+        return None, *(next(found) if n else None for n in needed)
 
 
 class _Pull(torch.autograd.Function):

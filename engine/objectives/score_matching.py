@@ -76,18 +76,18 @@ class ScoreMatching:
         return noise
 
     def gradient(self, state: State, v: Tensor, noise: Noise, rates: Rates) -> tuple[Params, State, Info]:
-        batches = self._batches(v, noise)
-
-        def upper(theta: Params) -> tuple[Tensor, Any]:
-            surrogate, phi, phi_opt, info = self.estimator(
-                theta, state.phi, state.phi_opt, batches, noise["latent"], rates
-            )
-            loss_B = self.loss(surrogate, batches[-1], noise.get("direction"))
-            loss = loss_B.mean()
-            return loss, (phi, phi_opt, info | {"loss": loss.detach()} | self._by_level(loss_B.detach(), noise))
-
-        gradient, (phi, phi_opt, info) = grad(upper, state.theta)
+        gradient, (phi, phi_opt, info) = grad(lambda theta: self.upper(theta, state, v, noise, rates), state.theta)
         return gradient, state._replace(phi=phi, phi_opt=phi_opt), info
+
+    def upper(
+        self, theta: Params, state: State, v: Tensor, noise: Noise, rates: Rates
+    ) -> tuple[Tensor, tuple[Params, Moments, Info]]:
+        """The loss as a function of theta, with the posterior's next real state and what is logged."""
+        batches = self._batches(v, noise)
+        surrogate, phi, phi_opt, info = self.estimator(theta, state.phi, state.phi_opt, batches, noise["latent"], rates)
+        loss_B = self.loss(surrogate, batches[-1], noise.get("direction"))
+        loss = loss_B.mean()
+        return loss, (phi, phi_opt, info | {"loss": loss.detach()} | self._by_level(loss_B.detach(), noise))
 
     def _batches(self, v: Tensor, noise: Noise) -> list[Batch]:
         if isinstance(self.loss, Mdsm):

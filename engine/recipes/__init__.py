@@ -29,7 +29,7 @@ def deep(recipe: str, **settings: Any) -> Config:
     published: dict[str, Any] = {
         "model": "deep", "method": "bimdsm", "posterior": "conv", "divergence": "fisher", "latent": 50, "K": 5, "N": 0,
         "sigma_range": (0.05, 1.2), "sigma_spacing": "linear", "sigma0": 0.1, "batch": 100, "steps": 300_000,
-        "lr": (5e-5,), "checkpoint_every": 5000,
+        "lr": (5e-5,), "posterior_width": 48, "checkpoint_every": 5000,
     }  # fmt: skip
     return Config(recipe=recipe, **published | settings)
 
@@ -48,7 +48,15 @@ def mnist(small: bool) -> Config:
     """MNIST in a frame of 32x32, 12-layer ResNet. Needs --data."""
     levels: dict[str, Any] = {"sigma_range": (0.1, 3.0), "sigma_spacing": "geometric"}
     if small:
-        return deep("mnist", **levels, **SMALL, size=16, steps=6_000)
+        return deep(
+            "mnist",
+            **levels,
+            **SMALL | {"width": 32, "lr": (5e-4,)},
+            size=16,
+            steps=10_000,
+            schedule="cosine",
+            ema=0.999,
+        )
     return deep("mnist", **levels, depth=12, lr=(1e-4,), steps=100_000)
 
 
