@@ -33,7 +33,7 @@ def sliced_hvp(
     for what in ("dtype", "device"):
         if getattr(u, what) != getattr(v, what):
             raise ValueError(
-                f"sliced_hvp got u of {what} {getattr(u, what)}; expected that of W, {getattr(v, what)}"
+                f"sliced_hvp got u of {what} {getattr(u, what)}; expected that of v, {getattr(v, what)}"
             )
     arguments = (v, u.movedim(0, -3), W, b, c, log_sigma)
     if torch.compiler.is_compiling():
