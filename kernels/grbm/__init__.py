@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.utils.flop_counter import register_flop_formula
 
 from eblvm.kernels.arguments import expect_grbm
 from eblvm.kernels.dispatch import Backend, backend_for, native_status, op_backends
@@ -60,3 +61,17 @@ def _first_from_inputs(g: Tensor, r: Tensor, kept: Tensor, *rest: Any) -> tuple[
 
 _Value = order("value", _pull_value, results=2, keeps=1)
 _First = order("first", by_reference(_first_from_inputs, remade=(2,)))
+
+
+def _value_flops(v: Tensor, W: Tensor, b: Tensor, c: Tensor, log_sigma: Tensor, h: Tensor | None, **_: Any) -> int:
+    return 2 * v.numel() * W.shape[-1] * (2 if h is None else 1)
+
+
+def _first_flops(g: Tensor, r: Tensor, kept: Tensor, v: Tensor, W: Tensor, *rest: Any, **_: Any) -> int:
+    *_parameters, h, wants_v, wants_h = rest
+    return 2 * v.numel() * W.shape[-1] * (3 + wants_v if h is None else 1 + wants_h)
+
+
+if _NATIVE:
+    register_flop_formula(torch.ops.eblvm.grbm, get_raw=True)(_value_flops)
+    register_flop_formula(torch.ops.eblvm.grbm_first, get_raw=True)(_first_flops)

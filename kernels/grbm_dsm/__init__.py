@@ -3,10 +3,11 @@
 loss = mean_B 1/2 |s(v + sigma eps) + eps/sigma|^2,   s(v) = (b-v)/sigma_D^2 + sigmoid(c+vW) W^T
 """
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
+from torch.utils.flop_counter import register_flop_formula
 
 from eblvm.kernels.arguments import expect_grbm
 from eblvm.kernels.dispatch import TRITON, Backend, backend_for, native_status, op_backends
@@ -64,3 +65,11 @@ def serves(device: torch.device, dtype: torch.dtype) -> bool:
 def backends() -> list[Backend]:
     """Which backend serves on which device, and why not the others."""
     return op_backends("grbm_dsm")
+
+
+def _flops(v: Tensor, eps: Tensor, W: Tensor, *_rest: Any, **_: Any) -> int:
+    return 2 * v.numel() * W.shape[-1] * 5
+
+
+if _NATIVE:
+    register_flop_formula(torch.ops.eblvm.grbm_dsm, get_raw=True)(_flops)

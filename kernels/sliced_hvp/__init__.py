@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.utils.flop_counter import register_flop_formula
 
 from eblvm.kernels.arguments import expect_grbm
 from eblvm.kernels.dispatch import Backend, backend_for, native_status, op_backends
@@ -68,3 +69,18 @@ def _first_from_inputs(f: Tensor, k: Tensor, mean: Tensor, score: Tensor, slices
 
 _Value = order("value", _pull_value, results=2, keeps=3)
 _First = order("first", by_reference(_first_from_inputs, remade=(2, 3, 4)))
+
+
+def _value_flops(v: Tensor, u: Tensor, W: Tensor, *_rest: Any, **_: Any) -> int:
+    return 2 * v.numel() * W.shape[-1] * (2 + u.shape[-3])
+
+
+def _first_flops(*arguments: Any, **_: Any) -> int:
+    *_kept, v, u, W, _b, _c, _log_sigma, wants_v, wants_u = arguments
+    M = u.shape[-3]
+    return 2 * v.numel() * W.shape[-1] * (3 + M + wants_v + M * wants_u)
+
+
+if _NATIVE:
+    register_flop_formula(torch.ops.eblvm.sliced_hvp, get_raw=True)(_value_flops)
+    register_flop_formula(torch.ops.eblvm.sliced_hvp_first, get_raw=True)(_first_flops)

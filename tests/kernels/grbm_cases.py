@@ -4,6 +4,7 @@ from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
+from torch.utils.flop_counter import FlopCounterMode
 
 SIZES = [(1, 1, 1), (63, 5, 3), (3, 100, 257), (7, 2, 4), (0, 3, 2)]  # B, D, H
 TOLERANCE = {torch.float64: 1e-11, torch.float32: 5e-5}
@@ -42,3 +43,13 @@ def assert_close(got: Sequence[Tensor], expected: Sequence[Tensor], tolerance: f
         assert g.dtype == e.dtype
         scale = float(e.abs().max()) if e.numel() else 0.0
         torch.testing.assert_close(g, e, rtol=tolerance, atol=tolerance * max(scale, 1.0))
+
+
+def assert_flops_are_those_of_its_products(run: Callable[[], object]) -> None:
+    """What the op says, against torch's own products in it, which sizes beyond the plain loops all are."""
+    with FlopCounterMode(display=False) as counted:
+        run()
+    with torch.profiler.profile(record_shapes=True) as profile:
+        run()
+    shapes = [event.input_shapes[1:3] for event in profile.events() if event.name == "aten::addmm_"]
+    assert counted.get_total_flops() == sum(2 * left[0] * left[1] * right[1] for left, right in shapes) > 0

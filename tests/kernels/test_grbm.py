@@ -7,7 +7,7 @@ from torch.func import functional_call, grad, vjp, vmap
 from eblvm.engine.models.grbm import GRBM
 from eblvm.kernels import grbm as package
 from eblvm.kernels.grbm import grbm, reference
-from tests.kernels.grbm_cases import SIZES, TOLERANCE, assert_close, derivatives, inputs
+from tests.kernels.grbm_cases import SIZES, TOLERANCE, assert_close, assert_flops_are_those_of_its_products, derivatives, inputs
 
 needs_native = pytest.mark.skipif(not package._NATIVE, reason="the native library is not built")
 BACKENDS = [
@@ -184,3 +184,14 @@ def test_native_op_checks_its_arguments() -> None:
     ):
         with pytest.raises(ValueError, match=message):
             call()
+
+
+@needs_native
+@GIVEN
+@pytest.mark.parametrize("wanted", [slice(1, 5), slice(0, 6)], ids=["parameters", "all"])
+def test_flops(given, wanted) -> None:
+    tensors = case(given, (40, 41, 43))
+    leaves = [t.requires_grad_() for t in tensors[wanted] if t is not None]
+    assert_flops_are_those_of_its_products(
+        lambda: torch.autograd.grad([t.sum() for t in through(package._Native)(*tensors)[:2]], leaves)
+    )

@@ -7,7 +7,7 @@ from torch import Tensor
 from eblvm.kernels import grbm_dsm as package
 from eblvm.kernels.grbm.reference import value
 from eblvm.kernels.grbm_dsm import grbm_dsm, reference
-from tests.kernels.grbm_cases import SIZES, TOLERANCE, assert_close, inputs
+from tests.kernels.grbm_cases import SIZES, TOLERANCE, assert_close, assert_flops_are_those_of_its_products, inputs
 
 needs_native = pytest.mark.skipif(not package._NATIVE, reason="the native library is not built")
 BACKENDS = [
@@ -76,3 +76,9 @@ def test_errors_say_what_was_got(change, message) -> None:
     arguments = dict(zip(names, case((5, 4, 3), torch.float32), strict=True)) | {"sigma": SIGMA} | change
     with pytest.raises(ValueError, match=message):
         grbm_dsm(**arguments)
+
+
+@needs_native
+def test_flops() -> None:
+    tensors = case((40, 41, 43))
+    assert_flops_are_those_of_its_products(lambda: grbm_dsm(*tensors, SIGMA))

@@ -7,7 +7,7 @@ from torch.func import functional_call, grad, jacrev, vmap
 from eblvm.engine.models.grbm import GRBM
 from eblvm.kernels import sliced_hvp as package
 from eblvm.kernels.sliced_hvp import reference, sliced_hvp
-from tests.kernels.grbm_cases import SIZES, TOLERANCE, assert_close, derivatives, inputs
+from tests.kernels.grbm_cases import SIZES, TOLERANCE, assert_close, assert_flops_are_those_of_its_products, derivatives, inputs
 
 needs_native = pytest.mark.skipif(not package._NATIVE, reason="the native library is not built")
 BACKENDS = [
@@ -171,3 +171,13 @@ def test_native_op_checks_its_arguments() -> None:
     ):
         with pytest.raises(ValueError, match=message):
             call()
+
+
+@needs_native
+@pytest.mark.parametrize("wanted", [slice(2, 6), slice(0, 6)], ids=["parameters", "all"])
+def test_flops(wanted) -> None:
+    tensors = case((40, 41, 43), M=3)
+    leaves = [t.requires_grad_() for t in tensors[wanted]]
+    assert_flops_are_those_of_its_products(
+        lambda: torch.autograd.grad([t.sum() for t in through(package._Native)(*tensors)[:2]], leaves)
+    )
