@@ -4,6 +4,7 @@ A backend is anything with one function for each order (`value`, `first`, ...). 
 them, so `vmap` puts its axis first in every tensor. Such a Function works under plain autograd and under torch.func.
 """
 
+import inspect
 from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
@@ -24,6 +25,14 @@ def order(
     """
 
     class Order(torch.autograd.Function):
+        @classmethod
+        def apply(cls, backend: Any, *arguments: Any) -> Any:
+            """Where nothing is differentiated or mapped the backend alone: the rest costs more than a small step."""
+            tracked = torch.is_grad_enabled() and any(isinstance(a, Tensor) and a.requires_grad for a in arguments)
+            if tracked or torch._C._are_functorch_transforms_active():
+                return super().apply(backend, *arguments)
+            return cls.forward(backend, *arguments)
+
         @staticmethod
         def forward(backend: Any, *arguments: Any) -> Any:
             out = getattr(backend, name)(*arguments)
@@ -52,6 +61,8 @@ def order(
             out = Order.apply(backend, *_replicas_first(info.batch_size, in_dims[1:], arguments))
             return out, 0 if isinstance(out, Tensor) else (0,) * len(out)
 
+    # torch asks for it in every call, and it takes longer to find than all else of a call.
+    Order.forward.__signature__ = inspect.signature(Order.forward)  # type: ignore[attr-defined]
     return Order
 
 
