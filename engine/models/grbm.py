@@ -14,6 +14,7 @@ from torch.nn.functional import softplus
 from eblvm.engine.errors import UserError
 from eblvm.engine.models.energy import Energy, Params
 from eblvm.kernels import philox
+from eblvm.kernels.grbm import grbm
 from eblvm.kernels.philox import Key, Purpose
 from eblvm.kernels.sliced_hvp import sliced_hvp
 
@@ -62,8 +63,7 @@ class GRBM(Energy):
 
     def score(self, v_BD: Tensor) -> Tensor:
         """grad_v log p(v) = -(v-b)/sigma^2 + sigmoid(c + vW) W^T."""
-        precision_D = torch.exp(-2 * self.log_sigma)
-        return (self.b - v_BD) * precision_D + torch.sigmoid(v_BD @ self.W + self.c) @ self.W.T
+        return grbm(v_BD, self.W, self.b, self.c, self.log_sigma)[1]
 
     def laplacian(self, v_BD: Tensor) -> Tensor:
         """tr grad_v^2 log p(v) = -sum 1/sigma^2 + sum_h sigmoid'(c + vW)_h |W_h|^2, one value a sample."""

@@ -53,7 +53,9 @@ class FreeEnergy:
         def closed_form(method: str) -> Callable[..., Any] | None:
             return partial(call, self.energy, theta, method, v) if hasattr(self.energy, method) else None
 
-        surrogate = Surrogate(log_density, score, closed_form("laplacian"), closed_form("sliced"))
+        surrogate = Surrogate(
+            log_density, closed_form("score") or score, closed_form("laplacian"), closed_form("sliced")
+        )
         return surrogate, phi, phi_opt, {}
 
 
