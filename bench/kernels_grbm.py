@@ -34,7 +34,9 @@ def contests() -> list[Contest]:
         )  # fmt: skip
         found += both_orders("grbm", label, fused, plain, theta, cotangents)
     found.append(
-        contest("grbm_dsm", "order=first", lambda: flat(grbm_dsm(v, eps, *theta, SIGMA)), dsm_by_autograd(v, eps, theta))
+        contest(
+            "grbm_dsm", "order=first", lambda: flat(grbm_dsm(v, eps, *theta, SIGMA)), dsm_by_autograd(v, eps, theta)
+        )
     )
     for M in (1, 4):
         u = normal(8, M * B, D).view(M, B, D)

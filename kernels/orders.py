@@ -20,7 +20,7 @@ def order(
 ) -> type[torch.autograd.Function]:
     """The Function of `backend.<name>(*arguments)`, called as `.apply(backend, *arguments)`.
 
-    `pull` is its derivative. The last `keeps` outputs are saved for it, beside all arguments but those of the numbers in
+    `pull` is its derivative. The last `keeps` outputs are saved for it, beside all arguments but those numbered in
     `forgets`. Outputs beyond the first `results` carry no gradient: they are there to be kept.
     """
 

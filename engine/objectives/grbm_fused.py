@@ -24,9 +24,9 @@ from eblvm.kernels.adam_unroll import Rule, adam_unroll
 
 
 def fused_step_for(objective: ScoreMatching) -> Bism | FreeEnergy | None:
-    """The objective's estimator if its step has a fused form, else None: exact free energy x DSM x GRBM, or BiSM x DSM x
-    (sampled KL with one sample | exact KL) x GRBM x linear Bernoulli posterior x (Adam | SGD unroll), whose graph nobody
-    asks to be rebuilt."""
+    """The objective's estimator if its step has a fused form, else None: DSM x GRBM x exact free energy, or DSM x GRBM x
+    BiSM x (sampled KL with one sample | exact KL) x linear Bernoulli posterior x (Adam | SGD unroll), whose graph
+    nobody asks to be rebuilt."""
     estimator = objective.estimator
     if type(estimator.energy) is not GRBM or not isinstance(objective.loss, Dsm):
         return None

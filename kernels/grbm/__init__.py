@@ -1,7 +1,7 @@
 """Energy and score of a Gaussian RBM in one pass, with a fused first order: what every score loss on a GRBM needs.
 
-    E(v, h) = 1/2 sum (v-b)^2/sigma^2 - c.h - v W h        grad_v -E = (b-v)/sigma^2 + h W^T
-    F(v)    = 1/2 sum (v-b)^2/sigma^2 - sum softplus(c+vW)  grad_v -F = (b-v)/sigma^2 + sigmoid(c+vW) W^T
+E(v, h) = 1/2 sum (v-b)^2/sigma^2 - c.h - v W h        grad_v -E = (b-v)/sigma^2 + h W^T
+F(v)    = 1/2 sum (v-b)^2/sigma^2 - sum softplus(c+vW)  grad_v -F = (b-v)/sigma^2 + sigmoid(c+vW) W^T
 """
 
 from typing import Any
@@ -23,7 +23,7 @@ _NATIVE, _ = native_status("grbm")
 def grbm(
     v: Tensor, W: Tensor, b: Tensor, c: Tensor, log_sigma: Tensor, h: Tensor | None = None
 ) -> tuple[Tensor, Tensor]:
-    """(energy [..., B], score [..., B, D]): E(v, h) and grad_v of -E, or without h the free energy F(v) and grad_v of -F.
+    """(energy [..., B], score [..., B, D]): E(v, h) and grad_v of -E; without h the free energy F(v) and grad_v of -F.
 
     v [..., B, D], W [..., D, H], b and log_sigma [..., D], c [..., H], h [..., B, H]; leading axes are replicas.
     Differentiable in everything, to any order; the first is fused.
@@ -53,7 +53,7 @@ def _pull_value(backend: Any, arguments: Any, kept: Any, cotangents: Any, wanted
     return rest.pop(0) if wants_v else None, W, b, c, log_sigma, rest.pop(0) if wants_h else None
 
 
-def _first_from_inputs(g: Tensor, r: Tensor, kept: Tensor, *rest: Any) -> tuple[Tensor, ...]:
+def _first_from_inputs(g: Tensor, r: Tensor, _kept: Tensor, *rest: Any) -> tuple[Tensor, ...]:
     """`reference.first` with what `value` keeps as the function of the inputs that it is."""
     *inputs, _, _ = rest
     return reference.first(g, r, reference.value(*inputs)[-1], *rest)

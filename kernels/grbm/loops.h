@@ -88,45 +88,45 @@ EBLVM_INLINE void add_rows_body(T* __restrict to, const T* __restrict from, int6
     for (int64_t i = 0; i < n; ++i) to[i] += from[r * n + i];
 }
 
-#define EBLVM_LOOPS(T)                                                                                                        \
-  EBLVM_CLONES T activate(int64_t H, const T* c, T* x) { return activate_body(H, c, x); }                                     \
-  EBLVM_CLONES void means(int64_t H, const T* __restrict c, T* __restrict x) {                                                \
-    for (int64_t i = 0; i < H; ++i) x[i] = sigmoid(x[i] + c[i]);                                                              \
-  }                                                                                                                           \
-  EBLVM_CLONES T score(int64_t D, const T* v, const T* b, const T* precision, T* m) {                                         \
-    return score_body<false>(D, v, b, precision, m);                                                                          \
-  }                                                                                                                           \
-  EBLVM_CLONES T score_given(int64_t D, const T* v, const T* b, const T* precision, T* m) {                                   \
-    return score_body<true>(D, v, b, precision, m);                                                                           \
-  }                                                                                                                           \
-  EBLVM_CLONES void visible_first(int64_t D, T g, const T* r, const T* v, const T* b, const T* precision, T* b_bar,           \
-                                  T* log_sigma_bar, T* v_bar) {                                                               \
-    visible_body<false>(D, g, r, r, v, b, precision, b_bar, log_sigma_bar, v_bar);                                            \
-  }                                                                                                                           \
-  EBLVM_CLONES void visible_given(int64_t D, T g, const T* r, const T* scores, const T* v, const T* b, const T* precision,    \
-                                  T* b_bar, T* log_sigma_bar, T* v_bar) {                                                     \
-    visible_body<true>(D, g, r, scores, v, b, precision, b_bar, log_sigma_bar, v_bar);                                        \
-  }                                                                                                                           \
-  /* t = r W becomes the cotangent of c + vW: sigmoid' t - g mean. */                                                         \
-  EBLVM_CLONES void latent_first(int64_t H, T g, const T* __restrict mean, T* __restrict t) {                                 \
-    for (int64_t i = 0; i < H; ++i) t[i] = mean[i] * ((T(1) - mean[i]) * t[i] - g);                                           \
-  }                                                                                                                           \
-  /* to = x + scale y. */                                                                                                     \
-  EBLVM_CLONES void add_scaled(int64_t n, const T* x, T scale, const T* y, T* to) {                                           \
-    _Pragma("GCC ivdep") for (int64_t i = 0; i < n; ++i) to[i] = x[i] + scale * y[i];                                         \
-  }                                                                                                                           \
-  EBLVM_CLONES T dot(int64_t n, const T* __restrict x, const T* __restrict y) {                                               \
-    return sum_of<T>(n, [&](int64_t i) __attribute__((always_inline)) { return x[i] * y[i]; });                               \
-  }                                                                                                                           \
-  EBLVM_CLONES double residual(int64_t D, const T* v, const T* eps, const T* b, const T* precision, T sigma, T batch, T* r,   \
-                               T* b_bar, T* log_sigma_bar) {                                                                  \
-    return residual_body(D, v, eps, b, precision, sigma, batch, r, b_bar, log_sigma_bar);                                     \
-  }                                                                                                                           \
-  EBLVM_CLONES T quadratic(int64_t D, const T* __restrict v, const T* __restrict b, const T* __restrict precision) {          \
-    return sum_of<T>(D, [&](int64_t d)                                                                                        \
-                            __attribute__((always_inline)) { return (v[d] - b[d]) * (v[d] - b[d]) * precision[d]; }) /        \
-           2;                                                                                                                 \
-  }                                                                                                                           \
+#define EBLVM_LOOPS(T)                                                                                                         \
+  EBLVM_CLONES T activate(int64_t H, const T* c, T* x) { return activate_body(H, c, x); }                                      \
+  EBLVM_CLONES void means(int64_t H, const T* __restrict c, T* __restrict x) {                                                 \
+    for (int64_t i = 0; i < H; ++i) x[i] = sigmoid(x[i] + c[i]);                                                               \
+  }                                                                                                                            \
+  EBLVM_CLONES T score(int64_t D, const T* v, const T* b, const T* precision, T* m) {                                          \
+    return score_body<false>(D, v, b, precision, m);                                                                           \
+  }                                                                                                                            \
+  EBLVM_CLONES T score_given(int64_t D, const T* v, const T* b, const T* precision, T* m) {                                    \
+    return score_body<true>(D, v, b, precision, m);                                                                            \
+  }                                                                                                                            \
+  EBLVM_CLONES void visible_first(int64_t D, T g, const T* r, const T* v, const T* b, const T* precision, T* b_bar,            \
+                                  T* log_sigma_bar, T* v_bar) {                                                                \
+    visible_body<false>(D, g, r, r, v, b, precision, b_bar, log_sigma_bar, v_bar);                                             \
+  }                                                                                                                            \
+  EBLVM_CLONES void visible_given(int64_t D, T g, const T* r, const T* scores, const T* v, const T* b, const T* precision,     \
+                                  T* b_bar, T* log_sigma_bar, T* v_bar) {                                                      \
+    visible_body<true>(D, g, r, scores, v, b, precision, b_bar, log_sigma_bar, v_bar);                                         \
+  }                                                                                                                            \
+  /* t = r W becomes the cotangent of c + vW: sigmoid' t - g mean. */                                                          \
+  EBLVM_CLONES void latent_first(int64_t H, T g, const T* __restrict mean, T* __restrict t) {                                  \
+    for (int64_t i = 0; i < H; ++i) t[i] = mean[i] * ((T(1) - mean[i]) * t[i] - g);                                            \
+  }                                                                                                                            \
+  /* to = x + scale y. */                                                                                                      \
+  EBLVM_CLONES void add_scaled(int64_t n, const T* x, T scale, const T* y, T* to) {                                            \
+    _Pragma("GCC ivdep") for (int64_t i = 0; i < n; ++i) to[i] = x[i] + scale * y[i];                                          \
+  }                                                                                                                            \
+  EBLVM_CLONES T dot(int64_t n, const T* __restrict x, const T* __restrict y) {                                                \
+    return sum_of<T>(n, [&](int64_t i) __attribute__((always_inline)) { return x[i] * y[i]; });                                \
+  }                                                                                                                            \
+  EBLVM_CLONES double residual(int64_t D, const T* v, const T* eps, const T* b, const T* precision, T sigma, T batch, T* r,    \
+                               T* b_bar, T* log_sigma_bar) {                                                                   \
+    return residual_body(D, v, eps, b, precision, sigma, batch, r, b_bar, log_sigma_bar);                                      \
+  }                                                                                                                            \
+  EBLVM_CLONES T quadratic(int64_t D, const T* __restrict v, const T* __restrict b, const T* __restrict precision) {           \
+    return sum_of<T>(D,                                                                                                        \
+                     [&](int64_t d) __attribute__((always_inline)) { return (v[d] - b[d]) * (v[d] - b[d]) * precision[d]; }) / \
+           2;                                                                                                                  \
+  }                                                                                                                            \
   EBLVM_CLONES void add_rows(T* to, const T* from, int64_t rows, int64_t n) { add_rows_body(to, from, rows, n); }
 EBLVM_LOOPS(float)
 EBLVM_LOOPS(double)

@@ -123,9 +123,23 @@ std::vector<at::Tensor> first_cpu(const at::Tensor& g, const at::Tensor& r, cons
       for (int64_t i = begin; i < end; ++i) {
         const auto from = [&](size_t k) { return n.part<T>(in[k], i); };
         const auto to = [&](size_t k) { return n.part_of<T>(out[k], i); };
-        const First<T> one{n.B,     n.D,   n.H,     from(0), from(1), from(3),
-                           from(4), from(5), from(6), from(7), from(8), h ? from(2) : nullptr,
-                           to(0),   to(1), to(2),   to(3),   wants_v ? to(4) : nullptr,
+        const First<T> one{n.B,
+                           n.D,
+                           n.H,
+                           from(0),
+                           from(1),
+                           from(3),
+                           from(4),
+                           from(5),
+                           from(6),
+                           from(7),
+                           from(8),
+                           h ? from(2) : nullptr,
+                           to(0),
+                           to(1),
+                           to(2),
+                           to(3),
+                           wants_v ? to(4) : nullptr,
                            wants_h ? to(out.size() - 1) : nullptr};
         Workspace<T>& memory = Workspace<T>::of_thread();
         h ? one.given(memory) : one.free_energy(memory);

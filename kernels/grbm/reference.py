@@ -1,6 +1,6 @@
 """The specification of a GRBM's energy and score with their first order, in plain torch ops. README.md derives it.
 
-Shape tags: v [..., B, D], W [..., D, H], b and log_sigma [..., D], c [..., H], h [..., B, H]; leading axes are replicas.
+v [..., B, D], W [..., D, H], b and log_sigma [..., D], c [..., H], h [..., B, H]; leading axes are replicas.
 """
 
 import torch
@@ -34,7 +34,7 @@ def first(
     wants_v: bool,
     wants_h: bool,
 ) -> tuple[Tensor, ...]:
-    """Gradients of W, b, c, log_sigma, then of v and of h where wanted, from cotangents g of the energy, r of the score.
+    """Gradients of W, b, c, log_sigma, then of v and h where wanted, from cotangents g of the energy, r of the score.
 
     `kept` is the last output of `value`: the mean, or with h the score.
     """

@@ -1,7 +1,7 @@
 """Energy and score of a GRBM in Triton, and their first order: torch's products, and one kernel after each.
 
 Arithmetic between the products is float32 (float64 for float64 inputs) whatever the inputs' type. Row kernels take one
-sample a program; column kernels take COLS units of one replica and walk down its batch, so sums over it need no atomics.
+sample a program; column kernels take COLS units of a replica and walk down its batch, so sums over it need no atomics.
 """
 
 # The kernels are in a language of their own, which has no types.
@@ -133,7 +133,7 @@ def visible_first_kernel(
     tl.store(log_sigma_bar_ptr + own, log_sigma_bar, mask=inside)
 
 
-def launch_rows(kernel: triton.JITFunction, tensors: tuple[Tensor, ...], batch: int, width: int, **kind: int) -> None:
+def launch_rows(kernel: triton.JITFunction, tensors: tuple[Tensor, ...], batch: int, width: int, **kind: float) -> None:
     """A program a row of the first tensor."""
     rows = tensors[0].shape[:-1].numel()
     if rows:
@@ -141,7 +141,7 @@ def launch_rows(kernel: triton.JITFunction, tensors: tuple[Tensor, ...], batch: 
 
 
 def launch_columns(
-    kernel: triton.JITFunction, tensors: tuple[Tensor, ...], replicas: int, batch: int, width: int, **kind: int
+    kernel: triton.JITFunction, tensors: tuple[Tensor, ...], replicas: int, batch: int, width: int, **kind: float
 ) -> None:
     """A program for COLS columns of a replica."""
     if replicas * width:
@@ -208,7 +208,7 @@ def sum_of_products(*pairs: tuple[Tensor, Tensor]) -> Tensor:
 
 
 def variants_of(
-    op: str, kernels: Mapping[str, tuple[triton.JITFunction, str, Mapping[str, int]]], columns: bool
+    op: str, kernels: Mapping[str, tuple[triton.JITFunction, str, Mapping[str, float]]], columns: bool
 ) -> list[Variant]:
     """Each kernel, given with its pointers' names and constexprs, for float32, bfloat16 and float64."""
     found = []
@@ -216,7 +216,9 @@ def variants_of(
     for element in ("fp32", "bf16", "fp64"):
         for name, (kernel, pointers, kind) in kernels.items():
             signature = dict.fromkeys(pointers.split(), f"*{element}") | {"batch": "i64", "width": "i64"}
-            found.append(Variant(f"{op} {name} {element}", kernel, signature, {**kind, "WIDE": element == "fp64", **tile}))
+            found.append(
+                Variant(f"{op} {name} {element}", kernel, signature, {**kind, "WIDE": element == "fp64", **tile})
+            )
     return found
 
 

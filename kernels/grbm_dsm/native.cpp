@@ -69,4 +69,6 @@ TORCH_LIBRARY_FRAGMENT(eblvm, m) {
 
 TORCH_LIBRARY_IMPL(eblvm, CPU, m) { m.impl("grbm_dsm", grbm_dsm_cpu); }
 
-TORCH_LIBRARY_IMPL(eblvm, FuncTorchBatched, m) { m.impl("grbm_dsm", torch::CppFunction::makeFromBoxedFunction<&replica_rule>()); }
+TORCH_LIBRARY_IMPL(eblvm, FuncTorchBatched, m) {
+  m.impl("grbm_dsm", torch::CppFunction::makeFromBoxedFunction<&replica_rule>());
+}

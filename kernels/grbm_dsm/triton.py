@@ -36,7 +36,11 @@ def residual_kernel(
     b = tl.load(b_ptr + own, mask=inside, other=0.0).to(real)[None, :]
     precision = tl.exp(-2.0 * tl.load(log_sigma_ptr + own, mask=inside, other=0.0).to(real))
     count = batch.to(real)
-    r_sum, away_sum, squares = (tl.zeros([COLS], dtype=real), tl.zeros([COLS], dtype=real), tl.zeros([COLS], dtype=real))
+    r_sum, away_sum, squares = (
+        tl.zeros([COLS], dtype=real),
+        tl.zeros([COLS], dtype=real),
+        tl.zeros([COLS], dtype=real),
+    )
     for begin in range(0, batch, ROWS):
         row = begin + tl.arange(0, ROWS)
         keep = (row < batch)[:, None] & inside[None, :]

@@ -20,9 +20,7 @@ __all__ = ["backends", "sliced_hvp"]
 _NATIVE, _ = native_status("sliced_hvp")
 
 
-def sliced_hvp(
-    v: Tensor, u: Tensor, W: Tensor, b: Tensor, c: Tensor, log_sigma: Tensor
-) -> tuple[Tensor, Tensor]:
+def sliced_hvp(v: Tensor, u: Tensor, W: Tensor, b: Tensor, c: Tensor, log_sigma: Tensor) -> tuple[Tensor, Tensor]:
     """(1/2 |s|^2 [..., B], u^T H u [M, ..., B]) at v [..., B, D] for directions u [M, ..., B, D].
 
     W [..., D, H], b and log_sigma [..., D], c [..., H]; leading axes are replicas. Differentiable in everything, to any
@@ -33,9 +31,7 @@ def sliced_hvp(
         raise ValueError(f"sliced_hvp got u of shape {tuple(u.shape)}; expected {('M', *v.shape)}")
     for what in ("dtype", "device"):
         if getattr(u, what) != getattr(v, what):
-            raise ValueError(
-                f"sliced_hvp got u of {what} {getattr(u, what)}; expected that of v, {getattr(v, what)}"
-            )
+            raise ValueError(f"sliced_hvp got u of {what} {getattr(u, what)}; expected that of v, {getattr(v, what)}")
     arguments = (v, u.movedim(0, -3), W, b, c, log_sigma)
     if torch.compiler.is_compiling():
         half_square, curvature, *_ = reference.value(*arguments)
@@ -61,10 +57,11 @@ def _pull_value(backend: Any, arguments: Any, kept: Any, cotangents: Any, wanted
     return rest.pop(0) if wants_v else None, rest.pop(0) if wants_u else None, W, b, c, log_sigma
 
 
-def _first_from_inputs(f: Tensor, k: Tensor, mean: Tensor, score: Tensor, slices: Tensor, *rest: Any) -> Any:
+def _first_from_inputs(f: Tensor, k: Tensor, _mean: Tensor, _score: Tensor, _slices: Tensor, *rest: Any) -> Any:
     """`reference.first` with what `value` keeps as the function of the inputs that it is."""
     *inputs, _, _ = rest
-    return reference.first(f, k, *reference.value(*inputs)[2:], *rest)
+    _, _, mean, score, slices = reference.value(*inputs)
+    return reference.first(f, k, mean, score, slices, *rest)
 
 
 _Value = order("value", _pull_value, results=2, keeps=3)

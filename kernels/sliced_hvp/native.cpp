@@ -13,38 +13,37 @@
 
 namespace {
 
-#define EBLVM_LOOPS(T)                                                                                                  \
-  /* u^T H u of one direction at one sample; q = u W. */                                                                \
-  EBLVM_CLONES T curvature(int64_t D, int64_t H, const T* __restrict u, const T* __restrict precision,                  \
-                           const T* __restrict mean, const T* __restrict q) {                                           \
-    const T latent = sum_of<T>(                                                                                         \
-        H, [&](int64_t i) __attribute__((always_inline)) { return mean[i] * (T(1) - mean[i]) * (q[i] * q[i]); });       \
-    return latent - sum_of<T>(D, [&](int64_t d) __attribute__((always_inline)) { return precision[d] * (u[d] * u[d]); }); \
-  }                                                                                                                     \
-  /* Adds k q^2 to `squares`; q_bar = 2 k sigmoid' q. */                                                                \
-  EBLVM_CLONES void slice_first(int64_t H, T k, const T* __restrict mean, const T* __restrict q, T* __restrict squares, \
-                                T* __restrict q_bar) {                                                                  \
-    for (int64_t i = 0; i < H; ++i) {                                                                                   \
-      const T kq = k * q[i];                                                                                            \
-      squares[i] += kq * q[i];                                                                                          \
-      q_bar[i] = T(2) * kq * (mean[i] * (T(1) - mean[i]));                                                              \
-    }                                                                                                                   \
-  }                                                                                                                     \
-  /* t = r W becomes the cotangent of c + vW: sigmoid' t + sigmoid'' sum_M k q^2. */                                    \
-  EBLVM_CLONES void bend(int64_t H, const T* __restrict mean, const T* __restrict squares, T* __restrict t) {           \
-    for (int64_t i = 0; i < H; ++i)                                                                                     \
-      t[i] = mean[i] * (T(1) - mean[i]) * (t[i] + (T(1) - T(2) * mean[i]) * squares[i]);                                \
-  }                                                                                                                     \
-  /* u_bar = -2 k u / sigma^2, to which the slices add theirs; log_sigma's part is -u u_bar. */                         \
-  EBLVM_CLONES void direction_first(int64_t D, T k, const T* __restrict u, const T* __restrict precision,               \
-                                    T* __restrict log_sigma_bar, T* __restrict u_bar) {                                 \
-    for (int64_t d = 0; d < D; ++d) {                                                                                   \
-      u_bar[d] = T(-2) * k * precision[d] * u[d];                                                                       \
-      log_sigma_bar[d] -= u_bar[d] * u[d];                                                                              \
-    }                                                                                                                   \
-  }                                                                                                                     \
-  EBLVM_CLONES void scaled(int64_t n, T scale, const T* __restrict x, T* __restrict to) {                               \
-    for (int64_t i = 0; i < n; ++i) to[i] = scale * x[i];                                                               \
+#define EBLVM_LOOPS(T)                                                                                                      \
+  /* u^T H u of one direction at one sample; q = u W. */                                                                    \
+  EBLVM_CLONES T curvature(int64_t D, int64_t H, const T* __restrict u, const T* __restrict precision,                      \
+                           const T* __restrict mean, const T* __restrict q) {                                               \
+    const T latent =                                                                                                        \
+        sum_of<T>(H, [&](int64_t i) __attribute__((always_inline)) { return mean[i] * (T(1) - mean[i]) * (q[i] * q[i]); }); \
+    return latent - sum_of<T>(D, [&](int64_t d) __attribute__((always_inline)) { return precision[d] * (u[d] * u[d]); });   \
+  }                                                                                                                         \
+  /* Adds k q^2 to `squares`; q_bar = 2 k sigmoid' q. */                                                                    \
+  EBLVM_CLONES void slice_first(int64_t H, T k, const T* __restrict mean, const T* __restrict q, T* __restrict squares,     \
+                                T* __restrict q_bar) {                                                                      \
+    for (int64_t i = 0; i < H; ++i) {                                                                                       \
+      const T kq = k * q[i];                                                                                                \
+      squares[i] += kq * q[i];                                                                                              \
+      q_bar[i] = T(2) * kq * (mean[i] * (T(1) - mean[i]));                                                                  \
+    }                                                                                                                       \
+  }                                                                                                                         \
+  /* t = r W becomes the cotangent of c + vW: sigmoid' t + sigmoid'' sum_M k q^2. */                                        \
+  EBLVM_CLONES void bend(int64_t H, const T* __restrict mean, const T* __restrict squares, T* __restrict t) {               \
+    for (int64_t i = 0; i < H; ++i) t[i] = mean[i] * (T(1) - mean[i]) * (t[i] + (T(1) - T(2) * mean[i]) * squares[i]);      \
+  }                                                                                                                         \
+  /* u_bar = -2 k u / sigma^2, to which the slices add theirs; log_sigma's part is -u u_bar. */                             \
+  EBLVM_CLONES void direction_first(int64_t D, T k, const T* __restrict u, const T* __restrict precision,                   \
+                                    T* __restrict log_sigma_bar, T* __restrict u_bar) {                                     \
+    for (int64_t d = 0; d < D; ++d) {                                                                                       \
+      u_bar[d] = T(-2) * k * precision[d] * u[d];                                                                           \
+      log_sigma_bar[d] -= u_bar[d] * u[d];                                                                                  \
+    }                                                                                                                       \
+  }                                                                                                                         \
+  EBLVM_CLONES void scaled(int64_t n, T scale, const T* __restrict x, T* __restrict to) {                                   \
+    for (int64_t i = 0; i < n; ++i) to[i] = scale * x[i];                                                                   \
   }
 EBLVM_LOOPS(float)
 EBLVM_LOOPS(double)
@@ -124,8 +123,8 @@ std::vector<at::Tensor> first_cpu(const at::Tensor& f, const at::Tensor& k, cons
         T *const rows = memory.take(2 * B * D), *const latents = memory.take(2 * B * H);
         T *const r = rows + B * D, *const q_bar = memory.take(M * B * H), *const squares = memory.take(B * H);
         T *const precision = memory.take(D), *const nowhere = memory.take(D);
-        T *const v_bar = wants_v ? n.part_of<T>(out[4], i) : nullptr;
-        T *const u_bar = wants_u ? n.part_of<T>(out.back(), i) : nullptr;
+        T* const v_bar = wants_v ? n.part_of<T>(out[4], i) : nullptr;
+        T* const u_bar = wants_u ? n.part_of<T>(out.back(), i) : nullptr;
         precisions(D, from(9), precision);
         std::copy(vs, vs + B * D, rows);
         std::copy(means, means + B * H, latents + B * H);

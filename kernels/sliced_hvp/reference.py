@@ -35,7 +35,7 @@ def first(
     wants_v: bool,
     wants_u: bool,
 ) -> tuple[Tensor, ...]:
-    """Gradients of W, b, c, log_sigma, then of v and of u where wanted, from cotangents f [..., B] and k [..., M, B]."""
+    """Gradients of W, b, c, log_sigma, then of v and u where wanted, from cotangents f [..., B] and k [..., M, B]."""
     k, p = k.unsqueeze(-1), precision(log_sigma)
     r = f.unsqueeze(-1) * score
     slope = mean * (1 - mean)

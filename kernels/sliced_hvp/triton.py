@@ -1,4 +1,4 @@
-"""The terms of sliced score matching on a GRBM in Triton, and their first order: torch's products and a kernel after each.
+"""The terms of sliced score matching on a GRBM in Triton, and their first order: torch's products, a kernel after each.
 
 Row and column kernels as in `kernels/grbm/triton.py`.
 """

@@ -7,7 +7,14 @@ from torch.func import functional_call, grad, vjp, vmap
 from eblvm.engine.models.grbm import GRBM
 from eblvm.kernels import grbm as package
 from eblvm.kernels.grbm import grbm, reference
-from tests.kernels.grbm_cases import SIZES, TOLERANCE, assert_close, assert_flops_are_those_of_its_products, derivatives, inputs
+from tests.kernels.grbm_cases import (
+    SIZES,
+    TOLERANCE,
+    assert_close,
+    assert_flops_are_those_of_its_products,
+    derivatives,
+    inputs,
+)
 
 needs_native = pytest.mark.skipif(not package._NATIVE, reason="the native library is not built")
 BACKENDS = [
