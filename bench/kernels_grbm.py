@@ -83,7 +83,7 @@ def contest(op: str, label: str, fused: Results, plain: Results) -> Contest:
     """The case made ready; `AgreementError` if the two do not give the same."""
     serving = next(b.name for b in backends() if b.op == op and b.device == "cpu" and b.serves)
     for got, expected in zip(fused(), plain(), strict=True):
-        if float((got - expected).abs().max()) > TOLERANCE * float(expected.abs().max()):
+        if not float((got - expected).abs().max()) <= TOLERANCE * float(expected.abs().max()):
             raise AgreementError(f"{op} {label}: {serving} and reference differ; no speed is reported")
 
     name = f"op={op} {label} backend={serving} B={B} D={D} H={H}"

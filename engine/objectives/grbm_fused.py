@@ -24,8 +24,8 @@ from eblvm.kernels.adam_unroll import Rule, adam_unroll
 
 
 def fused_step_for(objective: ScoreMatching) -> Bism | FreeEnergy | None:
-    """The objective's estimator if its step has a fused form, else None: DSM x GRBM x exact free energy, or DSM x GRBM x
-    BiSM x (sampled KL with one sample | exact KL) x linear Bernoulli posterior x (Adam | SGD unroll), whose graph
+    """The objective's estimator if its step has a fused form, else None: DSM x GRBM x exact free energy, or DSM x GRBM
+    x BiSM x (sampled KL with one sample | exact KL) x linear Bernoulli posterior x (Adam | SGD unroll), whose graph
     nobody asks to be rebuilt."""
     estimator = objective.estimator
     if type(estimator.energy) is not GRBM or not isinstance(objective.loss, Dsm):
