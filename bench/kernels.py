@@ -5,6 +5,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
+from eblvm.bench import kernels_grbm
 from eblvm.bench.agreement import AgreementError
 from eblvm.bench.contestants import Contest
 from eblvm.engine.errors import UserError
@@ -24,7 +25,7 @@ DRAWS: dict[str, Callable[..., Tensor]] = {
 
 
 def contests() -> list[Contest]:
-    """Every distribution at Frey face's batch, [100, 560], and normals at the toy's, [100, 2]."""
+    """Every distribution at Frey face's batch, [100, 560], and normals at the toy's, [100, 2]; then the GRBM ops."""
     serving = next(b for b in backends() if b.op == "philox" and b.device == "cpu" and b.serves)
     if serving.name == "reference":
         reasons = "; ".join(b.reason for b in backends() if b.op == "philox" and b.device == "cpu" and not b.serves)
@@ -38,7 +39,7 @@ def contests() -> list[Contest]:
             )
         label = f"op=philox kind={name} backend={serving.name} B={COUNT} width={width}"
         found.append(Contest(label, discarding(fast), list, True, discarding(plain), list, None))
-    return found
+    return found + kernels_grbm.contests()
 
 
 def draws(name: str, width: int) -> tuple[Callable[[], Tensor], Callable[[], Tensor]]:

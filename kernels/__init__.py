@@ -3,7 +3,17 @@
 `backends()` says which backend serves which device, and why the others do not.
 """
 
-from eblvm.kernels import adam_unroll, bernoulli_lower, elu_second_order, gibbs, grbm_bilevel, philox
+from eblvm.kernels import (
+    adam_unroll,
+    bernoulli_lower,
+    elu_second_order,
+    gibbs,
+    grbm,
+    grbm_bilevel,
+    grbm_dsm,
+    philox,
+    sliced_hvp,
+)
 from eblvm.kernels.dispatch import Backend
 
 __all__ = [
@@ -13,10 +23,13 @@ __all__ = [
     "bernoulli_lower",
     "elu_second_order",
     "gibbs",
+    "grbm",
     "grbm_bilevel",
+    "grbm_dsm",
     "philox",
+    "sliced_hvp",
 ]
-OPS = (philox, bernoulli_lower, adam_unroll, grbm_bilevel, gibbs, elu_second_order)
+OPS = (philox, bernoulli_lower, adam_unroll, grbm_bilevel, gibbs, elu_second_order, grbm, grbm_dsm, sliced_hvp)
 
 
 def backends() -> list[Backend]:

@@ -3,10 +3,12 @@
 import importlib.util
 import os
 import warnings
+from importlib import import_module
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
+from torch import Tensor
 
 
 class Backend(NamedTuple):
@@ -71,6 +73,17 @@ def op_backends(op: str, native: str | None = None) -> list[Backend]:
         Backend(op, "cuda", "triton", triton_serves, triton_reason),
         Backend(op, "cuda", "reference", not triton_serves, "triton serves" if triton_serves else "always there"),
     ]
+
+
+def backend_for(op: str, x: Tensor, reference: Any, native: Any) -> Any:
+    """What runs `op` on x: `native` (None where it is missing), the op's triton module, or `reference`."""
+    if torch.compiler.is_compiling():
+        return reference
+    if native is not None and x.device.type == "cpu" and x.dtype in (torch.float32, torch.float64):
+        return native
+    if TRITON and x.device.type == "cuda":
+        return import_module(f"eblvm.kernels.{op}.triton")
+    return reference
 
 
 TRITON, TRITON_REASON = triton_status()

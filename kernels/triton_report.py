@@ -12,7 +12,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 # The ops with a triton.py; each has `variants()`.
-OPS = ("philox", "bernoulli_lower", "adam_unroll", "gibbs", "elu_second_order")
+OPS = (
+    "philox", "bernoulli_lower", "adam_unroll", "gibbs", "elu_second_order", "grbm", "grbm_dsm", "sliced_hvp"
+)  # fmt: skip
 CAPABILITIES = (75, 80, 86, 90, 100)
 
 

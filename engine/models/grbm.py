@@ -14,7 +14,9 @@ from torch.nn.functional import softplus
 from eblvm.engine.errors import UserError
 from eblvm.engine.models.energy import Energy, Params
 from eblvm.kernels import philox
+from eblvm.kernels.grbm import grbm
 from eblvm.kernels.philox import Key, Purpose
+from eblvm.kernels.sliced_hvp import sliced_hvp
 
 MAX_ENUMERATED_H = 20
 
@@ -61,13 +63,16 @@ class GRBM(Energy):
 
     def score(self, v_BD: Tensor) -> Tensor:
         """grad_v log p(v) = -(v-b)/sigma^2 + sigmoid(c + vW) W^T."""
-        precision_D = torch.exp(-2 * self.log_sigma)
-        return (self.b - v_BD) * precision_D + torch.sigmoid(v_BD @ self.W + self.c) @ self.W.T
+        return grbm(v_BD, self.W, self.b, self.c, self.log_sigma)[1]
 
     def laplacian(self, v_BD: Tensor) -> Tensor:
         """tr grad_v^2 log p(v) = -sum 1/sigma^2 + sum_h sigmoid'(c + vW)_h |W_h|^2, one value a sample."""
         p_BH = torch.sigmoid(v_BD @ self.W + self.c)
         return p_BH * (1 - p_BH) @ self.W.square().sum(0) - torch.exp(-2 * self.log_sigma).sum()
+
+    def sliced(self, v_BD: Tensor, u_MBD: Tensor) -> tuple[Tensor, Tensor]:
+        """1/2 |s|^2 [B] of the score s, and u^T (grad_v^2 log p(v)) u [M, B]."""
+        return sliced_hvp(v_BD, u_MBD, self.W, self.b, self.c, self.log_sigma)
 
     def posterior_logits(self, v_BD: Tensor) -> Tensor:
         """p(h = 1 | v) = sigmoid(c + vW)."""

@@ -50,10 +50,13 @@ class FreeEnergy:
         def score() -> Tensor:
             return grad(lambda x: (log_density(x).sum(), ()), v)[0]
 
-        laplacian: Callable[[], Tensor] | None = None
-        if hasattr(self.energy, "laplacian"):
-            laplacian = lambda: call(self.energy, theta, "laplacian", v)  # noqa: E731
-        return Surrogate(log_density, score, laplacian), phi, phi_opt, {}
+        def closed_form(method: str) -> Callable[..., Any] | None:
+            return partial(call, self.energy, theta, method, v) if hasattr(self.energy, method) else None
+
+        surrogate = Surrogate(
+            log_density, closed_form("score") or score, closed_form("laplacian"), closed_form("sliced")
+        )
+        return surrogate, phi, phi_opt, {}
 
 
 @dataclass(frozen=True)

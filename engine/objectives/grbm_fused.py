@@ -1,7 +1,8 @@
-"""The bi-level denoising step on a GRBM without autograd: `kernels/grbm_bilevel`, where an objective is of its form.
+"""Denoising steps on a GRBM without autograd, where an objective is of their form: `kernels/grbm_bilevel` for BiDSM and
+`kernels/grbm_dsm` for DSM.
 
-The generic step in `score_matching.py` is the specification; this one equals it to rounding and is several times
-faster. `--no-fused` or `EBLVM_NATIVE=0` leaves the generic one.
+The generic step in `score_matching.py` is the specification; these equal it to rounding and are faster. `--no-fused` or
+`EBLVM_NATIVE=0` leaves the generic one.
 """
 
 from collections.abc import Callable
@@ -14,23 +15,24 @@ from eblvm.engine.models.energy import Params
 from eblvm.engine.models.grbm import GRBM
 from eblvm.engine.models.posteriors import Bernoulli
 from eblvm.engine.objectives import divergences
-from eblvm.engine.objectives.estimators import Bism, Info, Rates
+from eblvm.engine.objectives.estimators import Bism, FreeEnergy, Info, Rates
 from eblvm.engine.objectives.score_losses import Dsm, ScoreLoss
 from eblvm.engine.objectives.score_matching import ScoreMatching
 from eblvm.engine.objectives.state import Noise, State, Update
+from eblvm.kernels import grbm_bilevel, grbm_dsm
 from eblvm.kernels.adam_unroll import Rule, adam_unroll
-from eblvm.kernels.grbm_bilevel import Phi, Theta, grbm_bilevel, serves
 
 
-def fused_step_for(objective: ScoreMatching) -> Bism | None:
-    """The objective's estimator if its step has a fused form, else None: BiSM x DSM x (sampled KL with one sample |
-    exact KL) x GRBM x linear Bernoulli posterior x (Adam | SGD unroll), whose graph nobody asks to be rebuilt."""
+def fused_step_for(objective: ScoreMatching) -> Bism | FreeEnergy | None:
+    """The objective's estimator if its step has a fused form, else None: DSM x GRBM x exact free energy, or DSM x GRBM
+    x BiSM x (sampled KL with one sample | exact KL) x linear Bernoulli posterior x (Adam | SGD unroll), whose graph
+    nobody asks to be rebuilt."""
     estimator = objective.estimator
-    if not isinstance(estimator, Bism) or not isinstance(objective.loss, Dsm) or estimator.exact_posterior:
+    if type(estimator.energy) is not GRBM or not isinstance(objective.loss, Dsm):
         return None
-    if estimator.unroll_memory != "store":
-        return None
-    if type(estimator.energy) is not GRBM or type(estimator.posterior) is not Bernoulli:
+    if isinstance(estimator, FreeEnergy):
+        return estimator
+    if estimator.exact_posterior or estimator.unroll_memory != "store" or type(estimator.posterior) is not Bernoulli:
         return None
     if len(estimator.posterior.net) != 1 or not isinstance(estimator.posterior.net[0], nn.Linear):
         return None
@@ -43,32 +45,42 @@ def fused_step_for(objective: ScoreMatching) -> Bism | None:
     return estimator
 
 
-def runs_fused(state: State, v: Tensor, rates: Rates) -> bool:
-    """Is the native step there for these tensors, and does nobody want to trace or differentiate through it?"""
-    if not serves(v.device, v.dtype) or torch.compiler.is_compiling():
+def runs_fused(estimator: Bism | FreeEnergy, state: State, v: Tensor, rates: Rates) -> bool:
+    """Is the fused step there for these tensors, and does nobody want to trace or differentiate through it?"""
+    kernel = grbm_bilevel if isinstance(estimator, Bism) else grbm_dsm
+    if not kernel.serves(v.device, v.dtype) or torch.compiler.is_compiling():
         return False
     tensors = (v, *state.theta.values(), *state.phi.values(), *rates.values())
     return not any(t.requires_grad or t.dtype != v.dtype for t in tensors)
 
 
 def fused_gradient(
-    estimator: Bism, loss: ScoreLoss, state: State, v: Tensor, noise: Noise, rates: Rates
+    estimator: Bism | FreeEnergy, loss: ScoreLoss, state: State, v: Tensor, noise: Noise, rates: Rates
 ) -> tuple[Params, State, Info]:
     """What `ScoreMatching.gradient` gives, for an estimator from `fused_step_for`."""
-    assert isinstance(estimator.posterior, Bernoulli)
     assert isinstance(loss, Dsm)
+    if isinstance(estimator, Bism):
+        return _bilevel_gradient(estimator, loss, state, v, noise, rates)
+    value, gradient = grbm_dsm.grbm_dsm(v, noise["perturb"][0], **state.theta, sigma=loss.sigma)
+    return gradient._asdict(), state, {"loss": value}
+
+
+def _bilevel_gradient(
+    estimator: Bism, loss: Dsm, state: State, v: Tensor, noise: Noise, rates: Rates
+) -> tuple[Params, State, Info]:
+    assert isinstance(estimator.posterior, Bernoulli)
     assert isinstance(state.phi_opt, AdamState)
     adam, moments = estimator.lower_optimizer, state.phi_opt
     exact = estimator.divergence is divergences.kl_exact
     latents = noise["latent"][-1:] if exact else noise["latent"]
     weight, bias = "net.0.weight", "net.0.bias"
     pairs = [tree[name] for tree in (state.phi, moments.m, moments.v) for name in (weight, bias)]
-    found = grbm_bilevel(
+    found = grbm_bilevel.grbm_bilevel(
         v,
         noise["perturb"],
         [latent.select(-3, 0) for latent in latents],
-        Theta(**state.theta),
-        Phi._make([*pairs, moments.taken]),
+        grbm_bilevel.Theta(**state.theta),
+        grbm_bilevel.Phi._make([*pairs, moments.taken]),
         rates["phi"],
         rates["unroll"],
         K=estimator.K,
@@ -93,7 +105,7 @@ def fused_update_for(update: Update) -> TrainingStep | None:
     """`update` without autograd for tensors with leading replica axes or without; None where it has no fused form.
 
     It needs no `vmap`, whose wrapping of every tensor costs more than a step of a small model, and moves theta in one
-    pass. Where the native step does not run, it is `update` itself, vmapped if there is a replica axis.
+    pass. Where the fused step does not run, it is `update` itself, vmapped if there is a replica axis.
     """
     objective = update.objective
     estimator = fused_step_for(objective) if isinstance(objective, ScoreMatching) else None
@@ -106,7 +118,7 @@ def fused_update_for(update: Update) -> TrainingStep | None:
     @torch.no_grad()
     def step(state: State, v: Tensor, noise: Noise, rates: Rates) -> tuple[State, Info]:
         replicas = rates["theta"].dim()
-        if not runs_fused(state, v, rates):
+        if not runs_fused(estimator, state, v, rates):
             return (torch.vmap(update.__call__) if replicas else update)(state, v, noise, rates)
         gradient, state, info = fused_gradient(estimator, loss, state, v, noise, rates)
         norms = [torch.linalg.vector_norm(g.flatten(replicas), dim=-1) for g in gradient.values()]

@@ -11,7 +11,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from eblvm.engine.bilevel.derivatives import grad
+from eblvm.engine.bilevel.derivatives import grad, vjp
 
 
 class Batch(NamedTuple):
@@ -28,7 +28,9 @@ class Surrogate(NamedTuple):
 
     log_density: Callable[[Tensor], Tensor]
     score: Callable[[], Tensor]
-    laplacian: Callable[[], Tensor] | None = None  # closed form of tr grad^2 log p(v) [B], where a model has one
+    # Closed forms, where a model has them: tr grad^2 log p(v) [B]; (1/2 |s|^2 [B], u^T grad^2 log p(v) u [M, B]) of u.
+    laplacian: Callable[[], Tensor] | None = None
+    sliced: Callable[[Tensor], tuple[Tensor, Tensor]] | None = None
 
 
 def _square(x: Tensor) -> Tensor:
@@ -105,28 +107,25 @@ class Ssm:
 
     def __call__(self, surrogate: Surrogate, batch: Batch, directions: Tensor | None) -> Tensor:
         assert directions is not None
-        score, curvature = score_and_curvature(surrogate.log_density, batch.v, directions)
-        return 0.5 * _square(score) + curvature.mean(0)
+        if surrogate.sliced is not None:
+            half_square, curvature = surrogate.sliced(directions)
+        else:
+            score, curvature = score_and_curvature(surrogate.log_density, batch.v, directions)
+            half_square = 0.5 * _square(score)
+        return half_square + curvature.mean(0)
 
 
 def score_and_curvature(
     log_density: Callable[[Tensor], Tensor], v: Tensor, directions: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """s = grad_v log p [B, ...] and u^T (grad_v^2 log p) u [M, B] for directions u [M, B, ...]."""
+    """s = grad_v log p [B, ...] and u^T (grad_v^2 log p) u [M, B] for directions u [M, B, ...].
 
-    def score(x: Tensor) -> Tensor:
-        return grad(lambda y: (log_density(y).sum(), ()), x)[0]
-
-    def along(u: Tensor) -> tuple[Tensor, Tensor]:
-        def slope(x: Tensor) -> tuple[Tensor, Tensor]:
-            s = score(x)
-            return (s * u).sum(), s
-
-        hessian_u, s = grad(slope, v)
-        return s, (hessian_u * u).flatten(1).sum(1)
-
-    pairs = [along(u) for u in directions.unbind(0)]
-    return pairs[0][0], torch.stack([curvature for _, curvature in pairs])
+    All directions share one score and its graph; `vmap` sends them through its transposed Jacobian, which is the
+    Hessian, at once. A single one goes by itself, without vmap's own cost.
+    """
+    score, hessian = vjp(lambda x: grad(lambda y: (log_density(y).sum(), ()), x)[0], v)
+    along = hessian(directions[0])[None] if len(directions) == 1 else torch.vmap(hessian)(directions)
+    return score, (along * directions).flatten(2).sum(2)
 
 
 ScoreLoss = Dsm | Mdsm | Sm | Ssm

@@ -5,7 +5,6 @@
 README.md derives the reverse. It saves (g, m, v), three times the parameters a step, and no intermediate.
 """
 
-from types import ModuleType
 from typing import Any
 
 import torch
@@ -13,7 +12,8 @@ from torch import Tensor
 
 from eblvm.kernels.adam_unroll import reference
 from eblvm.kernels.adam_unroll.reference import Rule
-from eblvm.kernels.dispatch import TRITON, Backend, native_status, op_backends
+from eblvm.kernels.dispatch import Backend, backend_for, native_status, op_backends
+from eblvm.kernels.orders import by_reference, order
 
 __all__ = ["Rule", "adam_unroll", "backends"]
 
@@ -39,10 +39,10 @@ def adam_unroll(
     _same("lr", lr, p, lead)
     if lr.requires_grad:
         raise ValueError("adam_unroll got lr that requires grad, and has no derivative for it; use reference.step")
-    backend = _backend(p)
+    backend = backend_for("adam_unroll", p, reference, _Native if _NATIVE else None)
     if backend is _Native and not torch.is_grad_enabled():
         return backend.step(p, g, m, v, t, lr, rule)  # its own vmap rule; apply() costs more than a small step
-    return _Step.apply(backend, rule, p, g, m, v, t, lr)
+    return _Step.apply(backend, p, g, m, v, t, lr, rule)
 
 
 def backends() -> list[Backend]:
@@ -74,71 +74,12 @@ class _Native:
         return torch.ops.eblvm.adam_unroll_reverse(*tensors, *rule)
 
 
-def _triton() -> ModuleType:
-    from eblvm.kernels.adam_unroll import triton
-
-    return triton
-
-
-def _backend(p: Tensor) -> Any:
-    if torch.compiler.is_compiling():
-        return reference
-    if _NATIVE and p.device.type == "cpu" and p.dtype in (torch.float32, torch.float64):
-        return _Native
-    if TRITON and p.device.type == "cuda":
-        return _triton()
-    return reference
+def _pull_step(backend: Any, arguments: Any, kept: Any, cotangents: Any, wanted: Any) -> tuple[Any, ...]:
+    *_, wants_lr, _rule = wanted
+    if wants_lr:
+        raise RuntimeError("adam_unroll has no derivative for lr; use reference.step")
+    return cotangents[0], *_Reverse.apply(backend, *cotangents, *arguments[1:]), None, None, None
 
 
-class _Step(torch.autograd.Function):
-    """The step; its backward is `_Reverse`, and beyond that the reference is differentiated."""
-
-    @staticmethod
-    def forward(backend: Any, rule: Rule, *tensors: Tensor) -> tuple[Tensor, ...]:
-        return tuple(backend.step(*tensors, rule))
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
-        ctx.backend, ctx.rule = inputs[:2]
-        ctx.save_for_backward(*inputs[3:])
-
-    @staticmethod
-    def backward(ctx: Any, p_bar: Tensor, m_bar: Tensor, v_bar: Tensor) -> tuple[Any, ...]:
-        if ctx.needs_input_grad[7]:
-            raise RuntimeError("adam_unroll has no derivative for lr; use reference.step")
-        g_bar, m_in, v_in = _Reverse.apply(ctx.backend, ctx.rule, p_bar, m_bar, v_bar, *ctx.saved_tensors)
-        return None, None, p_bar, g_bar, m_in, v_in, None, None
-
-    @staticmethod
-    def vmap(info: Any, in_dims: tuple[Any, ...], backend: Any, rule: Rule, *tensors: Tensor) -> tuple[Any, Any]:
-        return _Step.apply(backend, rule, *_batched(info, in_dims[2:], tensors)), (0, 0, 0)
-
-
-class _Reverse(torch.autograd.Function):
-    @staticmethod
-    def forward(backend: Any, rule: Rule, *tensors: Tensor) -> tuple[Tensor, ...]:
-        return tuple(backend.reverse(*tensors, rule))
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
-        ctx.rule = inputs[1]
-        ctx.save_for_backward(*inputs[2:])
-
-    @staticmethod
-    def backward(ctx: Any, *cotangents: Tensor) -> tuple[Any, ...]:
-        *tensors, t, lr = ctx.saved_tensors
-        reverse: Any = reference.reverse
-        pull: Any = torch.func.vjp(lambda *x: tuple(reverse(*x, t, lr, ctx.rule)), *tensors)[1]
-        return None, None, *pull(cotangents), None, None
-
-    @staticmethod
-    def vmap(info: Any, in_dims: tuple[Any, ...], backend: Any, rule: Rule, *tensors: Tensor) -> tuple[Any, Any]:
-        return _Reverse.apply(backend, rule, *_batched(info, in_dims[2:], tensors)), (0, 0, 0)
-
-
-def _batched(info: Any, in_dims: tuple[Any, ...], tensors: tuple[Tensor, ...]) -> list[Tensor]:
-    """The mapped axis first in every tensor: leading axes of t and lr are replicas to every backend."""
-    return [
-        x.expand(info.batch_size, *x.shape) if dim is None else x.movedim(dim, 0)
-        for x, dim in zip(tensors, in_dims, strict=True)
-    ]
+_Step = order("step", _pull_step, forgets=(0,))
+_Reverse = order("reverse", by_reference(reference.reverse))

@@ -6,7 +6,6 @@ with logits l [..., B, H] of q and the energy's coefficient x [..., B, H] (a GRB
 lower step's delta, its second what an unrolled step is pulled back by. README.md derives both.
 """
 
-from types import ModuleType
 from typing import Any, NamedTuple
 
 import torch
@@ -14,7 +13,8 @@ from torch import Tensor
 
 from eblvm.kernels import philox
 from eblvm.kernels.bernoulli_lower import reference
-from eblvm.kernels.dispatch import TRITON, Backend, native_status, op_backends
+from eblvm.kernels.dispatch import Backend, backend_for, native_status, op_backends
+from eblvm.kernels.orders import by_reference, order
 from eblvm.kernels.philox import Key
 
 __all__ = ["Stream", "backends", "bernoulli_lower"]
@@ -62,7 +62,8 @@ def bernoulli_lower(logits: Tensor, x: Tensor, noise: Tensor | Stream | None, ta
         if noise.requires_grad:
             raise ValueError("bernoulli_lower got noise that requires grad, and has no derivative for it; detach it")
         given = noise
-    return _Value.apply(_backend(logits), logits, x, given, seed, step, purpose, first, tau)
+    backend = backend_for("bernoulli_lower", logits, _Reference, _Native if _NATIVE else None)
+    return _Value.apply(backend, logits, x, given, seed, step, purpose, first, tau)
 
 
 def backends() -> list[Backend]:
@@ -110,94 +111,15 @@ class _Native:
     second = staticmethod(torch.ops.eblvm.bernoulli_lower_second) if _NATIVE else None
 
 
-def _triton() -> ModuleType:
-    from eblvm.kernels.bernoulli_lower import triton
-
-    return triton
+def _pull_value(backend: Any, arguments: Any, kept: Any, cotangents: Any, wanted: Any) -> tuple[Any, ...]:
+    return *_First.apply(backend, *cotangents, *arguments), *[None] * 6
 
 
-def _backend(logits: Tensor) -> Any:
-    if torch.compiler.is_compiling():
-        return _Reference
-    if _NATIVE and logits.device.type == "cpu" and logits.dtype in (torch.float32, torch.float64):
-        return _Native
-    if TRITON and logits.device.type == "cuda":
-        return _triton()
-    return _Reference
+def _pull_first(backend: Any, arguments: Any, kept: Any, cotangents: Any, wanted: Any) -> tuple[Any, ...]:
+    g, *rest = arguments
+    return *_Second.apply(backend, g, *cotangents, *rest), *[None] * 6
 
 
-class _Value(torch.autograd.Function):
-    """kl; its backward is `_First`, whose backward is `_Second`, and beyond that the reference is differentiated."""
-
-    @staticmethod
-    def forward(backend: Any, *arguments: Any) -> Tensor:
-        return backend.value(*arguments)
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
-        _save(ctx, inputs, 2)
-
-    @staticmethod
-    def backward(ctx: Any, g: Tensor) -> tuple[Any, ...]:
-        gl, gx = _First.apply(ctx.backend, g, *ctx.saved_tensors, *ctx.rest)
-        return None, gl, gx, *[None] * 6
-
-    @staticmethod
-    def vmap(info: Any, in_dims: tuple[Any, ...], backend: Any, *arguments: Any) -> tuple[Any, Any]:
-        return _Value.apply(backend, *_batched(info, in_dims[1:], arguments)), 0
-
-
-class _First(torch.autograd.Function):
-    @staticmethod
-    def forward(backend: Any, *arguments: Any) -> tuple[Tensor, Tensor]:
-        return backend.first(*arguments)
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
-        _save(ctx, inputs, 3)
-
-    @staticmethod
-    def backward(ctx: Any, u: Tensor, w: Tensor) -> tuple[Any, ...]:
-        g, *rest = ctx.saved_tensors
-        gg, ll, xx = _Second.apply(ctx.backend, g, u, w, *rest, *ctx.rest)
-        return None, gg, ll, xx, *[None] * 6
-
-    @staticmethod
-    def vmap(info: Any, in_dims: tuple[Any, ...], backend: Any, *arguments: Any) -> tuple[Any, Any]:
-        return _First.apply(backend, *_batched(info, in_dims[1:], arguments)), (0, 0)
-
-
-class _Second(torch.autograd.Function):
-    @staticmethod
-    def forward(backend: Any, *arguments: Any) -> tuple[Tensor, Tensor, Tensor]:
-        return backend.second(*arguments)
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
-        _save(ctx, inputs, 5)
-
-    @staticmethod
-    def backward(ctx: Any, *cotangents: Tensor) -> tuple[Any, ...]:
-        *tensors, noise, seed = ctx.saved_tensors
-        pull: Any = torch.func.vjp(lambda *t: _Reference.second(*t, noise, seed, *ctx.rest), *tensors)[1]
-        return None, *pull(cotangents), *[None] * 6
-
-    @staticmethod
-    def vmap(info: Any, in_dims: tuple[Any, ...], backend: Any, *arguments: Any) -> tuple[Any, Any]:
-        return _Second.apply(backend, *_batched(info, in_dims[1:], arguments)), (0, 0, 0)
-
-
-def _save(ctx: Any, inputs: tuple[Any, ...], tensors: int) -> None:
-    """inputs = (backend, `tensors` tensors, noise or None, seed or None, step, purpose, first, tau)."""
-    ctx.backend, ctx.rest = inputs[0], inputs[tensors + 3 :]
-    ctx.save_for_backward(*inputs[1 : tensors + 3])
-
-
-def _batched(info: Any, in_dims: tuple[Any, ...], arguments: tuple[Any, ...]) -> list[Any]:
-    """The mapped axis first in every tensor, since leading axes are replicas to every backend."""
-    found = []
-    for argument, dim in zip(arguments, in_dims, strict=True):
-        if isinstance(argument, Tensor):
-            argument = argument.expand(info.batch_size, *argument.shape) if dim is None else argument.movedim(dim, 0)
-        found.append(argument)
-    return found
+_Value = order("value", _pull_value)
+_First = order("first", _pull_first)
+_Second = order("second", by_reference(_Reference.second))

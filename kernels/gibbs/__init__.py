@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from eblvm.kernels.arguments import expect_grbm
 from eblvm.kernels.dispatch import TRITON, Backend, native_status, op_backends
 from eblvm.kernels.gibbs import reference
 from eblvm.kernels.philox import Key
@@ -43,13 +44,8 @@ def gibbs(
     `noise` holds one (uniform [..., B, H], normal [..., B, D]) a sweep, or is a `Stream`, which needs `sweeps`.
     Samples carry no gradient. Leading axes are replicas.
     """
-    if W.dim() < 2:
-        raise ValueError(f"gibbs got W of shape {tuple(W.shape)}; expected [..., D, H]")
-    lead, (D, H) = tuple(W.shape[:-2]), W.shape[-2:]
-    if v.dim() != W.dim():
-        raise ValueError(f"gibbs got v of shape {tuple(v.shape)}; expected {(*lead, 'B', D)}")
-    B = v.shape[-2]
-    expected = {"v": (v, (B, D)), "b": (b, (D,)), "c": (c, (H,)), "log_sigma": (log_sigma, (D,))}
+    lead = tuple(W.shape[:-2])
+    more: dict[str, tuple[Tensor, tuple[str, ...]]] = {}
     uniforms: list[Tensor] = []
     normals: list[Tensor] = []
     seed, step, purpose_h, purpose_v, first = None, 0, 0, 0, 0
@@ -64,18 +60,12 @@ def gibbs(
             )
     else:
         uniforms, normals = [u for u, _ in noise], [n for _, n in noise]
-        expected |= {f"noise[{i}][0]": (u, (B, H)) for i, u in enumerate(uniforms)}
-        expected |= {f"noise[{i}][1]": (n, (B, D)) for i, n in enumerate(normals)}
+        more |= {f"noise[{i}][0]": (u, ("B", "H")) for i, u in enumerate(uniforms)}
+        more |= {f"noise[{i}][1]": (n, ("B", "D")) for i, n in enumerate(normals)}
         if sweeps is not None and sweeps != len(uniforms):
             raise ValueError(f"gibbs got sweeps={sweeps} and {len(uniforms)} pairs of noise; expected as many")
         sweeps = len(uniforms)
-    for name, (t, own) in expected.items():
-        if tuple(t.shape) != (*lead, *own):
-            raise ValueError(f"gibbs got {name} of shape {tuple(t.shape)}; expected {(*lead, *own)}")
-        for what in ("dtype", "device"):
-            if getattr(t, what) != getattr(W, what):
-                got, wanted = getattr(t, what), getattr(W, what)
-                raise ValueError(f"gibbs got {name} of {what} {got}; expected that of W, {wanted}")
+    expect_grbm("gibbs", v, W, b, c, log_sigma, more)
     arguments = (v, W, b, c, log_sigma, uniforms, normals, seed, step, purpose_h, purpose_v, first, sweeps)
     with torch.no_grad():
         return _backend(v)(*arguments)

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "../batched.h"
+#include "../grbm/sizes.h"
 #include "../philox/philox.h"
 #include "../product.h"
 
@@ -109,58 +110,38 @@ std::tuple<at::Tensor, at::Tensor> gibbs_cpu(const at::Tensor& v, const at::Tens
                                              const std::vector<at::Tensor>& normals, const std::optional<at::Tensor>& seed,
                                              int64_t step, int64_t purpose_h, int64_t purpose_v, int64_t first,
                                              int64_t sweeps) {
-  TORCH_CHECK_VALUE(W.dim() >= 2, "gibbs got W of shape ", W.sizes(), "; expected [..., D, H]");
-  TORCH_CHECK_VALUE(W.scalar_type() == at::kFloat || W.scalar_type() == at::kDouble, "gibbs got W of dtype ", W.scalar_type(),
-                    "; expected float32 or float64");
-  TORCH_CHECK_VALUE(v.dim() == W.dim(), "gibbs got v of shape ", v.sizes(), "; expected [..., B, D] for W ", W.sizes());
+  const Sizes n("gibbs", v, W);
+  const int64_t B = n.B, D = n.D, H = n.H;
   TORCH_CHECK_VALUE(sweeps >= 0, "gibbs got sweeps=", sweeps, "; expected at least 0");
-  const int64_t B = v.size(-2), D = W.size(-2), H = W.size(-1);
-  const at::IntArrayRef lead = W.sizes().slice(0, W.dim() - 2);
-  const auto expect = [&](const char* name, const at::Tensor& t, std::initializer_list<int64_t> own) {
-    std::vector<int64_t> sizes = lead.vec();
-    sizes.insert(sizes.end(), own);
-    TORCH_CHECK_VALUE(t.sizes() == sizes, "gibbs got ", name, " of shape ", t.sizes(), "; expected ", at::IntArrayRef(sizes));
-    TORCH_CHECK_VALUE(t.scalar_type() == W.scalar_type(), "gibbs got ", name, " of dtype ", t.scalar_type(),
-                      "; expected that of W, ", W.scalar_type());
-  };
-  expect("v", v, {B, D});
-  expect("b", b, {D});
-  expect("c", c, {H});
-  expect("log_sigma", log_sigma, {D});
+  n.expect_parameters(b, c, log_sigma);
   const auto wanted = seed ? 0 : static_cast<size_t>(sweeps);
   TORCH_CHECK_VALUE(uniforms.size() == wanted && normals.size() == wanted, "gibbs got ", uniforms.size(), " and ",
                     normals.size(), " tensors of noise; expected ", wanted, " of each");
-  for (const at::Tensor& t : uniforms) expect("uniform_h", t, {B, H});
-  for (const at::Tensor& t : normals) expect("normal_v", t, {B, D});
+  for (const at::Tensor& t : uniforms) n.expect("uniform_h", t, {B, H});
+  for (const at::Tensor& t : normals) n.expect("normal_v", t, {B, D});
   if (seed) {
-    TORCH_CHECK_VALUE(seed->scalar_type() == at::kLong && seed->sizes() == lead, "gibbs got seeds of dtype ",
+    TORCH_CHECK_VALUE(seed->scalar_type() == at::kLong && seed->sizes() == at::IntArrayRef(n.lead), "gibbs got seeds of dtype ",
                       seed->scalar_type(), " and shape ", seed->sizes(), "; expected int64 with the leading axes of W ",
                       W.sizes());
   }
 
-  const auto contiguous = [](const std::vector<at::Tensor>& list) {
-    std::vector<at::Tensor> found;
-    for (const at::Tensor& t : list) found.push_back(t.contiguous());
-    return found;
-  };
   const std::vector<at::Tensor> ins = contiguous({W, b, c, log_sigma.exp()}), us = contiguous(uniforms),
                                 ns = contiguous(normals);
   const at::Tensor seeds = seed ? seed->contiguous() : at::Tensor();
   at::Tensor out = v.clone(at::MemoryFormat::Contiguous), mean = v.clone(at::MemoryFormat::Contiguous);
-  const int64_t replicas = D && H ? W.numel() / (D * H) : 0;
   if (out.numel() == 0 || sweeps == 0) return {out, mean};
   const Draw draw{seed ? seeds.const_data_ptr<int64_t>() : nullptr, step, purpose_h, purpose_v, first};
   AT_DISPATCH_FLOATING_TYPES(W.scalar_type(), "gibbs", [&] {
     using T = scalar_t;
-    at::parallel_for(0, replicas, 1, [&](int64_t begin, int64_t end) {
+    at::parallel_for(0, n.replicas, 1, [&](int64_t begin, int64_t end) {
       at::Tensor x = at::empty({B, H}, W.options());
       for (int64_t r = begin; r < end; ++r) {
-        const auto part = [&](const at::Tensor& t) { return t.const_data_ptr<T>() + r * (t.numel() / replicas); };
-        std::vector<const T*> u, n;
+        const auto part = [&](const at::Tensor& t) { return n.part<T>(t, r); };
+        std::vector<const T*> u, z;
         for (const at::Tensor& t : us) u.push_back(part(t));
-        for (const at::Tensor& t : ns) n.push_back(part(t));
-        run<T>(B, D, H, part(ins[0]), part(ins[1]), part(ins[2]), part(ins[3]), u, n, draw, r, sweeps, x.mutable_data_ptr<T>(),
-               out.mutable_data_ptr<T>() + r * B * D, mean.mutable_data_ptr<T>() + r * B * D);
+        for (const at::Tensor& t : ns) z.push_back(part(t));
+        run<T>(B, D, H, part(ins[0]), part(ins[1]), part(ins[2]), part(ins[3]), u, z, draw, r, sweeps, x.mutable_data_ptr<T>(),
+               n.part_of<T>(out, r), n.part_of<T>(mean, r));
       }
     });
   });

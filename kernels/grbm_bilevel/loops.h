@@ -4,6 +4,7 @@
 
 #include "../adam_unroll/pointwise.h"
 #include "../bernoulli_lower/pointwise.h"
+#include "../grbm/loops.h"
 
 namespace {
 
@@ -75,59 +76,12 @@ EBLVM_INLINE void sample_body(SampleArrays<T> a, int64_t begin, int64_t end) {
   }
 }
 
-// One row of the residual r = (s(v) + eps/sigma) / B with its column sums; gives the sum of squares of B r.
-template <typename T>
-EBLVM_INLINE double residual_body(int64_t D, const T* __restrict v, const T* __restrict eps, const T* __restrict b,
-                                  const T* __restrict precision, T sigma, T batch, T* __restrict r, T* __restrict b_bar,
-                                  T* __restrict log_sigma_bar) {
-  double squares = 0;
-  for (int64_t d = 0; d < D; ++d) {
-    const T away = (v[d] - b[d]) * precision[d];
-    const T score = r[d] - away + eps[d] / sigma;
-    r[d] = score / batch;
-    b_bar[d] += r[d] * precision[d];
-    log_sigma_bar[d] += T(2) * r[d] * away;
-  }
-  for (int64_t d = 0; d < D; ++d) squares += static_cast<double>(r[d]) * static_cast<double>(r[d]);
-  return squares * static_cast<double>(batch) * static_cast<double>(batch);
-}
-
-template <typename T>
-EBLVM_INLINE void add_rows_body(T* __restrict to, const T* __restrict from, int64_t rows, int64_t n) {
-  for (int64_t r = 0; r < rows; ++r)
-    for (int64_t i = 0; i < n; ++i) to[i] += from[r * n + i];
-}
-
-// 1/2 sum_d (v_d - b_d)^2 / sigma_d^2 of one row.
-template <typename T>
-EBLVM_INLINE T quadratic_body(int64_t D, const T* __restrict v, const T* __restrict b, const T* __restrict precision) {
-  T parts[16] = {};
-  int64_t d = 0;
-  for (; d + 16 <= D; d += 16)
-    for (int64_t j = 0; j < 16; ++j) parts[j] += (v[d + j] - b[d + j]) * (v[d + j] - b[d + j]) * precision[d + j];
-  for (int64_t j = 0; d < D; ++d, ++j) parts[j] += (v[d] - b[d]) * (v[d] - b[d]) * precision[d];
-  T sum = 0;
-  for (int64_t j = 0; j < 16; ++j) sum += parts[j];
-  return sum / 2;
-}
-
 #define EBLVM_LOOPS(T)                                                                                                         \
   EBLVM_CLONES void lower_sampled(LowerArrays<T> a, int64_t begin, int64_t end) { lower_body<false>(a, begin, end); }          \
   EBLVM_CLONES void lower_exact(LowerArrays<T> a, int64_t begin, int64_t end) { lower_body<true>(a, begin, end); }             \
   EBLVM_CLONES double value_sampled(LowerArrays<T> a, int64_t begin, int64_t end) { return value_body<false>(a, begin, end); } \
   EBLVM_CLONES double value_exact(LowerArrays<T> a, int64_t begin, int64_t end) { return value_body<true>(a, begin, end); }    \
   EBLVM_CLONES void sample(SampleArrays<T> a, int64_t begin, int64_t end) { sample_body(a, begin, end); }                      \
-  EBLVM_CLONES double residual(int64_t D, const T* v, const T* eps, const T* b, const T* precision, T sigma, T batch, T* r,    \
-                               T* b_bar, T* log_sigma_bar) {                                                                   \
-    return residual_body(D, v, eps, b, precision, sigma, batch, r, b_bar, log_sigma_bar);                                      \
-  }                                                                                                                            \
-  EBLVM_CLONES T quadratic(int64_t D, const T* v, const T* b, const T* precision) {                                            \
-    return quadratic_body(D, v, b, precision);                                                                                 \
-  }                                                                                                                            \
-  EBLVM_CLONES void perturb(int64_t n, const T* __restrict v, const T* __restrict eps, T sigma, T* __restrict to) {            \
-    for (int64_t i = 0; i < n; ++i) to[i] = v[i] + sigma * eps[i];                                                             \
-  }                                                                                                                            \
-  EBLVM_CLONES void add_rows(T* to, const T* from, int64_t rows, int64_t n) { add_rows_body(to, from, rows, n); }              \
   EBLVM_CLONES void adam_step(AdamRule<T> rule, int64_t n, const T* __restrict g, const T* p, const T* m, const T* v, T* p_to, \
                               T* m_to, T* v_to) {                                                                              \
     _Pragma("GCC ivdep") for (int64_t i = 0; i < n; ++i) {                                                                     \

@@ -11,7 +11,9 @@
 #include <vector>
 
 #include "../batched.h"
+#include "../grbm/sizes.h"
 #include "../product.h"
+#include "../workspace.h"
 #include "loops.h"
 
 namespace {
@@ -41,26 +43,6 @@ struct Outputs {
   T *W_bar, *b_bar, *c_bar, *log_sigma_bar, *A, *a, *mA, *ma, *vA, *va, *loss, *lower;
 };
 
-// Memory of a step, kept by its thread for the next one: fresh pages would cost more than the loops that fill them.
-template <typename T>
-class Workspace {
- public:
-  void restart() { next = 0; }
-
-  T* take(int64_t size) {
-    if (next == blocks.size()) blocks.emplace_back();
-    at::Tensor& block = blocks[next++];
-    if (!block.defined() || block.numel() < size) {
-      block = at::empty({size}, at::TensorOptions().dtype(c10::CppTypeToScalarType<T>::value));
-    }
-    return block.template mutable_data_ptr<T>();
-  }
-
- private:
-  std::vector<at::Tensor> blocks;
-  size_t next = 0;
-};
-
 template <typename Body>
 void in_parallel(int64_t n, const Body& body) {
   at::parallel_for(0, n, 16384, body);
@@ -70,9 +52,7 @@ template <typename T>
 class Step {
  public:
   Step(const Plan& plan, const Inputs<T>& in, const Outputs<T>& out)
-      : p(plan), in(in), out(out), BH(p.B * p.H), DH(p.D * p.H), workspace(of_thread()) {
-    workspace.restart();
-  }
+      : p(plan), in(in), out(out), BH(p.B * p.H), DH(p.D * p.H), workspace(Workspace<T>::of_thread()) {}
 
   void run() {
     perturb_batches();
@@ -94,11 +74,6 @@ class Step {
   T *rows = nullptr, *x = nullptr;  // [.., B, D]: the lower batches, then r, then the last batch; x of the lower batches
   T* h_rows = nullptr;              // [.., B, H]: what `rows` is multiplied by for W's gradient
   T *l = nullptr, *gap = nullptr, *slope = nullptr, *s1 = nullptr, *precision = nullptr;
-
-  static Workspace<T>& of_thread() {
-    thread_local Workspace<T> kept;
-    return kept;
-  }
 
   T* memory(int64_t size, bool zero = false) {
     T* const found = workspace.take(size);
@@ -128,7 +103,7 @@ class Step {
 
   void perturbed(int64_t step, T* to) {
     in_parallel(p.B * p.D, [&](int64_t begin, int64_t end) {
-      perturb(end - begin, in.v + begin, in.perturb[step] + begin, static_cast<T>(p.sigma), to + begin);
+      add_scaled(end - begin, in.v + begin, static_cast<T>(p.sigma), in.perturb[step] + begin, to + begin);
     });
   }
 
@@ -192,7 +167,7 @@ class Step {
   const T* precisions() {
     if (precision == nullptr) {
       precision = memory(p.D);
-      for (int64_t d = 0; d < p.D; ++d) precision[d] = std::exp(T(-2) * in.log_sigma[d]);
+      ::precisions(p.D, in.log_sigma, precision);
     }
     return precision;
   }
@@ -406,13 +381,6 @@ class Step {
   }
 };
 
-void expect(const char* name, const at::Tensor& t, const at::Tensor& W, const std::vector<int64_t>& expected) {
-  const at::IntArrayRef sizes(expected);
-  TORCH_CHECK_VALUE(t.sizes() == sizes, "grbm_bilevel got ", name, " of shape ", t.sizes(), "; expected ", sizes);
-  TORCH_CHECK_VALUE(t.scalar_type() == W.scalar_type(), "grbm_bilevel got ", name, " of dtype ", t.scalar_type(),
-                    "; expected that of W, ", W.scalar_type());
-}
-
 std::vector<at::Tensor> grbm_bilevel_cpu(const at::Tensor& v, const std::vector<at::Tensor>& perturb,
                                          const std::vector<at::Tensor>& latent, const at::Tensor& W, const at::Tensor& b,
                                          const at::Tensor& c, const at::Tensor& log_sigma, const at::Tensor& A,
@@ -421,57 +389,40 @@ std::vector<at::Tensor> grbm_bilevel_cpu(const at::Tensor& v, const std::vector<
                                          const at::Tensor& unroll_lr, int64_t K, int64_t N, double sigma, double tau,
                                          bool exact, bool sgd, bool auto_rate, double b1, double b2, double eps,
                                          double eps_root) {
-  TORCH_CHECK_VALUE(W.dim() >= 2, "grbm_bilevel got W of shape ", W.sizes(), "; expected [..., D, H]");
-  TORCH_CHECK_VALUE(W.scalar_type() == at::kFloat || W.scalar_type() == at::kDouble, "grbm_bilevel got W of dtype ",
-                    W.scalar_type(), "; expected float32 or float64");
+  const Sizes n("grbm_bilevel", v, W);
+  const int64_t B = n.B, D = n.D, H = n.H;
   TORCH_CHECK_VALUE(K >= 0 && N >= 0, "grbm_bilevel got K=", K, ", N=", N, "; expected both at least 0");
-  TORCH_CHECK_VALUE(v.dim() == W.dim(), "grbm_bilevel got v of shape ", v.sizes(), "; expected [..., B, D] for W ", W.sizes());
   const size_t steps = static_cast<size_t>(K + N + 1);
   TORCH_CHECK_VALUE(perturb.size() == 1 || perturb.size() == steps, "grbm_bilevel got ", perturb.size(),
                     " perturbations; expected 1 (shared) or K+N+1 = ", steps);
   TORCH_CHECK_VALUE(latent.size() == (exact ? 1 : steps), "grbm_bilevel got ", latent.size(), " latent noises; expected ",
                     exact ? 1 : steps);
-  const int64_t D = W.size(-2), H = W.size(-1), B = v.size(-2);
   TORCH_CHECK_VALUE(B > 0 && D > 0 && H > 0, "grbm_bilevel got sizes B=", B, ", D=", D, ", H=", H, "; expected at least 1");
-  const std::vector<int64_t> lead = W.sizes().slice(0, W.dim() - 2).vec();
-  const auto sized = [&](std::initializer_list<int64_t> own) {
-    std::vector<int64_t> sizes = lead;
-    sizes.insert(sizes.end(), own);
-    return sizes;
-  };
-  expect("v", v, W, sized({B, D}));
-  for (const at::Tensor& t : perturb) expect("perturb", t, W, sized({B, D}));
-  for (const at::Tensor& t : latent) expect("latent", t, W, sized({B, H}));
-  const std::pair<const char*, const at::Tensor*> vectors_D[] = {{"b", &b}, {"log_sigma", &log_sigma}};
-  for (const auto& [name, t] : vectors_D) expect(name, *t, W, sized({D}));
-  const std::pair<const char*, const at::Tensor*> vectors_H[] = {{"c", &c}, {"a", &a}, {"m_bias", &ma}, {"v_bias", &va}};
-  for (const auto& [name, t] : vectors_H) expect(name, *t, W, sized({H}));
+  n.expect_parameters(b, c, log_sigma);
+  for (const at::Tensor& t : perturb) n.expect("perturb", t, {B, D});
+  for (const at::Tensor& t : latent) n.expect("latent", t, {B, H});
+  const std::pair<const char*, const at::Tensor*> vectors[] = {{"a", &a}, {"m_bias", &ma}, {"v_bias", &va}};
+  for (const auto& [name, t] : vectors) n.expect(name, *t, {H});
   const std::pair<const char*, const at::Tensor*> matrices[] = {{"A", &A}, {"m_weight", &mA}, {"v_weight", &vA}};
-  for (const auto& [name, t] : matrices) expect(name, *t, W, sized({H, D}));
+  for (const auto& [name, t] : matrices) n.expect(name, *t, {H, D});
   const std::pair<const char*, const at::Tensor*> scalars[] = {{"count", &count}, {"lr", &lr}, {"unroll_lr", &unroll_lr}};
-  for (const auto& [name, t] : scalars) expect(name, *t, W, lead);
+  for (const auto& [name, t] : scalars) n.expect(name, *t, {});
 
   const Plan plan{B, D, H, K, N, sigma, tau, perturb.size() == 1 && K + N > 0, exact, sgd, auto_rate, b1, b2, eps, eps_root};
-  const auto contiguous = [](const std::vector<at::Tensor>& list) {
-    std::vector<at::Tensor> found;
-    for (const at::Tensor& t : list) found.push_back(t.contiguous());
-    return found;
-  };
   const std::vector<at::Tensor> eps_list = contiguous(perturb), noise_list = contiguous(latent);
   const std::vector<at::Tensor> ins = contiguous({v, W, b, c, log_sigma, A, a, mA, ma, vA, va, count, lr, unroll_lr});
-  const auto made = [&](std::initializer_list<int64_t> own) { return at::empty(sized(own), W.options()); };
-  std::vector<at::Tensor> outs = {made({D, H}), made({D}), made({H}), made({D})};
+  std::vector<at::Tensor> outs = {n.made({D, H}), n.made({D}), n.made({H}), n.made({D})};
   // Without real steps phi and its moments are what they were.
   for (size_t i = 5; i <= 10; ++i) outs.push_back(K ? at::empty(ins[i].sizes(), W.options()) : ins[i].clone());
-  outs.push_back(at::zeros(lead, W.options()));
-  outs.push_back(at::zeros(lead, W.options()));
+  outs.push_back(at::zeros(n.lead, W.options()));
+  outs.push_back(at::zeros(n.lead, W.options()));
 
   AT_DISPATCH_FLOATING_TYPES(W.scalar_type(), "grbm_bilevel", [&] {
     using T = scalar_t;
-    at::parallel_for(0, count.numel(), 1, [&](int64_t begin, int64_t end) {
+    at::parallel_for(0, n.replicas, 1, [&](int64_t begin, int64_t end) {
       for (int64_t r = begin; r < end; ++r) {
-        const auto part = [&](const at::Tensor& t) { return t.const_data_ptr<T>() + r * (t.numel() / count.numel()); };
-        const auto to = [&](size_t i) { return outs[i].mutable_data_ptr<T>() + r * (outs[i].numel() / count.numel()); };
+        const auto part = [&](const at::Tensor& t) { return n.part<T>(t, r); };
+        const auto to = [&](size_t i) { return n.part_of<T>(outs[i], r); };
         Inputs<T> in{part(ins[0]),
                      {},
                      {},

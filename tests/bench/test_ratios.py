@@ -80,8 +80,10 @@ def test_kernels_against_their_reference() -> None:
     if not any(b.op == "philox" and b.name == "native" and b.serves for b in backends()):
         pytest.skip("the native kernels are not built here")
     result = ratios.run("kernels", 1, "cpu", compiled=False, progress=False)
-    assert {row["case"].split()[0] for row in result["rows"]} == {"op=philox"}
-    assert all(row["ratio"] > 1 for row in result["rows"])
+    ratio_of = {row["case"]: row["ratio"] for row in result["rows"]}
+    assert {case.split()[0] for case in ratio_of} >= {"op=philox", "op=grbm", "op=grbm_dsm", "op=sliced_hvp"}
+    # The GRBM ops are bound by the products that both sides take; one round is not enough to tell 1.05 from 1.
+    assert all(ratio > (1 if case.startswith("op=philox") else 0.8) for case, ratio in ratio_of.items())
 
 
 def test_a_kernel_with_wrong_bits_reports_no_speed(monkeypatch: pytest.MonkeyPatch) -> None:

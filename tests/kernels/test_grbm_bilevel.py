@@ -3,6 +3,7 @@
 import subprocess
 import sys
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import pytest
@@ -15,7 +16,7 @@ from eblvm.engine.bilevel.optimizers import Adam, Sgd
 from eblvm.engine.models.grbm import GRBM
 from eblvm.engine.models.posteriors import Bernoulli
 from eblvm.engine.objectives import divergences, grbm_fused
-from eblvm.engine.objectives.estimators import Bism, FreeEnergy
+from eblvm.engine.objectives.estimators import Bism
 from eblvm.engine.objectives.grbm_fused import fused_gradient, fused_step_for, fused_update_for
 from eblvm.engine.objectives.score_losses import Dsm, Ssm
 from eblvm.engine.objectives.score_matching import ScoreMatching
@@ -235,7 +236,6 @@ def test_the_rule_names_what_has_a_fused_form() -> None:
     assert fused_step_for(method) is bism
     assert fused_step_for(replace(method, loss=Ssm())) is None
     assert fused_update_for(Update(replace(method, loss=Ssm()), Adam())) is None
-    assert fused_step_for(replace(method, estimator=FreeEnergy(bism.energy))) is None
     assert fused_step_for(replace(method, latent_samples=2)) is None
     exact = replace(bism, divergence=divergences.kl_exact)
     assert fused_step_for(replace(method, latent_samples=2, estimator=exact)) is exact
@@ -253,10 +253,11 @@ def test_a_step_that_is_differentiated_stays_with_autograd() -> None:
     size = (7, 5, 4)
     method = objective(size, 1, 1, sgd=True, shared=True, exact=False)
     state, v, noise, rates = start(method, size)
-    assert grbm_fused.runs_fused(state, v, rates)
-    assert not grbm_fused.runs_fused(state, v.clone().requires_grad_(), rates)
-    assert not grbm_fused.runs_fused(state, v.to("meta"), rates)
-    assert not grbm_fused.runs_fused(state, v.float(), rates)
+    runs_fused = partial(grbm_fused.runs_fused, method.estimator)
+    assert runs_fused(state, v, rates)
+    assert not runs_fused(state, v.clone().requires_grad_(), rates)
+    assert not runs_fused(state, v.to("meta"), rates)
+    assert not runs_fused(state, v.float(), rates)
 
     def norm(rate: Tensor) -> Tensor:
         gradient, *_ = method.gradient(state, v, noise, rates | {"unroll": rate})
@@ -272,7 +273,7 @@ def test_without_the_native_library_autograd_serves(monkeypatch) -> None:
     program = (
         "import torch; from tests.kernels.test_grbm_bilevel import *;"
         "m = objective((7, 5, 4), 2, 2, sgd=True, shared=True, exact=False); a = start(m, (7, 5, 4));"
-        "assert not grbm_fused.runs_fused(a[0], a[1], a[3]);"
+        "assert not grbm_fused.runs_fused(m.estimator, a[0], a[1], a[3]);"
         "print(float(torch.no_grad()(m.gradient)(*a)[2]['loss']))"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)

@@ -1,7 +1,10 @@
 """Noise levels of MDSM, and sliced score matching as an unbiased estimate of the exact loss."""
 
+import pytest
 import torch
+from torch.utils._pytree import tree_map
 
+from eblvm.engine.bilevel.derivatives import grad
 from eblvm.engine.bilevel.optimizers import Adam
 from eblvm.engine.models.energy import call
 from eblvm.engine.models.grbm import GRBM
@@ -63,3 +66,52 @@ def test_score_and_curvature_of_a_quadratic() -> None:
     score, curvature = score_and_curvature(lambda x: -0.5 * torch.einsum("bi,ij,bj->b", x, matrix, x), v, u)
     torch.testing.assert_close(score, -v @ matrix)
     assert curvature.tolist() == [[-2.0, -7.0]]
+
+
+def test_all_directions_share_one_pass_of_the_density() -> None:
+    passes = []
+
+    def log_density(x: torch.Tensor) -> torch.Tensor:
+        passes.append(x)
+        return -x.pow(4).sum(-1)
+
+    v = philox.normal(Key(0, 0), 0, B, (D,), dtype=torch.float64)
+    u = philox.normal(Key(0, 0), 1, 3 * B, (D,), dtype=torch.float64).view(3, B, D)
+    score, curvature = score_and_curvature(log_density, v, u)
+    assert len(passes) == 1
+    torch.testing.assert_close(score, -4 * v.pow(3))
+    torch.testing.assert_close(curvature, (-12 * v.square() * u.square()).sum(-1))
+
+
+@pytest.mark.parametrize("M", [1, 3])
+def test_score_and_curvature_in_both_dialects(M: int) -> None:
+    """Gradients of theta through the generic form, by autograd and by torch.func, are those of the closed form."""
+    energy = GRBM(D, H)
+    theta = {k: p.double() for k, p in energy.initial(Key(1, 0)).items()}
+    v = philox.normal(Key(0, 0), 0, B, (D,), dtype=torch.float64)
+    u = philox.normal(Key(0, 0), 1, M * B, (D,), dtype=torch.float64).view(M, B, D)
+
+    def generic(theta):
+        score, curvature = score_and_curvature(lambda x: -call(energy, theta, "free_energy", x), v, u)
+        return (0.5 * score.square().sum(1) + curvature.mean(0)).mean()
+
+    def closed(theta):
+        half_square, curvature = call(energy, theta, "sliced", v, u)
+        return (half_square + curvature.mean(0)).mean()
+
+    expected = torch.func.grad(closed)(theta)
+    tree_map(torch.testing.assert_close, torch.func.grad(generic)(theta), expected)
+    tree_map(torch.testing.assert_close, grad(lambda t: (generic(t), ()), theta)[0], expected)
+    stacked = tree_map(lambda t: torch.stack([t, 2 * t]), theta)
+    mapped = torch.vmap(torch.func.grad(generic))(stacked)
+    tree_map(lambda a, e: torch.testing.assert_close(a[0], e), mapped, expected)
+
+
+def test_ssm_on_a_grbm_takes_the_closed_form() -> None:
+    method = ScoreMatching(FreeEnergy(GRBM(D, H)), Ssm(), Adam(), directions=2)
+    v = philox.normal(Key(0, 0), 0, B, (D,))
+    state, noise = method.init(Key(1, 0), v), method.draw(Key(1, 2), v)
+    surrogate, *_ = method.estimator(state.theta, {}, (), [Ssm().perturb(v)], [], {})
+    assert surrogate.sliced is not None
+    generic = Ssm()(surrogate._replace(sliced=None), Ssm().perturb(v), noise["direction"])
+    torch.testing.assert_close(Ssm()(surrogate, Ssm().perturb(v), noise["direction"]), generic)

@@ -1,0 +1,55 @@
+"""Inputs for the GRBM kernels, and their derivatives through any backend; shared by the native and Triton tests."""
+
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor
+from torch.utils.flop_counter import FlopCounterMode
+
+SIZES = [(1, 1, 1), (63, 5, 3), (3, 100, 257), (7, 2, 4), (0, 3, 2)]  # B, D, H
+TOLERANCE = {torch.float64: 1e-11, torch.float32: 5e-5}
+
+
+def inputs(
+    size: tuple[int, int, int], dtype: torch.dtype = torch.float64, replicas: tuple[int, ...] = (), *, M: int = 0
+) -> list[Tensor]:
+    """v, W, b, c, log_sigma; then h, or with M its directions u [..., M, B, D]."""
+    B, D, H = size
+    generator = torch.Generator().manual_seed(B + D + H)
+    shapes = ((B, D), (D, H), (D,), (H,), (D,), (M, B, D) if M else (B, H))
+    scales = (1.0, D**-0.5, 1.0, 1.0, 0.3, 1.0)
+    return [
+        (s * torch.randn(*replicas, *shape, generator=generator, dtype=torch.float64)).to(dtype)
+        for s, shape in zip(scales, shapes, strict=True)
+    ]
+
+
+def derivatives(apply: Callable[..., Sequence[Tensor]], *inputs: Tensor | None) -> list[Tensor]:
+    """Both results, the gradient of a function of them, and the gradient of a function of that gradient."""
+    leaves = [t if t is None else t.detach().requires_grad_() for t in inputs]
+    wanted = [t for t in leaves if t is not None]
+    results = apply(*leaves)[:2]
+    cotangents = [torch.linspace(0.5, 1.5, t.numel(), dtype=t.dtype).view(t.shape).requires_grad_() for t in results]
+    loss = sum((t * w).sum() for t, w in zip(results, cotangents, strict=True))
+    first = torch.autograd.grad(loss, wanted, create_graph=True)
+    curved = sum((g * torch.linspace(-1, 1, g.numel(), dtype=g.dtype).view(g.shape)).sum() for g in first)
+    second = torch.autograd.grad(curved, [*wanted, *cotangents], materialize_grads=True)
+    return [t.detach() for t in (*results, *first, *second)]
+
+
+def assert_close(got: Sequence[Tensor], expected: Sequence[Tensor], tolerance: float) -> None:
+    for g, e in zip(got, expected, strict=True):
+        assert g.shape == e.shape
+        assert g.dtype == e.dtype
+        scale = float(e.abs().max()) if e.numel() else 0.0
+        torch.testing.assert_close(g, e, rtol=tolerance, atol=tolerance * max(scale, 1.0))
+
+
+def assert_flops_are_those_of_its_products(run: Callable[[], object]) -> None:
+    """What the op says, against torch's own products in it, which sizes beyond the plain loops all are."""
+    with FlopCounterMode(display=False) as counted:
+        run()
+    with torch.profiler.profile(record_shapes=True) as profile:
+        run()
+    shapes = [event.input_shapes[1:3] for event in profile.events() if event.name == "aten::addmm_"]
+    assert counted.get_total_flops() == sum(2 * left[0] * left[1] * right[1] for left, right in shapes) > 0
