@@ -12,10 +12,8 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_leaves, tree_map
 
-from eblvm.bench import table
 from eblvm.bench.footprint import Saved, Storages, footprint
 from eblvm.bench.naive import BiMdsm, Mdsm
-from eblvm.bench.timing import Step, interleaved, median
 from eblvm.engine.config import Config
 from eblvm.engine.data import Dataset
 from eblvm.engine.objectives import State, build
@@ -52,7 +50,9 @@ class EngineStep:
 
     def __init__(self, config: Config, shape: tuple[int, int, int] = SHAPE):
         config.validate()
-        self.v = philox.uniform(Key(0, 0), purpose(Purpose.DATA), config.batch, shape, dtype=getattr(torch, config.dtype))
+        self.v = philox.uniform(
+            Key(0, 0), purpose(Purpose.DATA), config.batch, shape, dtype=getattr(torch, config.dtype)
+        )
         self.update = build(config, Dataset(self.v, self.v, self.v, dtype=self.v.dtype))
         assert isinstance(self.update.objective, ScoreMatching)
         self.objective = self.update.objective

@@ -17,22 +17,14 @@ Pull = Callable[[Any, list[Any], Sequence[Tensor], tuple[Tensor, ...], tuple[boo
 
 def order(
     name: str, pull: Pull, *, results: int | None = None, keeps: int = 0, forgets: Collection[int] = ()
-) -> type[torch.autograd.Function]:
-    """The Function of `backend.<name>(*arguments)`, called as `.apply(backend, *arguments)`.
+) -> Callable[..., Any]:
+    """`backend.<name>(*arguments)` with its derivative, called as `f(backend, *arguments)`.
 
     `pull` is its derivative. The last `keeps` outputs are saved for it, beside all arguments but those numbered in
     `forgets`. Outputs beyond the first `results` carry no gradient: they are there to be kept.
     """
 
     class Order(torch.autograd.Function):
-        @classmethod
-        def apply(cls, backend: Any, *arguments: Any) -> Any:
-            """Where nothing is differentiated or mapped the backend alone: the rest costs more than a small step."""
-            tracked = torch.is_grad_enabled() and any(isinstance(a, Tensor) and a.requires_grad for a in arguments)
-            if tracked or torch._C._are_functorch_transforms_active():
-                return super().apply(backend, *arguments)
-            return cls.forward(backend, *arguments)
-
         @staticmethod
         def forward(backend: Any, *arguments: Any) -> Any:
             out = getattr(backend, name)(*arguments)
@@ -58,12 +50,23 @@ def order(
 
         @staticmethod
         def vmap(info: Any, in_dims: tuple[Any, ...], backend: Any, *arguments: Any) -> tuple[Any, Any]:
-            out = Order.apply(backend, *_replicas_first(info.batch_size, in_dims[1:], arguments))
+            out = call(backend, *_replicas_first(info.batch_size, in_dims[1:], arguments))
             return out, 0 if isinstance(out, Tensor) else (0,) * len(out)
 
     # torch asks for it in every call, and it takes longer to find than all else of a call.
     Order.forward.__signature__ = inspect.signature(Order.forward)  # type: ignore[attr-defined]
-    return Order
+
+    def call(backend: Any, *arguments: Any) -> Any:
+        # The compiler drops a Function's second derivative in silence, and fuses the reference by itself.
+        if torch.compiler.is_compiling():
+            return Order.forward(backend, *arguments)
+        # Where nothing is differentiated or mapped the backend alone: the rest costs more than a small step.
+        tracked = torch.is_grad_enabled() and any(isinstance(a, Tensor) and a.requires_grad for a in arguments)
+        if tracked or torch._C._are_functorch_transforms_active():
+            return Order.apply(backend, *arguments)
+        return Order.forward(backend, *arguments)
+
+    return call
 
 
 def by_reference(fn: Callable[..., Any], remade: Collection[int] = ()) -> Pull:

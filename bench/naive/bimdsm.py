@@ -34,7 +34,9 @@ class Block(nn.Module):
 class Energy(nn.Module):
     """|elu(linear(f + h, h))|^2, or |elu(linear(f))|^2 without a latent, f the ResNet's features of v."""
 
-    def __init__(self, shape: tuple[int, int, int], latent: int, width: int, depth: int, head_width: int, visible: bool):
+    def __init__(
+        self, shape: tuple[int, int, int], latent: int, width: int, depth: int, head_width: int, visible: bool
+    ):
         super().__init__()
         self.stem = nn.Conv2d(shape[0], width, 3, padding=1)
         blocks: list[nn.Module] = []

@@ -39,10 +39,6 @@ def segment(module: nn.Module, x: Tensor, context: Context = nullcontext) -> Ten
     return _Segment.apply(run, x, *parameters.values())
 
 
-def _leaves(tensors: tuple[Tensor, ...]) -> list[Tensor]:
-    return [t.detach().requires_grad_() for t in tensors]
-
-
 class _Segment(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, run: Callable[..., Tensor], x: Tensor, *parameters: Tensor) -> Tensor:
@@ -74,16 +70,20 @@ class _Pull(torch.autograd.Function):
         ctx.run = run
         ctx.save_for_backward(g, x, *parameters)
         with torch.enable_grad():
-            (leaf,) = _leaves((x,))
+            leaf = x.detach().requires_grad_()
             return torch.autograd.grad(run(leaf, *(p.detach() for p in parameters)), leaf, g)[0]
 
     @staticmethod
-    @torch.autograd.function.once_differentiable
     def backward(ctx: Any, t: Tensor) -> tuple[Tensor | None, ...]:
+        if torch.is_grad_enabled():
+            raise RuntimeError("a checkpointed model has no third derivative; use --checkpoint none")
         with torch.enable_grad():
-            g, x, *parameters = _leaves(ctx.saved_tensors)
+            leaves = [t.detach().requires_grad_() for t in ctx.saved_tensors]
+            g, x, *parameters = leaves
             (pulled,) = torch.autograd.grad(ctx.run(x, *parameters), x, g, create_graph=True)
-            return None, *torch.autograd.grad(pulled, [g, x, *parameters], t, allow_unused=True)
+            edge = torch.autograd.graph.get_gradient_edge(pulled)
+            del pulled  # its graph is wanted, not its value: one tensor less at the peak
+            return None, *torch.autograd.grad(edge, leaves, t, allow_unused=True)
 
 
 def _wanted(node: Any) -> bool:

@@ -42,7 +42,7 @@ def adam_unroll(
     backend = backend_for("adam_unroll", p, reference, _Native if _NATIVE else None)
     if backend is _Native and not torch.is_grad_enabled():
         return backend.step(p, g, m, v, t, lr, rule)  # its own vmap rule; apply() costs more than a small step
-    return _Step.apply(backend, p, g, m, v, t, lr, rule)
+    return _step(backend, p, g, m, v, t, lr, rule)
 
 
 def backends() -> list[Backend]:
@@ -78,8 +78,8 @@ def _pull_step(backend: Any, arguments: Any, kept: Any, cotangents: Any, wanted:
     *_, wants_lr, _rule = wanted
     if wants_lr:
         raise RuntimeError("adam_unroll has no derivative for lr; use reference.step")
-    return cotangents[0], *_Reverse.apply(backend, *cotangents, *arguments[1:]), None, None, None
+    return cotangents[0], *_reverse(backend, *cotangents, *arguments[1:]), None, None, None
 
 
-_Step = order("step", _pull_step, forgets=(0,))
-_Reverse = order("reverse", by_reference(reference.reverse))
+_step = order("step", _pull_step, forgets=(0,))
+_reverse = order("reverse", by_reference(reference.reverse))

@@ -63,7 +63,7 @@ def bernoulli_lower(logits: Tensor, x: Tensor, noise: Tensor | Stream | None, ta
             raise ValueError("bernoulli_lower got noise that requires grad, and has no derivative for it; detach it")
         given = noise
     backend = backend_for("bernoulli_lower", logits, _Reference, _Native if _NATIVE else None)
-    return _Value.apply(backend, logits, x, given, seed, step, purpose, first, tau)
+    return _value(backend, logits, x, given, seed, step, purpose, first, tau)
 
 
 def backends() -> list[Backend]:
@@ -112,14 +112,14 @@ class _Native:
 
 
 def _pull_value(backend: Any, arguments: Any, kept: Any, cotangents: Any, wanted: Any) -> tuple[Any, ...]:
-    return *_First.apply(backend, *cotangents, *arguments), *[None] * 6
+    return *_first(backend, *cotangents, *arguments), *[None] * 6
 
 
 def _pull_first(backend: Any, arguments: Any, kept: Any, cotangents: Any, wanted: Any) -> tuple[Any, ...]:
     g, *rest = arguments
-    return *_Second.apply(backend, g, *cotangents, *rest), *[None] * 6
+    return *_second(backend, g, *cotangents, *rest), *[None] * 6
 
 
-_Value = order("value", _pull_value)
-_First = order("first", _pull_first)
-_Second = order("second", by_reference(_Reference.second))
+_value = order("value", _pull_value)
+_first = order("first", _pull_first)
+_second = order("second", by_reference(_Reference.second))

@@ -24,8 +24,9 @@ def elu_second_order(x: Tensor, alpha: float = 1.0) -> Tensor:
         raise ValueError(f"elu_second_order got x of dtype {x.dtype}; expected a floating dtype")
     if not alpha > 0:
         raise ValueError(f"elu_second_order got alpha={alpha}; expected a positive number")
-    backend = backend_for("elu_second_order", x, reference, _Native if _NATIVE else None)
-    return _Value.apply(backend, x, alpha)
+    on_meta = x.device.type == "meta"
+    backend = _Shapes if on_meta else backend_for("elu_second_order", x, reference, _Native if _NATIVE else None)
+    return _value(backend, x, alpha)
 
 
 def backends() -> list[Backend]:
@@ -39,14 +40,30 @@ class _Native:
     second = staticmethod(torch.ops.eblvm.elu_second_order_second) if _NATIVE else None
 
 
+class _Shapes:
+    """On the meta device: the results of a fused backend and none of the reference's intermediates."""
+
+    @staticmethod
+    def value(x: Tensor, alpha: float) -> Tensor:
+        return torch.empty_like(x)
+
+    @staticmethod
+    def first(g: Tensor, x: Tensor, alpha: float) -> Tensor:
+        return torch.empty_like(x)
+
+    @staticmethod
+    def second(u: Tensor, g: Tensor, x: Tensor, alpha: float) -> tuple[Tensor, Tensor]:
+        return torch.empty_like(x), torch.empty_like(x)
+
+
 def _pull_value(backend: Any, arguments: Any, kept: Any, cotangents: Any, wanted: Any) -> tuple[Any, ...]:
-    return _First.apply(backend, *cotangents, *arguments), None
+    return _first(backend, *cotangents, *arguments), None
 
 
 def _pull_first(backend: Any, arguments: Any, kept: Any, cotangents: Any, wanted: Any) -> tuple[Any, ...]:
-    return *_Second.apply(backend, *cotangents, *arguments), None
+    return *_second(backend, *cotangents, *arguments), None
 
 
-_Value = order("value", _pull_value)
-_First = order("first", _pull_first)
-_Second = order("second", by_reference(reference.second))
+_value = order("value", _pull_value)
+_first = order("first", _pull_first)
+_second = order("second", by_reference(reference.second))

@@ -33,7 +33,7 @@ def grbm(
         energy, score, *_ = reference.value(v, W, b, c, log_sigma, h)
     else:
         backend = backend_for("grbm", v, reference, _Native if _NATIVE else None)
-        energy, score, *_ = _Value.apply(backend, v, W, b, c, log_sigma, h)
+        energy, score, *_ = _value(backend, v, W, b, c, log_sigma, h)
     return energy, score
 
 
@@ -49,7 +49,7 @@ class _Native:
 
 def _pull_value(backend: Any, arguments: Any, kept: Any, cotangents: Any, wanted: Any) -> tuple[Any, ...]:
     wants_v, *_, wants_h = wanted
-    W, b, c, log_sigma, *rest = _First.apply(backend, *cotangents, *kept, *arguments, wants_v, wants_h)
+    W, b, c, log_sigma, *rest = _first(backend, *cotangents, *kept, *arguments, wants_v, wants_h)
     return rest.pop(0) if wants_v else None, W, b, c, log_sigma, rest.pop(0) if wants_h else None
 
 
@@ -59,8 +59,8 @@ def _first_from_inputs(g: Tensor, r: Tensor, _kept: Tensor, *rest: Any) -> tuple
     return reference.first(g, r, reference.value(*inputs)[-1], *rest)
 
 
-_Value = order("value", _pull_value, results=2, keeps=1)
-_First = order("first", by_reference(_first_from_inputs, remade=(2,)))
+_value = order("value", _pull_value, results=2, keeps=1)
+_first = order("first", by_reference(_first_from_inputs, remade=(2,)))
 
 
 def _value_flops(v: Tensor, W: Tensor, b: Tensor, c: Tensor, log_sigma: Tensor, h: Tensor | None, **_: Any) -> int:

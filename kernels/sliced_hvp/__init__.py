@@ -37,7 +37,7 @@ def sliced_hvp(v: Tensor, u: Tensor, W: Tensor, b: Tensor, c: Tensor, log_sigma:
         half_square, curvature, *_ = reference.value(*arguments)
     else:
         backend = backend_for("sliced_hvp", v, reference, _Native if _NATIVE else None)
-        half_square, curvature, *_ = _Value.apply(backend, *arguments)
+        half_square, curvature, *_ = _value(backend, *arguments)
     return half_square, curvature.movedim(-2, 0)
 
 
@@ -53,7 +53,7 @@ class _Native:
 
 def _pull_value(backend: Any, arguments: Any, kept: Any, cotangents: Any, wanted: Any) -> tuple[Any, ...]:
     wants_v, wants_u, *_ = wanted
-    W, b, c, log_sigma, *rest = _First.apply(backend, *cotangents, *kept, *arguments, wants_v, wants_u)
+    W, b, c, log_sigma, *rest = _first(backend, *cotangents, *kept, *arguments, wants_v, wants_u)
     return rest.pop(0) if wants_v else None, rest.pop(0) if wants_u else None, W, b, c, log_sigma
 
 
@@ -64,8 +64,8 @@ def _first_from_inputs(f: Tensor, k: Tensor, _mean: Tensor, _score: Tensor, _sli
     return reference.first(f, k, mean, score, slices, *rest)
 
 
-_Value = order("value", _pull_value, results=2, keeps=3)
-_First = order("first", by_reference(_first_from_inputs, remade=(2, 3, 4)))
+_value = order("value", _pull_value, results=2, keeps=3)
+_first = order("first", by_reference(_first_from_inputs, remade=(2, 3, 4)))
 
 
 def _value_flops(v: Tensor, u: Tensor, W: Tensor, *_rest: Any, **_: Any) -> int:
