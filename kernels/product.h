@@ -43,6 +43,25 @@ EBLVM_INLINE void tiny_product(Matrix<T> a, const T* __restrict b, int64_t colum
   }
 }
 
+// The same where everything but the number of rows is known when compiling: a few instructions a row.
+template <int kInner, int kColumns, typename T>
+EBLVM_INLINE void tiny_rows(const T* __restrict a, int64_t rows, const T* __restrict b, T alpha, T beta, T* __restrict c) {
+  T scaled[kInner * kColumns];
+  for (int i = 0; i < kInner * kColumns; ++i) scaled[i] = alpha * b[i];
+  const auto row = [&](int64_t i, int j) __attribute__((always_inline)) {
+    T sum = 0;
+    for (int k = 0; k < kInner; ++k) sum += a[i * kInner + k] * scaled[k * kColumns + j];
+    return sum;
+  };
+  if (beta == T(0)) {
+    for (int64_t i = 0; i < rows; ++i)
+      for (int j = 0; j < kColumns; ++j) c[i * kColumns + j] = row(i, j);
+  } else {
+    for (int64_t i = 0; i < rows; ++i)
+      for (int j = 0; j < kColumns; ++j) c[i * kColumns + j] = beta * c[i * kColumns + j] + row(i, j);
+  }
+}
+
 // The same for a transposed `a` with few rows: all sums stay in registers while both factors are read once.
 template <int kRows, int kColumns, typename T>
 EBLVM_INLINE void tiny_transposed(Matrix<T> a, const T* __restrict b, T alpha, T beta, T* __restrict c) {
@@ -70,6 +89,8 @@ void product(Matrix<T> a, Matrix<T> b, T alpha, T beta, T* c) {
   }
   if (a.transposed && a.rows == 4 && b.cols == 2) return tiny_transposed<4, 2>(a, plain, alpha, beta, c);
   if (a.transposed && a.rows == 2 && b.cols == 4) return tiny_transposed<2, 4>(a, plain, alpha, beta, c);
+  if (!a.transposed && a.cols == 2 && b.cols == 4) return tiny_rows<2, 4>(a.data, a.rows, plain, alpha, beta, c);
+  if (!a.transposed && a.cols == 4 && b.cols == 2) return tiny_rows<4, 2>(a.data, a.rows, plain, alpha, beta, c);
   switch (b.cols) {
     case 2:
       return tiny_product<2>(a, plain, 2, alpha, beta, c);

@@ -15,7 +15,7 @@ from eblvm.kernels.adam_unroll import reference
 from eblvm.kernels.adam_unroll.reference import Rule
 from eblvm.kernels.dispatch import TRITON, Backend, native_status, op_backends
 
-__all__ = ["Rule", "adam_unroll", "backends"]
+__all__ = ["Rule", "adam_unroll", "backend", "backends"]
 
 _NATIVE, _ = native_status("adam_unroll")
 DEFAULT = Rule()
@@ -39,10 +39,10 @@ def adam_unroll(
     _same("lr", lr, p, lead)
     if lr.requires_grad:
         raise ValueError("adam_unroll got lr that requires grad, and has no derivative for it; use reference.step")
-    backend = _backend(p)
-    if backend is _Native and not torch.is_grad_enabled():
-        return backend.step(p, g, m, v, t, lr, rule)  # its own vmap rule; apply() costs more than a small step
-    return _Step.apply(backend, rule, p, g, m, v, t, lr)
+    serving = backend(p)
+    if serving is _Native and not torch.is_grad_enabled():
+        return serving.step(p, g, m, v, t, lr, rule)  # its own vmap rule; apply() costs more than a small step
+    return _Step.apply(serving, rule, p, g, m, v, t, lr)
 
 
 def backends() -> list[Backend]:
@@ -80,7 +80,8 @@ def _triton() -> ModuleType:
     return triton
 
 
-def _backend(p: Tensor) -> Any:
+def backend(p: Tensor) -> Any:
+    """What serves p: its `step` and `reverse`, with the signatures of reference.py."""
     if torch.compiler.is_compiling():
         return reference
     if _NATIVE and p.device.type == "cpu" and p.dtype in (torch.float32, torch.float64):

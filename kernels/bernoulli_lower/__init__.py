@@ -17,7 +17,7 @@ from eblvm.kernels.bernoulli_lower import reference
 from eblvm.kernels.dispatch import TRITON, Backend, native_status, op_backends
 from eblvm.kernels.philox import Key
 
-__all__ = ["Stream", "backends", "bernoulli_lower"]
+__all__ = ["Reference", "Stream", "backend", "backends", "bernoulli_lower"]
 
 _NATIVE, _ = native_status("bernoulli_lower")
 
@@ -62,7 +62,7 @@ def bernoulli_lower(logits: Tensor, x: Tensor, noise: Tensor | Stream | None, ta
         if noise.requires_grad:
             raise ValueError("bernoulli_lower got noise that requires grad, and has no derivative for it; detach it")
         given = noise
-    return _Value.apply(_backend(logits), logits, x, given, seed, step, purpose, first, tau)
+    return _Value.apply(backend(logits), logits, x, given, seed, step, purpose, first, tau)
 
 
 def backends() -> list[Backend]:
@@ -78,7 +78,7 @@ def _same(name: str, t: Tensor, logits: Tensor) -> None:
             raise ValueError(f"bernoulli_lower got {name} of {what} {got}; expected that of logits, {expected}")
 
 
-class _Reference:
+class Reference:
     """`reference.py` behind the signature of the backends, with the noise drawn."""
 
     @staticmethod
@@ -116,14 +116,15 @@ def _triton() -> ModuleType:
     return triton
 
 
-def _backend(logits: Tensor) -> Any:
+def backend(logits: Tensor) -> Any:
+    """What serves the logits: its `value`, `first` and `second`, with the noise as `_drawn` takes it."""
     if torch.compiler.is_compiling():
-        return _Reference
+        return Reference
     if _NATIVE and logits.device.type == "cpu" and logits.dtype in (torch.float32, torch.float64):
         return _Native
     if TRITON and logits.device.type == "cuda":
         return _triton()
-    return _Reference
+    return Reference
 
 
 class _Value(torch.autograd.Function):
@@ -179,7 +180,7 @@ class _Second(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *cotangents: Tensor) -> tuple[Any, ...]:
         *tensors, noise, seed = ctx.saved_tensors
-        pull: Any = torch.func.vjp(lambda *t: _Reference.second(*t, noise, seed, *ctx.rest), *tensors)[1]
+        pull: Any = torch.func.vjp(lambda *t: Reference.second(*t, noise, seed, *ctx.rest), *tensors)[1]
         return None, *pull(cotangents), *[None] * 6
 
     @staticmethod

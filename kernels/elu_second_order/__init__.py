@@ -13,7 +13,7 @@ from torch import Tensor
 from eblvm.kernels.dispatch import TRITON, Backend, native_status, op_backends
 from eblvm.kernels.elu_second_order import reference
 
-__all__ = ["backends", "elu_second_order"]
+__all__ = ["backend", "backends", "elu_second_order"]
 
 _NATIVE, _ = native_status("elu_second_order")
 
@@ -24,7 +24,7 @@ def elu_second_order(x: Tensor, alpha: float = 1.0) -> Tensor:
         raise ValueError(f"elu_second_order got x of dtype {x.dtype}; expected a floating dtype")
     if not alpha > 0:
         raise ValueError(f"elu_second_order got alpha={alpha}; expected a positive number")
-    return _Value.apply(_backend(x), alpha, x)
+    return _Value.apply(backend(x), alpha, x)
 
 
 def backends() -> list[Backend]:
@@ -44,7 +44,8 @@ def _triton() -> ModuleType:
     return triton
 
 
-def _backend(x: Tensor) -> Any:
+def backend(x: Tensor) -> Any:
+    """What serves x: its `value`, `first` and `second`, with the signatures of reference.py."""
     if torch.compiler.is_compiling():
         return reference
     if _NATIVE and x.device.type == "cpu" and x.dtype in (torch.float32, torch.float64):

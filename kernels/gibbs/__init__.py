@@ -14,7 +14,7 @@ from eblvm.kernels.dispatch import TRITON, Backend, native_status, op_backends
 from eblvm.kernels.gibbs import reference
 from eblvm.kernels.philox import Key
 
-__all__ = ["Stream", "backends", "gibbs"]
+__all__ = ["Noise", "Stream", "backends", "gibbs"]
 
 _NATIVE, _ = native_status("gibbs")
 
@@ -29,13 +29,16 @@ class Stream(NamedTuple):
     first: int = 0
 
 
+Noise = Stream | Sequence[tuple[Tensor, Tensor]]
+
+
 def gibbs(
     v: Tensor,
     W: Tensor,
     b: Tensor,
     c: Tensor,
     log_sigma: Tensor,
-    noise: Stream | Sequence[tuple[Tensor, Tensor]],
+    noise: Noise,
     sweeps: int | None = None,
 ) -> tuple[Tensor, Tensor]:
     """(v, mean of the last p(v|h)) [..., B, D] after the sweeps; W [..., D, H], b and log_sigma [..., D], c [..., H].

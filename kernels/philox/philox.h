@@ -11,7 +11,7 @@
 namespace {
 
 // Blocks of four words handled at once: counters and words stay in the first-level cache.
-constexpr int64_t kChunk = 256;
+constexpr int64_t kChunk = 240;
 
 constexpr uint32_t kMultiplier0 = 0xD2511F53, kMultiplier1 = 0xCD9E8D57, kWeyl0 = 0x9E3779B9, kWeyl1 = 0xBB67AE85;
 
@@ -54,7 +54,7 @@ void fill_blocks_plain(const uint32_t* block, const uint32_t* sample, uint32_t s
 // where vpmuludq takes it, and whatever the high half holds is never read, so a round is 2 multiplies, 2 shifts and 4 xors.
 __attribute__((target("avx2"))) void fill_blocks_avx2(const uint32_t* block, const uint32_t* sample, uint32_t step,
                                                       uint32_t purpose, uint64_t seed, int64_t blocks, uint32_t* words) {
-  constexpr int kStreams = 2;  // independent chains of four blocks each hide the multiply's latency; more would spill
+  constexpr int kStreams = 3;  // independent chains of four blocks each hide the multiply's latency; more would spill
   static_assert(kChunk % (4 * kStreams) == 0);
   const __m256i m0 = _mm256_set1_epi64x(kMultiplier0), m1 = _mm256_set1_epi64x(kMultiplier1);
   const __m256i low = _mm256_set1_epi64x(0xFFFFFFFF);
@@ -69,11 +69,12 @@ __attribute__((target("avx2"))) void fill_blocks_avx2(const uint32_t* block, con
     uint32_t k0 = static_cast<uint32_t>(seed), k1 = static_cast<uint32_t>(seed >> 32);
     for (int round = 0; round < 10; ++round) {
       const __m256i key0 = _mm256_set1_epi64x(k0), key1 = _mm256_set1_epi64x(k1);
-#pragma GCC unroll 2
+#pragma GCC unroll 3
       for (int s = 0; s < kStreams; ++s) {
         const __m256i product0 = _mm256_mul_epu32(c0[s], m0), product1 = _mm256_mul_epu32(c2[s], m1);
-        c0[s] = _mm256_xor_si256(_mm256_xor_si256(_mm256_srli_epi64(product1, 32), c1[s]), key0);
-        c2[s] = _mm256_xor_si256(_mm256_xor_si256(_mm256_srli_epi64(product0, 32), c3[s]), key1);
+        // The key meets the old word first: only a shift and one xor wait for the multiply.
+        c0[s] = _mm256_xor_si256(_mm256_srli_epi64(product1, 32), _mm256_xor_si256(c1[s], key0));
+        c2[s] = _mm256_xor_si256(_mm256_srli_epi64(product0, 32), _mm256_xor_si256(c3[s], key1));
         c1[s] = product1;
         c3[s] = product0;
       }
@@ -178,6 +179,9 @@ inline Piece draw_words(const Stream& stream, int64_t chunk, uint32_t* words) {
   int64_t size = 0;
   if (width % 4 == 0) {
     size = 4 * blocks;
+  } else if (width == 2) {
+    for (int64_t i = 0; i < blocks; ++i) words[2 * i] = words[4 * i], words[2 * i + 1] = words[4 * i + 1];
+    size = 2 * blocks;
   } else {
     for (int64_t i = 0, b = first_block; i < blocks; ++i) {
       const int64_t kept = std::min<int64_t>(4, width - 4 * b);
