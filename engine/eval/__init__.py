@@ -70,7 +70,7 @@ def sample(run: Run, model: str, count: int, steps: int, seed: int) -> torch.Ten
     theta, key = run.thetas(model)[0], Key(seed, 0)
     start = uniform_start(key, count, run.dataset.train)
     with progress(steps, "Gibbs", "sweep") as bar:
-        v, mean = gibbs(run.energy, theta, key, start, steps, lambda _: bar.update() and None)
+        v, mean = gibbs(theta, key, start, steps, lambda count: bar.update(count) and None)
     return v if run.dataset.image_shape is None else mean
 
 
