@@ -41,8 +41,8 @@ def run(config: Config, Ns: Sequence[int], Ks: Sequence[int], rounds: int, progr
         readings = interleaved([[step] for step in steps], rounds, config.device, bar.update)
         rows = []
         for (N, K), step, (times,) in zip(points, steps, readings, strict=True):
-            # Neither hooks nor dispatch modes see into compiled code, and no hook into vmap.
-            cost = None if config.compile else footprint(step, step.inputs, hooks=not config.replicated)
+            # Neither hooks nor dispatch modes see into compiled code.
+            cost = None if config.compile else footprint(step, step.inputs, step.hooks)
             saved = None if cost is None or cost.saved_bytes is None else cost.saved_bytes / MIB
             peak = None if cost is None else cost.peak_bytes / MIB
             rows.append({"N": N, "K": K, "step_ms": median(times), "saved_mib": saved, "peak_mib": peak})

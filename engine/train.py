@@ -17,7 +17,7 @@ from eblvm.engine.data import Dataset, Order, load
 from eblvm.engine.errors import UserError
 from eblvm.engine.log import Log
 from eblvm.engine.models.energy import Params
-from eblvm.engine.objectives import Objective, State, build
+from eblvm.engine.objectives import Objective, State, Update, build
 from eblvm.engine.objectives.grbm_fused import TrainingStep, fused_update_for
 from eblvm.engine.objectives.state import state_from, tree
 from eblvm.engine.run import read_config
@@ -46,11 +46,7 @@ def training_loop(config: Config, dataset: Dataset, out: Path, say: Callable[[st
     update = build(config, dataset)
     objective = update.objective
     seed = replicas.seeds(config)
-    training_step: TrainingStep = torch.vmap(update.__call__) if config.replicated else update.__call__
-    if config.compile:
-        training_step = torch.compile(training_step, dynamic=False)
-    elif config.fused:
-        training_step = fused_update_for(update) or training_step
+    training_step = training_step_of(config, update)
 
     # The state: from the newest good checkpoint, or from the beginning.
     order = Order(seed, len(dataset.train), config.batch)
@@ -107,6 +103,14 @@ def training_loop(config: Config, dataset: Dataset, out: Path, say: Callable[[st
         log.close()
         stop.restore()
     return True
+
+
+def training_step_of(config: Config, update: Update) -> TrainingStep:
+    """`update` as this configuration takes it: over its replicas, fused where it has such a form, or compiled."""
+    step: TrainingStep = torch.vmap(update.__call__) if config.replicated else update.__call__
+    if config.compile:
+        return torch.compile(step, dynamic=False)
+    return (fused_update_for(update) if config.fused else None) or step
 
 
 def open_run(config: Config, out: Path) -> IO[str]:
