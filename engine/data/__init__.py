@@ -1,6 +1,6 @@
 """Data sets by recipe, and the order in which a run sees them."""
 
-from eblvm.engine.data.datasets import Dataset, load
+from eblvm.engine.data.datasets import WIDTHS, Dataset, load
 from eblvm.engine.data.order import Order
 
-__all__ = ["Dataset", "Order", "load"]
+__all__ = ["WIDTHS", "Dataset", "Order", "load"]

@@ -50,8 +50,9 @@ class ScoreMatching:
         noise: Noise = {"perturb": [], "latent": []}
         if self.loss.perturbs:
             number = 1 if self.shared_noise else steps
-            drawn = philox.streams(philox.normal, number, key, purpose(Purpose.PERTURB), count, shape, **place)
-            noise["perturb"] = list(drawn.unbind())
+            noise["perturb"] = philox.streams(
+                philox.normal, number, key, purpose(Purpose.PERTURB), count, shape, **place
+            )
         if isinstance(self.estimator, Bism):
             posterior = self.estimator.posterior
             sizes = (count, (self.latent_samples, posterior.latent))
@@ -64,7 +65,7 @@ class ScoreMatching:
                 noise["latent"] = [*[start] * (steps - 1), end]
             else:
                 drawn = philox.streams(posterior.noise, steps, key, purpose(Purpose.LATENT), *sizes, **place)
-                noise["latent"] = list(drawn.movedim(-2, -3).unbind())
+                noise["latent"] = [latent.movedim(-2, -3) for latent in drawn]
         if isinstance(self.loss, Mdsm):
             level = (first + torch.arange(count, dtype=v.dtype, device=v.device)) / max(1, (total or first + count) - 1)
             noise["level"] = level.expand(*v.shape[:replicas], count)

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
+from torch.utils.flop_counter import register_flop_formula
 
 from eblvm.kernels.dispatch import TRITON, Backend, native_status, op_backends
 from eblvm.kernels.gibbs import reference
@@ -87,6 +88,15 @@ def gibbs(
 def backends() -> list[Backend]:
     """Which backend serves on which device, and why not the others."""
     return op_backends("gibbs")
+
+
+def _op_flops(v: Tensor, W: Tensor, *rest: Any, **_: Any) -> int:
+    """Of the two matrix products of a sweep."""
+    return 4 * v.shape[-2] * W.numel() * int(rest[-1])
+
+
+if _NATIVE:
+    register_flop_formula(torch.ops.eblvm.gibbs, get_raw=True)(_op_flops)
 
 
 def _triton() -> ModuleType:

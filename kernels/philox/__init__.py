@@ -172,15 +172,17 @@ def streams(
     first: int = 0,
     dtype: torch.dtype = torch.float32,
     device: torch.device | str = "cpu",
-) -> Tensor:
-    """`draw(key, purpose + i, ...)` for i < number, [number, *seed.shape, count, *shape]; natively all in one call."""
+) -> list[Tensor]:
+    """`draw(key, purpose + i, ...)` for i < number; natively all in one call."""
     place: dict[str, Any] = {"first": first, "dtype": dtype, "device": device}
     kind, seed = KINDS[draw], torch.as_tensor(key.seed)
     one_call = _STREAMS and torch.device(device).type == seed.device.type == "cpu" and seed.dtype == torch.int64
     if not one_call or number < 2:
-        return torch.stack([draw(key, purpose + i, count, shape, **place) for i in range(number)])
-    noise = torch.ops.eblvm.philox_streams(seed, key.step, purpose, number, count, math.prod(shape), first, int(kind))
-    return noise.view(number, *seed.shape, count, *shape).to(dtype)
+        return [draw(key, purpose + i, count, shape, **place) for i in range(number)]
+    drawn = torch.ops.eblvm.philox_streams(seed, key.step, purpose, number, count, math.prod(shape), first, int(kind))
+    if len(shape) != 1:
+        drawn = [noise.view(*seed.shape, count, *shape) for noise in drawn]
+    return drawn if dtype == torch.float32 else [noise.to(dtype) for noise in drawn]
 
 
 KINDS = {

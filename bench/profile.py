@@ -15,12 +15,12 @@ from eblvm.bench.registry import Case
 from eblvm.bench.timing import interleaved, median
 from eblvm.engine import recipes
 from eblvm.engine.config import BILEVEL, Config
+from eblvm.engine.data import WIDTHS
 from eblvm.engine.errors import UserError
 
 SCHEMA = "eblvm-profile/1"
 MIB = 2**20
 FIGURES = ("step_ms", "saved_mib", "peak_mib")
-VISIBLE = {"checkerboard": 2, "digits": 64, "freyface": 560}  # a profile needs the data's width, not the data
 
 
 def run(config: Config, Ns: Sequence[int], Ks: Sequence[int], rounds: int, progress: bool = True) -> dict[str, Any]:
@@ -33,7 +33,7 @@ def run(config: Config, Ns: Sequence[int], Ks: Sequence[int], rounds: int, progr
         raise UserError(f"got rounds={rounds}, expected 1 or more")
     torch.set_num_threads(config.threads)
     points = [(N, K) for N in sorted(set(Ns)) for K in sorted(set(Ks))]
-    steps = [EngineStep(Case(config.replaced(N=N, K=K), VISIBLE[config.recipe])) for N, K in points]
+    steps = [EngineStep(Case(config.replaced(N=N, K=K), WIDTHS[config.recipe])) for N, K in points]
     total = len(points) * (rounds + 1)
     with tqdm(
         total=total, desc=f"profile {config.recipe}", disable=None if progress else True, file=sys.stderr, leave=False
