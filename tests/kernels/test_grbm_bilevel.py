@@ -152,8 +152,8 @@ def test_equals_the_autograd_step(size, exact, shared, sgd, auto, N, K, nan_fill
 
 @needs_native
 @pytest.mark.parametrize(("shared", "sgd"), [(False, False), (True, True)])
-def test_float32_is_as_good_as_autograd_in_float32(shared, sgd) -> None:
-    size = (63, 100, 37)
+@pytest.mark.parametrize("size", [(63, 100, 37), (64, 304, 48), (7, 560, 400)], ids=str)  # multiples of 16 go in tiles
+def test_float32_is_as_good_as_autograd_in_float32(size, shared, sgd) -> None:
     method = objective(size, 3, 2, sgd=sgd, shared=shared, exact=False, auto=sgd)
     double = start(method, size)
     single = tree_map(lambda t: t.float() if isinstance(t, Tensor) else t, double)
