@@ -39,6 +39,8 @@ def adam_unroll(
     _same("lr", lr, p, lead)
     if lr.requires_grad:
         raise ValueError("adam_unroll got lr that requires grad, and has no derivative for it; use reference.step")
+    if torch.compiler.is_compiling():
+        return reference.step(p, g, m, v, t, lr, rule)  # plain operators, which compile fuses and differentiates itself
     serving = backend(p)
     if serving is _Native and not torch.is_grad_enabled():
         return serving.step(p, g, m, v, t, lr, rule)  # its own vmap rule; apply() costs more than a small step
@@ -82,8 +84,6 @@ def _triton() -> ModuleType:
 
 def backend(p: Tensor) -> Any:
     """What serves p: its `step` and `reverse`, with the signatures of reference.py."""
-    if torch.compiler.is_compiling():
-        return reference
     if _NATIVE and p.device.type == "cpu" and p.dtype in (torch.float32, torch.float64):
         return _Native
     if TRITON and p.device.type == "cuda":
