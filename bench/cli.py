@@ -121,8 +121,8 @@ def fail(problems: list[str]) -> Any:
 
 
 def command_profile(arguments: argparse.Namespace) -> None:
-    from eblvm.bench import record
-    from eblvm.engine import profile, recipes
+    from eblvm.bench import profile, record
+    from eblvm.engine import recipes
     from eblvm.engine.config import Config
 
     names = [f.name for f in fields(Config) if f.name not in ("recipe", "N", "K")]

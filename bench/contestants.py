@@ -5,6 +5,7 @@ FLOPs and the agreement of gradients are all measured on what is built here.
 """
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import torch
@@ -19,8 +20,10 @@ from eblvm.engine.data import Dataset
 from eblvm.engine.models.energy import Params
 from eblvm.engine.objectives import State, build
 from eblvm.engine.objectives.divergences import linear_step_size
+from eblvm.engine.objectives.grbm_fused import fused_gradient, fused_step_for, fused_update_for
+from eblvm.engine.objectives.score_matching import ScoreMatching
 from eblvm.engine.schedule import step_rates
-from eblvm.engine.train import initial_state
+from eblvm.engine.train import initial_state, training_step_of
 from eblvm.kernels import philox
 from eblvm.kernels.philox import Key, Purpose, purpose
 
@@ -28,7 +31,10 @@ Naive = BiDsm | Dsm
 
 
 class Contest(NamedTuple):
-    """A case made ready: what runs, what exists before it runs, and whether saved-tensor hooks can look inside."""
+    """A case made ready: what runs, what exists before it runs, and whether saved-tensor hooks can look inside.
+
+    `twin` is the naive procedure with the unrolled optimiser of the case, where the published one has another.
+    """
 
     name: str
     engine: Step
@@ -38,6 +44,7 @@ class Contest(NamedTuple):
     baseline_inputs: Callable[[], list[Tensor]]
     floor: Step | None
     traceable: bool = True  # False for compiled code, whose allocations no dispatch mode sees
+    twin: Step | None = None
 
 
 def batch(case: Case) -> Tensor:
@@ -49,7 +56,7 @@ def batch(case: Case) -> Tensor:
 
 
 class EngineStep:
-    """Noise from the objective's `draw`, then `Update`, vmapped over replicas, compiled if the config says so."""
+    """Noise from the objective's `draw`, then the step that `eblvm train` takes with this configuration."""
 
     def __init__(self, case: Case):
         config = case.config
@@ -60,9 +67,8 @@ class EngineStep:
         self.objective = self.update.objective
         self.state: State = initial_state(config, self.objective, self.seed, self.v, torch.device(config.device))
         self.rates = step_rates(config, 0, self.v)
-        self.step: Callable[..., Any] = self.vectorised(self.update.__call__)
-        if config.compile:
-            self.step = torch.compile(self.step, dynamic=False)
+        self.step: Callable[..., Any] = training_step_of(config, self.update)
+        self.fused = config.fused and not config.compile and fused_update_for(self.update) is not None
 
     def vectorised(self, function: Callable[..., Any]) -> Callable[..., Any]:
         return torch.vmap(function) if self.config.replicated else function
@@ -75,10 +81,23 @@ class EngineStep:
         self.count += 1
 
     def gradient(self, noise: Any) -> Params:
-        """theta's gradient at the present state, which does not move."""
+        """theta's gradient by autograd at the present state, which does not move."""
         with torch.no_grad():
             gradient, *_ = self.vectorised(self.objective.gradient)(self.state, self.v, noise, self.rates)
         return gradient
+
+    def fused_gradient(self, noise: Any) -> Params:
+        """The same by the fused step."""
+        assert isinstance(self.objective, ScoreMatching)
+        estimator = fused_step_for(self.objective)
+        assert estimator is not None
+        gradient, *_ = fused_gradient(estimator, self.objective.loss, self.state, self.v, noise, self.rates)
+        return gradient
+
+    @property
+    def hooks(self) -> bool:
+        """Can saved-tensor hooks look inside? Not into vmap; the fused step needs none for its replicas."""
+        return self.fused or not self.config.replicated
 
     def inputs(self) -> list[Tensor]:
         """What is there before a step and so is no part of the step's memory."""
@@ -109,6 +128,11 @@ class NaiveStep:
             found += [t for o in optimizers for t in tree_leaves(list(o.state.values())) if isinstance(t, Tensor)]
             found += [p.grad for o in optimizers for g in o.param_groups for p in g["params"] if p.grad is not None]
         return found
+
+
+def published(case: Case) -> Case:
+    """The case as the papers run it: fresh noise in every step, Adam unrolled."""
+    return replace(case, config=case.config.replaced(noise="fresh", unroll_optimizer="adam", unroll_lr=None))
 
 
 def has_naive(case: Case) -> bool:

@@ -11,9 +11,13 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import flop_registry
 
+from eblvm.kernels import grbm_bilevel
+
+NATIVE_STEP = torch.ops.eblvm.grbm_bilevel if grbm_bilevel.native() else None
+
 
 class Footprint(NamedTuple):
-    saved_bytes: int | None  # most bytes that autograd graphs hold at once; None where no hook can see them (vmap)
+    saved_bytes: int | None  # most bytes held for a backward pass at once; None where no hook can see them (vmap)
     peak_bytes: int  # most bytes alive at once, both beyond the step's inputs
     flops: int  # of matrix products and convolutions
     ops: int  # operator calls that compute something, views left out
@@ -59,11 +63,14 @@ class Saved:
 
 
 class Operators(TorchDispatchMode):
-    """Counts operator calls and FLOPs, and follows every storage from its first appearance to its end."""
+    """Counts operator calls and FLOPs, and follows every storage from its first appearance to its end.
+
+    What an operator allocates inside itself no mode sees: `grbm_bilevel` says what it used, and what of it was tape.
+    """
 
     def __init__(self, storages: Storages):
         super().__init__()
-        self.storages, self.flops, self.ops = storages, 0, 0
+        self.storages, self.flops, self.ops, self.tape = storages, 0, 0, 0
         self._alive: dict[int, weakref.ref[Any]] = {}
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -75,6 +82,10 @@ class Operators(TorchDispatchMode):
         for tensor in tree_leaves(out):
             if isinstance(tensor, Tensor):
                 self._follow(tensor.untyped_storage())
+        if func._overloadpacket is NATIVE_STEP:
+            scratch, tape = grbm_bilevel.memory()
+            self.storages.peak = max(self.storages.peak, self.storages.live + scratch)
+            self.tape = max(self.tape, tape)
         return out
 
     def _follow(self, storage: torch.UntypedStorage) -> None:
@@ -102,4 +113,6 @@ def footprint(step: Callable[[], None], inputs: Callable[[], list[Tensor]], hook
         saved_bytes = saved.peak
     with Operators(Storages(inputs())) as operators:
         step()
+    if saved_bytes is not None:
+        saved_bytes += operators.tape
     return Footprint(saved_bytes, operators.storages.peak, operators.flops, operators.ops)

@@ -33,7 +33,7 @@ class Change(NamedTuple):
 def measure(step: EngineStep) -> dict[str, Any]:
     """The footprint of a step that has run once."""
     step()
-    return footprint(step, step.inputs, hooks=not step.config.replicated)._asdict()
+    return footprint(step, step.inputs, step.hooks)._asdict()
 
 
 def grown(case: str, now: Figures, before: Figures, allowed: float = ALLOWED) -> list[Change]:

@@ -8,7 +8,7 @@ import torch
 from tqdm import tqdm
 
 from eblvm.bench import agreement, kernels, record, registry, table
-from eblvm.bench.contestants import Contest, EngineStep, NaiveStep
+from eblvm.bench.contestants import Contest, EngineStep, NaiveStep, published
 from eblvm.bench.floor import FloorStep
 from eblvm.bench.footprint import footprint
 from eblvm.bench.timing import interleaved, median
@@ -16,7 +16,7 @@ from eblvm.bench.timing import interleaved, median
 SCHEMA = "eblvm-bench/1"
 MIB = 2**20
 COLUMNS = (
-    "case", "engine_ms", "baseline_ms", "ratio", "floor_ms", "saved_mib", "baseline_saved_mib", "peak_mib",
+    "case", "engine_ms", "baseline_ms", "ratio", "twin_ms", "floor_ms", "saved_mib", "baseline_saved_mib", "peak_mib",
     "baseline_peak_mib", "gflop", "ops", "baseline_ops",
 )  # fmt: skip
 
@@ -25,7 +25,7 @@ def run(suite: str, rounds: int, device: str, compiled: bool, progress: bool = T
     """The record of a suite. Raises `agreement.AgreementError` before anything is timed if a gradient is wrong."""
     torch.set_num_threads(1)
     contests = kernels.contests() if suite == "kernels" else training_contests(suite, device, compiled)
-    groups = [[c.engine, c.baseline, *([c.floor] if c.floor else [])] for c in contests]
+    groups = [[step for step in (c.engine, c.baseline, c.floor, c.twin) if step is not None] for c in contests]
     with tqdm(
         total=rounds * len(groups), desc=suite, disable=None if progress else True, file=sys.stderr, leave=False
     ) as bar:
@@ -43,25 +43,36 @@ def training_contests(suite: str, device: str, compiled: bool) -> list[Contest]:
         engine = EngineStep(replace(case, config=case.config.replaced(compile=compiled)))
         if compiled:
             agreement.check_compiled(engine)
-        naive = NaiveStep(case)
-        hooks = not case.config.replicated
-        floor = FloorStep(case)
+        naive = NaiveStep(published(case))
+        twin = NaiveStep(case) if case.config.unroll_optimizer == "sgd" else None
         found.append(
-            Contest(case.name, engine, engine.inputs, hooks, naive, naive.inputs, floor, traceable=not compiled)
+            Contest(
+                case.name,
+                engine,
+                engine.inputs,
+                engine.hooks,
+                naive,
+                naive.inputs,
+                FloorStep(case),
+                traceable=not compiled,
+                twin=twin,
+            )
         )
     return found
 
 
 def row(contest: Contest, times: list[list[float]]) -> dict[str, Any]:
     """One row of the record; a figure that cannot be measured is null."""
-    engine_ms, baseline_ms, *floor = (median(t) for t in times)
+    engine_ms, baseline_ms, *others = (median(t) for t in times)
+    timed = dict(zip([name for name in ("floor", "twin") if getattr(contest, name)], others, strict=True))
     baseline = footprint(contest.baseline, contest.baseline_inputs)
     values: dict[str, Any] = {
         "case": contest.name,
         "engine_ms": engine_ms,
         "baseline_ms": baseline_ms,
         "ratio": baseline_ms / engine_ms,
-        "floor_ms": floor[0] if floor else None,
+        "twin_ms": timed.get("twin"),
+        "floor_ms": timed.get("floor"),
         "baseline_saved_mib": mib(baseline.saved_bytes),
         "baseline_peak_mib": mib(baseline.peak_bytes),
         "baseline_ops": baseline.ops,

@@ -1,7 +1,6 @@
 """A measurement with the machine, versions and commit it was made on, as JSON. Host names and paths stay out."""
 
 import datetime
-import importlib.metadata
 import json
 import os
 import platform
@@ -13,7 +12,7 @@ from typing import Any
 import torch
 
 from eblvm.engine.errors import UserError
-from eblvm.kernels import backends
+from eblvm.engine.run import versions
 
 SOURCE = Path(__file__).resolve().parents[1]  # the repository of an editable install
 RECORDS = Path(__file__).resolve().parent / "records"
@@ -33,16 +32,6 @@ def cpu_model() -> str:
     except OSError:
         found = None
     return found.group(1).strip() if found else platform.processor() or "unknown"
-
-
-def versions() -> dict[str, str]:
-    serving = ", ".join(f"{b.op}={b.name}" for b in backends() if b.serves and b.device == "cpu")
-    return {
-        "eblvm": importlib.metadata.version("eblvm"),
-        "python": platform.python_version(),
-        "torch": torch.__version__,
-        "kernels": serving,
-    }
 
 
 def commit() -> str:

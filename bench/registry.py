@@ -30,7 +30,13 @@ class Case:
         pairs: dict[str, Any] = {"method": c.method}
         if c.method in BILEVEL:
             pairs |= {"noise": c.noise, "unroll": c.unroll_optimizer, "N": c.N, "K": c.K}
-        known = {"memory": c.unroll_memory, "replicas": c.replicas, "D": self.visible, "H": c.latent}
+        known = {
+            "memory": c.unroll_memory,
+            "fused": "yes" if c.fused else "no",
+            "replicas": c.replicas,
+            "D": self.visible,
+            "H": c.latent,
+        }
         pairs |= {label: known[label] for label in self.labels}
         return " ".join(f"{key}={value}" for key, value in pairs.items())
 
@@ -66,15 +72,17 @@ def toy() -> list[Case]:
 
 
 def gates() -> list[Case]:
-    """A small fixed set that touches every method and memory mode: what regressions are looked for in."""
+    """A small fixed set that touches every method and memory mode, fused and by autograd: where regressions show."""
     frey, digits, board = recipe("freyface"), recipe("digits"), recipe("checkerboard")
-    size = ("D", "H")
+    generic, size = {"fused": False}, ("D", "H")
     found = [
-        Case(frey.replaced(**semantics, unroll_memory=memory), 560, ("memory", *size))
+        Case(frey.replaced(**semantics, **generic, unroll_memory=memory), 560, ("memory", *size))
         for semantics in SEMANTICS
         for memory in ("store", "recompute")
     ]
-    found += [Case(digits.replaced(method="bidsm", N=0), 64, size)]
+    found += [Case(digits.replaced(method="bidsm", N=0, **generic), 64, size)]
     methods = ("bissm", "bimdsm", "sm", "ssm", "dsm", "mdsm", "cd", "pcd", "nce", "vnce")
     found += [Case(digits.replaced(method=method), 64, size) for method in methods]
-    return [*found, Case(board.replaced(replicas=10), 2, ("replicas", *size))]
+    found += [Case(board.replaced(replicas=10, **generic), 2, ("replicas", *size))]
+    found += [Case(frey.replaced(**semantics), 560, ("fused", *size)) for semantics in SEMANTICS]
+    return [*found, Case(board.replaced(replicas=10), 2, ("fused", "replicas", *size))]

@@ -1,6 +1,7 @@
 """A trained run as evaluation, sampling and reports see it: its configuration, data, models and provenance."""
 
 import json
+import platform
 import sys
 from dataclasses import dataclass
 from functools import cached_property
@@ -17,6 +18,7 @@ from eblvm.engine.errors import UserError, unknown
 from eblvm.engine.models import energy_for
 from eblvm.engine.models.energy import Params
 from eblvm.engine.models.grbm import GRBM
+from eblvm.kernels import backends
 
 MODELS = ("best", "last", "ema")
 
@@ -100,4 +102,11 @@ def read_config(folder: Path) -> Config:
 
 
 def versions() -> dict[str, str]:
-    return {"eblvm": version("eblvm"), "torch": torch.__version__}
+    """What figures depend on: the package, Python, torch, and the backend that serves each kernel op on the CPU."""
+    serving = ", ".join(f"{b.op}={b.name}" for b in backends() if b.serves and b.device == "cpu")
+    return {
+        "eblvm": version("eblvm"),
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "kernels": serving,
+    }

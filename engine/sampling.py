@@ -38,7 +38,7 @@ def sample_grbm(run: Run, model: str, count: int, sweeps: int, seed: int) -> Ten
     theta, key = run.thetas(model)[0], Key(seed, 0)
     start = uniform_start(key, count, run.dataset.train)
     with progress(sweeps, "Gibbs", "sweep") as bar:
-        v, mean = gibbs(run.energy, theta, key, start, sweeps, lambda _: bar.update() and None)
+        v, mean = gibbs(theta, key, start, sweeps, lambda count: bar.update(count) and None)
     return v if run.dataset.image_shape is None else mean
 
 

@@ -58,13 +58,7 @@ def training_loop(config: Config, dataset: Dataset, update: Update, out: Path, s
     device = torch.device(config.device)
     objective = update.objective
     seed = replicas.seeds(config)
-    training_step: TrainingStep = torch.vmap(update.__call__) if config.replicated else update.__call__
-    if config.compile:
-        if config.unroll_memory == "compiled":
-            torch._functorch.config.activation_memory_budget = config.memory_budget
-        training_step = torch.compile(training_step, dynamic=False)
-    elif config.fused:
-        training_step = fused_update_for(update) or training_step
+    training_step = training_step_of(config, update)
 
     # The state: from the newest good checkpoint, or from the beginning.
     order = Order(seed, len(dataset.train), config.batch)
@@ -121,6 +115,16 @@ def training_loop(config: Config, dataset: Dataset, update: Update, out: Path, s
         log.close()
         stop.restore()
     return True
+
+
+def training_step_of(config: Config, update: Update) -> TrainingStep:
+    """`update` as this configuration takes it: over its replicas, fused where it has such a form, or compiled."""
+    step: TrainingStep = torch.vmap(update.__call__) if config.replicated else update.__call__
+    if config.compile:
+        if config.unroll_memory == "compiled":
+            torch._functorch.config.activation_memory_budget = config.memory_budget
+        return torch.compile(step, dynamic=False)
+    return (fused_update_for(update) if config.fused else None) or step
 
 
 def open_run(config: Config, out: Path) -> IO[str]:

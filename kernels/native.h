@@ -1,5 +1,5 @@
 // What the native kernels share: one body for several instruction sets, and elementary functions that vectorise.
-// Build with -ffp-contract=off, so that every instruction set gives the same bits.
+// Built with -ffp-contract=off where bits must equal those of a reference: then every instruction set gives the same.
 
 #pragma once
 
@@ -9,7 +9,11 @@
 
 // One body compiled for several instruction sets, chosen when the library is loaded; needs ifunc, hence glibc.
 #if defined(__x86_64__) && defined(__gnu_linux__) && defined(__GNUC__) && !defined(__clang__)
+#if __GNUC__ >= 12
+#define EBLVM_CLONES __attribute__((target_clones("avx512f", "arch=x86-64-v3", "default")))
+#else
 #define EBLVM_CLONES __attribute__((target_clones("avx512f", "avx2", "default")))
+#endif
 #else
 #define EBLVM_CLONES
 #endif

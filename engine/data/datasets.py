@@ -13,6 +13,7 @@ from eblvm.engine.errors import UserError
 from eblvm.kernels import philox
 from eblvm.kernels.philox import Key, Purpose, purpose
 
+WIDTHS = {"checkerboard": 2, "digits": 64, "freyface": 560}  # visible units, for whoever needs no data
 CHECKERBOARD_SEED = 2020  # of the data itself: every run sees the same 80,000 points
 
 

@@ -12,7 +12,7 @@ from eblvm.engine.models.energy import Params, call
 from eblvm.engine.models.grbm import GRBM
 from eblvm.engine.objectives.estimators import Info, Rates
 from eblvm.engine.objectives.state import Noise, State
-from eblvm.engine.samplers.gibbs import gibbs_step
+from eblvm.engine.samplers.gibbs import sweep
 from eblvm.kernels import philox
 from eblvm.kernels.philox import Key, Purpose, purpose
 
@@ -51,13 +51,11 @@ class ContrastiveDivergence:
         return loss, loss.detach()
 
     def gradient(self, state: State, v: Tensor, noise: Noise, rates: Rates) -> tuple[Params, State, Info]:
-        model_v = state.chain["v"] if self.persistent else v
-        for uniform_h, normal_v in noise["sweeps"]:
-            model_v, _ = gibbs_step(self.energy, state.theta, model_v, uniform_h, normal_v)
+        model_v, _ = sweep(state.theta, state.chain["v"] if self.persistent else v, noise["sweeps"])
         gradient, loss = grad(lambda theta: self._contrast(theta, v, model_v), state.theta)
         return gradient, state._replace(chain={"v": model_v} if self.persistent else {}), {"loss": loss}
 
     def validation(self, state: State, v: Tensor, noise: Noise) -> Tensor:
         """The squared error of one-sweep reconstruction: the usual early-stopping signal of CD."""
-        _, mean = gibbs_step(self.energy, state.theta, v, *noise["sweeps"][0])
+        _, mean = sweep(state.theta, v, noise["sweeps"][:1])
         return (v - mean).square().sum(-1).mean()

@@ -1,8 +1,8 @@
 """Denoising steps on a GRBM without autograd, where an objective is of their form: `kernels/grbm_bilevel` for BiDSM and
 `kernels/grbm_dsm` for DSM.
 
-The generic step in `score_matching.py` is the specification; these equal it to rounding and are faster. `--no-fused` or
-`EBLVM_NATIVE=0` leaves the generic one.
+The generic step in `score_matching.py` is the specification; these equal it to rounding and are faster. `--no-fused`
+leaves the generic one.
 """
 
 from collections.abc import Callable
@@ -20,7 +20,7 @@ from eblvm.engine.objectives.score_losses import Dsm, ScoreLoss
 from eblvm.engine.objectives.score_matching import ScoreMatching
 from eblvm.engine.objectives.state import Noise, State, Update
 from eblvm.kernels import grbm_bilevel, grbm_dsm
-from eblvm.kernels.adam_unroll import Rule, adam_unroll
+from eblvm.kernels.adam_unroll import Rule
 
 
 def fused_step_for(objective: ScoreMatching) -> Bism | FreeEnergy | None:
@@ -104,37 +104,20 @@ TrainingStep = Callable[[State, Tensor, Noise, Rates], tuple[State, Info]]
 def fused_update_for(update: Update) -> TrainingStep | None:
     """`update` without autograd for tensors with leading replica axes or without; None where it has no fused form.
 
-    It needs no `vmap`, whose wrapping of every tensor costs more than a step of a small model, and moves theta in one
-    pass. Where the fused step does not run, it is `update` itself, vmapped if there is a replica axis.
+    It needs no `vmap`, whose wrapping of every tensor costs more than a step of a small model. Where the fused step
+    does not run, it is `update` itself, vmapped if there is a replica axis.
     """
     objective = update.objective
     estimator = fused_step_for(objective) if isinstance(objective, ScoreMatching) else None
     if estimator is None or not isinstance(objective, ScoreMatching):
         return None
     loss = objective.loss
-    adam = update.optimizer
-    rule = Rule(*adam.betas, adam.eps, adam.eps_root)
 
     @torch.no_grad()
     def step(state: State, v: Tensor, noise: Noise, rates: Rates) -> tuple[State, Info]:
-        replicas = rates["theta"].dim()
         if not runs_fused(estimator, state, v, rates):
-            return (torch.vmap(update.__call__) if replicas else update)(state, v, noise, rates)
+            return (torch.vmap(update.__call__) if rates["theta"].dim() else update)(state, v, noise, rates)
         gradient, state, info = fused_gradient(estimator, loss, state, v, noise, rates)
-        norms = [torch.linalg.vector_norm(g.flatten(replicas), dim=-1) for g in gradient.values()]
-        norm = torch.linalg.vector_norm(torch.stack(norms), dim=0)
-        if update.clip_norm is not None:
-            scale = (update.clip_norm / (norm + 1e-12)).clamp(max=1)
-            gradient = {k: g * scale.view(*scale.shape, *[1] * (g.dim() - replicas)) for k, g in gradient.items()}
-        assert isinstance(state.theta_opt, AdamState)
-        m, second, taken = state.theta_opt
-        moved = {
-            k: adam_unroll(p, gradient[k], m[k], second[k], taken + 1, rates["theta"], rule)
-            for k, p in state.theta.items()
-        }
-        theta, m, second = ({k: moved[k][i] for k in moved} for i in range(3))
-        ema = {k: torch.lerp(theta[k], e, update.ema_decay or 0.0) for k, e in state.ema.items()}
-        state = state._replace(theta=theta, theta_opt=AdamState(m, second, taken + 1), ema=ema)
-        return state, info | {"gradient_norm": norm}
+        return update.move(state, gradient, info, rates)
 
     return step

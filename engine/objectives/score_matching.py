@@ -49,21 +49,23 @@ class ScoreMatching:
         steps = max(self.estimator.steps, 1)
         noise: Noise = {"perturb": [], "latent": []}
         if self.loss.perturbs:
-            noise["perturb"] = [
-                philox.normal(key, purpose(Purpose.PERTURB, i), count, shape, **place)
-                for i in range(1 if self.shared_noise else steps)
-            ]
+            number = 1 if self.shared_noise else steps
+            noise["perturb"] = philox.streams(
+                philox.normal, number, key, purpose(Purpose.PERTURB), count, shape, **place
+            )
         if isinstance(self.estimator, Bism):
             posterior = self.estimator.posterior
-            # The exact KL reads no samples: only `validation` (the first) and the upper level (the last) do.
-            exact = self.estimator.divergence is kl_exact
-            drawn = {
-                i: posterior.noise(
-                    key, purpose(Purpose.LATENT, i), count, (self.latent_samples, posterior.latent), **place
-                ).movedim(-2, -3)
-                for i in ((0, steps - 1) if exact else range(steps))
-            }
-            noise["latent"] = [drawn.get(i, drawn[0]) for i in range(steps)]
+            sizes = (count, (self.latent_samples, posterior.latent))
+            if self.estimator.divergence is kl_exact:
+                # It reads no samples: only `validation` (the first) and the upper level (the last) do.
+                start, end = (
+                    posterior.noise(key, purpose(Purpose.LATENT, i), *sizes, **place).movedim(-2, -3)
+                    for i in (0, steps - 1)
+                )
+                noise["latent"] = [*[start] * (steps - 1), end]
+            else:
+                drawn = philox.streams(posterior.noise, steps, key, purpose(Purpose.LATENT), *sizes, **place)
+                noise["latent"] = [latent.movedim(-2, -3) for latent in drawn]
         if isinstance(self.loss, Mdsm):
             level = (first + torch.arange(count, dtype=v.dtype, device=v.device)) / max(1, (total or first + count) - 1)
             noise["level"] = level.expand(*v.shape[:replicas], count)

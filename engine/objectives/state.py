@@ -9,6 +9,7 @@ from torch import Tensor
 from eblvm.engine.bilevel.optimizers import Adam, AdamState, Moments
 from eblvm.engine.models.energy import Params
 from eblvm.engine.objectives.estimators import Info, Rates
+from eblvm.kernels.adam_unroll import Rule, adam_unroll
 from eblvm.kernels.philox import Key
 
 
@@ -52,13 +53,26 @@ class Update:
     @torch.no_grad()
     def __call__(self, state: State, v: Tensor, noise: Noise, rates: Rates) -> tuple[State, Info]:
         gradient, state, info = self.objective.gradient(state, v, noise, rates)
-        norm = torch.stack([g.square().sum() for g in gradient.values()]).sum().sqrt()
+        return self.move(state, gradient, info, rates)
+
+    def move(self, state: State, gradient: Params, info: Info, rates: Rates) -> tuple[State, Info]:
+        """theta and its average one step on; leading axes of the rates, and so of all tensors, are replicas."""
+        replicas = rates["theta"].dim()
+        norms = [torch.linalg.vector_norm(g.flatten(replicas), dim=-1) for g in gradient.values()]
+        norm = torch.linalg.vector_norm(torch.stack(norms), dim=0)
         if self.clip_norm is not None:
             scale = (self.clip_norm / (norm + 1e-12)).clamp(max=1)
-            gradient = {k: g * scale for k, g in gradient.items()}
-        theta, theta_opt = self.optimizer.step(state.theta, gradient, state.theta_opt, rates["theta"])
+            gradient = {k: g * scale.view(*scale.shape, *[1] * (g.dim() - replicas)) for k, g in gradient.items()}
+        assert isinstance(state.theta_opt, AdamState)
+        m, second, taken = state.theta_opt
+        adam, t = self.optimizer, taken + 1
+        rule = Rule(*adam.betas, adam.eps, adam.eps_root)
+        moved = {
+            k: adam_unroll(p, gradient[k], m[k], second[k], t, rates["theta"], rule) for k, p in state.theta.items()
+        }
+        theta, m, second = ({k: moved[k][i] for k in moved} for i in range(3))
         ema = {k: torch.lerp(theta[k], e, self.ema_decay or 0.0) for k, e in state.ema.items()}
-        state = state._replace(theta=theta, theta_opt=theta_opt, ema=ema)
+        state = state._replace(theta=theta, theta_opt=AdamState(m, second, t), ema=ema)
         return state, info | {"gradient_norm": norm}
 
 

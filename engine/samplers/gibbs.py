@@ -1,40 +1,37 @@
-"""Block Gibbs sampling of a GRBM: h ~ p(h|v), v ~ p(v|h)."""
+"""Block Gibbs sampling of a GRBM: h ~ p(h|v), v ~ p(v|h). The sweeps themselves are `kernels/gibbs`."""
 
 from collections.abc import Callable
-from typing import Any
 
-import torch
 from torch import Tensor
 
-from eblvm.engine.models.energy import Params, call
-from eblvm.engine.models.grbm import GRBM
+from eblvm.engine.models.energy import Params
 from eblvm.kernels import philox
+from eblvm.kernels.gibbs import Noise, Stream
+from eblvm.kernels.gibbs import gibbs as sweeps_of
 from eblvm.kernels.philox import Key, Purpose, purpose
 
+PIECE = 50  # sweeps between two reports of progress
 
-def gibbs_step(energy: GRBM, theta: Params, v: Tensor, uniform_h: Tensor, normal_v: Tensor) -> tuple[Tensor, Tensor]:
-    """One sweep, (v, noise) -> (v, mean of p(v|h)). `uniform_h` [B, H] decides h, `normal_v` [B, D] moves v."""
-    h = (uniform_h < torch.sigmoid(call(energy, theta, "posterior_logits", v))).to(v.dtype)
-    mean, sigma = call(energy, theta, "conditional_v", h)
-    return mean + sigma * normal_v, mean
+
+def sweep(theta: Params, v: Tensor, noise: Noise, sweeps: int | None = None) -> tuple[Tensor, Tensor]:
+    """Sweeps of a GRBM's chains at v [count, D], one for each pair of noise: (v, mean of the last p(v|h))."""
+    return sweeps_of(v, theta["W"], theta["b"], theta["c"], theta["log_sigma"], noise, sweeps)
 
 
 def gibbs(
-    energy: GRBM, theta: Params, key: Key, v: Tensor, steps: int, on_step: Callable[[int], None] | None = None
+    theta: Params, key: Key, v: Tensor, steps: int, on_sweeps: Callable[[int], None] | None = None
 ) -> tuple[Tensor, Tensor]:
     """`steps` sweeps of chains that start at v [count, D]. Gives (samples, means of their last p(v|h)).
 
-    Sweep i uses the noise of step key.step + i.
+    Sweep i uses the noise of step key.step + i. `on_sweeps` hears of every few sweeps how many they were.
     """
     mean = v
-    place: dict[str, Any] = {"dtype": v.dtype, "device": v.device}
-    for i in range(steps):
-        step_key = Key(key.seed, key.step + i)
-        uniform_h = philox.uniform(step_key, purpose(Purpose.SAMPLE_H), len(v), (energy.latent,), **place)
-        normal_v = philox.normal(step_key, purpose(Purpose.SAMPLE_V), len(v), (energy.visible,), **place)
-        v, mean = gibbs_step(energy, theta, v, uniform_h, normal_v)
-        if on_step is not None:
-            on_step(i)
+    for done in range(0, steps, PIECE):
+        count = min(PIECE, steps - done)
+        noise = Stream(Key(key.seed, key.step + done), purpose(Purpose.SAMPLE_H), purpose(Purpose.SAMPLE_V))
+        v, mean = sweep(theta, v, noise, count)
+        if on_sweeps is not None:
+            on_sweeps(count)
     return v, mean
 
 

@@ -15,7 +15,7 @@ from eblvm.kernels.adam_unroll.reference import Rule
 from eblvm.kernels.dispatch import Backend, backend_for, native_status, op_backends
 from eblvm.kernels.orders import by_reference, order
 
-__all__ = ["Rule", "adam_unroll", "backends"]
+__all__ = ["Rule", "adam_unroll", "backend", "backends"]
 
 _NATIVE, _ = native_status("adam_unroll")
 DEFAULT = Rule()
@@ -39,10 +39,15 @@ def adam_unroll(
     _same("lr", lr, p, lead)
     if lr.requires_grad:
         raise ValueError("adam_unroll got lr that requires grad, and has no derivative for it; use reference.step")
-    backend = backend_for("adam_unroll", p, reference, _Native if _NATIVE else None)
-    if backend is _Native and not torch.is_grad_enabled():
-        return backend.step(p, g, m, v, t, lr, rule)  # its own vmap rule; apply() costs more than a small step
-    return _step(backend, p, g, m, v, t, lr, rule)
+    serving = backend(p)
+    if serving is _Native and not torch.is_grad_enabled():
+        return serving.step(p, g, m, v, t, lr, rule)  # its own vmap rule; apply() costs more than a small step
+    return _step(serving, p, g, m, v, t, lr, rule)
+
+
+def backend(p: Tensor) -> Any:
+    """What serves p: a function for every order, with the signatures of the reference."""
+    return backend_for("adam_unroll", p, reference, _Native if _NATIVE else None)
 
 
 def backends() -> list[Backend]:

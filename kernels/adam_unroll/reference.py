@@ -20,7 +20,9 @@ class Rule(NamedTuple):
     eps_root: float = 1e-16
 
 
-def step(p: Tensor, g: Tensor, m: Tensor, v: Tensor, t: Tensor, lr: Tensor, rule: Rule) -> tuple[Tensor, ...]:
+def step(
+    p: Tensor, g: Tensor, m: Tensor, v: Tensor, t: Tensor, lr: Tensor, rule: Rule
+) -> tuple[Tensor, Tensor, Tensor]:
     """(p', m', v')."""
     b1, b2, eps, eps_root = rule
     m = b1 * m + (1 - b1) * g

@@ -17,7 +17,7 @@ from eblvm.kernels.dispatch import Backend, backend_for, native_status, op_backe
 from eblvm.kernels.orders import by_reference, order
 from eblvm.kernels.philox import Key
 
-__all__ = ["Stream", "backends", "bernoulli_lower"]
+__all__ = ["Reference", "Stream", "backend", "backends", "bernoulli_lower"]
 
 _NATIVE, _ = native_status("bernoulli_lower")
 
@@ -62,8 +62,12 @@ def bernoulli_lower(logits: Tensor, x: Tensor, noise: Tensor | Stream | None, ta
         if noise.requires_grad:
             raise ValueError("bernoulli_lower got noise that requires grad, and has no derivative for it; detach it")
         given = noise
-    backend = backend_for("bernoulli_lower", logits, _Reference, _Native if _NATIVE else None)
-    return _value(backend, logits, x, given, seed, step, purpose, first, tau)
+    return _value(backend(logits), logits, x, given, seed, step, purpose, first, tau)
+
+
+def backend(logits: Tensor) -> Any:
+    """What serves logits: a function for every order, with the signatures of the reference."""
+    return backend_for("bernoulli_lower", logits, Reference, _Native if _NATIVE else None)
 
 
 def backends() -> list[Backend]:
@@ -79,7 +83,7 @@ def _same(name: str, t: Tensor, logits: Tensor) -> None:
             raise ValueError(f"bernoulli_lower got {name} of {what} {got}; expected that of logits, {expected}")
 
 
-class _Reference:
+class Reference:
     """`reference.py` behind the signature of the backends, with the noise drawn."""
 
     @staticmethod
@@ -122,4 +126,4 @@ def _pull_first(backend: Any, arguments: Any, kept: Any, cotangents: Any, wanted
 
 _value = order("value", _pull_value)
 _first = order("first", _pull_first)
-_second = order("second", by_reference(_Reference.second))
+_second = order("second", by_reference(Reference.second))

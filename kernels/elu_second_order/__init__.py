@@ -13,7 +13,7 @@ from eblvm.kernels.dispatch import Backend, backend_for, native_status, op_backe
 from eblvm.kernels.elu_second_order import reference
 from eblvm.kernels.orders import by_reference, order
 
-__all__ = ["backends", "elu_second_order"]
+__all__ = ["backend", "backends", "elu_second_order"]
 
 _NATIVE, _ = native_status("elu_second_order")
 
@@ -24,9 +24,16 @@ def elu_second_order(x: Tensor, alpha: float = 1.0) -> Tensor:
         raise ValueError(f"elu_second_order got x of dtype {x.dtype}; expected a floating dtype")
     if not alpha > 0:
         raise ValueError(f"elu_second_order got alpha={alpha}; expected a positive number")
-    on_meta = x.device.type == "meta"
-    backend = _Shapes if on_meta else backend_for("elu_second_order", x, reference, _Native if _NATIVE else None)
-    return _value(backend, x, alpha)
+    return _value(backend(x), x, alpha)
+
+
+def backend(x: Tensor) -> Any:
+    """What serves x: a function for every order, with the signatures of the reference."""
+    return (
+        _Shapes
+        if x.device.type == "meta"
+        else backend_for("elu_second_order", x, reference, _Native if _NATIVE else None)
+    )
 
 
 def backends() -> list[Backend]:

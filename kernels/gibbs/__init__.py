@@ -9,13 +9,14 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
+from torch.utils.flop_counter import register_flop_formula
 
 from eblvm.kernels.arguments import expect_grbm
 from eblvm.kernels.dispatch import TRITON, Backend, native_status, op_backends
 from eblvm.kernels.gibbs import reference
 from eblvm.kernels.philox import Key
 
-__all__ = ["Stream", "backends", "gibbs"]
+__all__ = ["Noise", "Stream", "backends", "gibbs"]
 
 _NATIVE, _ = native_status("gibbs")
 
@@ -30,13 +31,16 @@ class Stream(NamedTuple):
     first: int = 0
 
 
+Noise = Stream | Sequence[tuple[Tensor, Tensor]]
+
+
 def gibbs(
     v: Tensor,
     W: Tensor,
     b: Tensor,
     c: Tensor,
     log_sigma: Tensor,
-    noise: Stream | Sequence[tuple[Tensor, Tensor]],
+    noise: Noise,
     sweeps: int | None = None,
 ) -> tuple[Tensor, Tensor]:
     """(v, mean of the last p(v|h)) [..., B, D] after the sweeps; W [..., D, H], b and log_sigma [..., D], c [..., H].
@@ -74,6 +78,15 @@ def gibbs(
 def backends() -> list[Backend]:
     """Which backend serves on which device, and why not the others."""
     return op_backends("gibbs")
+
+
+def _op_flops(v: Tensor, W: Tensor, *rest: Any, **_: Any) -> int:
+    """Of the two matrix products of a sweep."""
+    return 4 * v.shape[-2] * W.numel() * int(rest[-1])
+
+
+if _NATIVE:
+    register_flop_formula(torch.ops.eblvm.gibbs, get_raw=True)(_op_flops)
 
 
 def _triton() -> ModuleType:

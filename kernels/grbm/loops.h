@@ -82,8 +82,19 @@ EBLVM_INLINE double residual_body(int64_t D, const T* __restrict v, const T* __r
   return squares * static_cast<double>(batch) * static_cast<double>(batch);
 }
 
+// Narrow rows: the sums stay in registers.
+template <int kColumns, typename T>
+EBLVM_INLINE void add_narrow_rows(T* __restrict to, const T* __restrict from, int64_t rows) {
+  T sums[kColumns] = {};
+  for (int64_t r = 0; r < rows; ++r)
+    for (int i = 0; i < kColumns; ++i) sums[i] += from[r * kColumns + i];
+  for (int i = 0; i < kColumns; ++i) to[i] += sums[i];
+}
+
 template <typename T>
 EBLVM_INLINE void add_rows_body(T* __restrict to, const T* __restrict from, int64_t rows, int64_t n) {
+  if (n == 2) return add_narrow_rows<2>(to, from, rows);
+  if (n == 4) return add_narrow_rows<4>(to, from, rows);
   for (int64_t r = 0; r < rows; ++r)
     for (int64_t i = 0; i < n; ++i) to[i] += from[r * n + i];
 }

@@ -1,11 +1,11 @@
-"""One bi-level denoising step on a GRBM with a linear Bernoulli posterior, by hand: no autograd graph, one native call.
+"""One bi-level denoising step on a GRBM with a linear Bernoulli posterior, by hand: no autograd graph.
 
 theta's gradient of mean_B 1/2 |s(v~) + eps/sigma|^2 through N unrolled lower steps, and phi after K real ones. With a
-batch that all steps share and unrolled SGD, the unroll lives in the logits (the dual). README.md derives it all.
+batch that all steps share and unrolled SGD, the native unroll lives in the logits (the dual). README.md derives it all.
 """
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -13,42 +13,16 @@ from torch.utils.flop_counter import register_flop_formula
 
 from eblvm.kernels.adam_unroll import Rule
 from eblvm.kernels.dispatch import Backend, native_status
+from eblvm.kernels.grbm_bilevel import reference
+from eblvm.kernels.grbm_bilevel.reference import Phi, Result, Theta
 
-__all__ = ["Phi", "Result", "Theta", "backends", "grbm_bilevel", "serves"]
+__all__ = ["Phi", "Result", "Theta", "backends", "grbm_bilevel", "memory", "native", "serves"]
 
 _NATIVE, _NATIVE_REASON = native_status("grbm_bilevel")
 
 
-class Theta(NamedTuple):
-    """The model: W [..., D, H], b [..., D], c [..., H], log_sigma [..., D]."""
-
-    W: Tensor
-    b: Tensor
-    c: Tensor
-    log_sigma: Tensor
-
-
-class Phi(NamedTuple):
-    """The posterior's logits are v A^T + a, A [..., H, D], a [..., H]; Adam's moments of both and its steps [...]."""
-
-    A: Tensor
-    a: Tensor
-    m_weight: Tensor
-    m_bias: Tensor
-    v_weight: Tensor
-    v_bias: Tensor
-    taken: Tensor
-
-
-class Result(NamedTuple):
-    gradient: Theta
-    phi: Phi
-    loss: Tensor  # [...], the upper loss
-    lower: Tensor  # [...], the lower loss of the last real step; zero if K = 0
-
-
 def serves(device: torch.device, dtype: torch.dtype) -> bool:
-    return _NATIVE and device.type == "cpu" and dtype in (torch.float32, torch.float64)
+    return device.type in ("cpu", "cuda") and dtype in (torch.float32, torch.float64)
 
 
 def grbm_bilevel(
@@ -75,20 +49,69 @@ def grbm_bilevel(
     the last one alone if `exact` (the closed-form KL). Unrolled steps are Adam's or, with `sgd`, plain ones of size
     `unroll_lr`, or with `auto_rate` of 2 / lambda_max((v v^T + 1) / B). lr and unroll_lr have the leading axes.
     """
-    if not _NATIVE:
-        raise RuntimeError(f"grbm_bilevel has only a native backend, and that is missing: {_NATIVE_REASON}")
+    if not (_NATIVE and v.device.type == "cpu"):
+        _check(v, perturb, latent, theta, phi, lr, unroll_lr, K + N + 1, exact)
+        how: dict[str, Any] = {"K": K, "N": N, "sigma": sigma, "tau": tau, "exact": exact, "sgd": sgd}
+        return reference.grbm_bilevel(
+            v, perturb, latent, theta, phi, lr, unroll_lr, **how, auto_rate=auto_rate, rule=rule
+        )
     switches = (K, N, sigma, tau, exact, sgd, auto_rate, *rule)
     out = torch.ops.eblvm.grbm_bilevel(v, list(perturb), list(latent), *theta, *phi, lr, unroll_lr, *switches)
     return Result(Theta(*out[:4]), Phi._make([*out[4:10], phi.taken + K]), out[10], out[11])
 
 
+def memory() -> tuple[int, int]:
+    """Bytes of scratch memory in this thread's last native step, and what of it was tape for the unroll's reverse."""
+    return torch.ops.eblvm.grbm_bilevel_memory()
+
+
+def native() -> bool:
+    return _NATIVE
+
+
 def backends() -> list[Backend]:
-    """The op is the native one; where it is missing the engine's autograd step serves, which it must equal."""
+    """Which backend serves on which device, and why not the others."""
     return [
         Backend("grbm_bilevel", "cpu", "native", _NATIVE, _NATIVE_REASON),
-        Backend("grbm_bilevel", "cpu", "autograd", not _NATIVE, "native serves" if _NATIVE else "always there"),
-        Backend("grbm_bilevel", "cuda", "autograd", True, "the native step is compiled for the CPU only"),
+        Backend("grbm_bilevel", "cpu", "reference", not _NATIVE, "native serves" if _NATIVE else "always there"),
+        Backend("grbm_bilevel", "cuda", "reference", True, "torch's products and the pointwise ops of that device"),
     ]
+
+
+def _check(
+    v: Tensor,
+    perturb: Sequence[Tensor],
+    latent: Sequence[Tensor],
+    theta: Theta,
+    phi: Phi,
+    lr: Tensor,
+    unroll_lr: Tensor,
+    steps: int,
+    exact: bool,
+) -> None:
+    """What the native step checks itself."""
+    W = theta.W
+    if W.dim() < 2 or v.dim() != W.dim():
+        got = f"W of shape {tuple(W.shape)} and v of shape {tuple(v.shape)}"
+        raise ValueError(f"grbm_bilevel got {got}; expected [..., D, H] and [..., B, D]")
+    lead, (D, H), B = tuple(W.shape[:-2]), W.shape[-2:], v.shape[-2]
+    if len(perturb) not in (1, steps):
+        raise ValueError(f"grbm_bilevel got {len(perturb)} perturbations; expected 1 (shared) or K+N+1 = {steps}")
+    if len(latent) != (1 if exact else steps):
+        raise ValueError(f"grbm_bilevel got {len(latent)} latent noises; expected {1 if exact else steps}")
+    own: dict[str, tuple[int, ...]] = {"W": (D, H), "b": (D,), "c": (H,), "log_sigma": (D,)}
+    own |= dict.fromkeys(("A", "m_weight", "v_weight"), (H, D)) | dict.fromkeys(("a", "m_bias", "v_bias"), (H,))
+    tensors = theta._asdict() | phi._asdict() | {"lr": lr, "unroll_lr": unroll_lr, "v": v}
+    tensors |= {f"perturb[{i}]": t for i, t in enumerate(perturb)} | {f"latent[{i}]": t for i, t in enumerate(latent)}
+    for name, t in tensors.items():
+        batch = {"v": (B, D), "p": (B, D), "l": (B, H)} if name == "v" or "[" in name else {}
+        expected = (*lead, *(batch[name[0]] if batch else own.get(name, ())))
+        if tuple(t.shape) != expected:
+            raise ValueError(f"grbm_bilevel got {name} of shape {tuple(t.shape)}; expected {expected}")
+        for what in ("dtype", "device"):
+            if getattr(t, what) != getattr(W, what):
+                got, wanted = getattr(t, what), getattr(W, what)
+                raise ValueError(f"grbm_bilevel got {name} of {what} {got}; expected that of W, {wanted}")
 
 
 def flops(B: int, D: int, H: int, *, K: int, N: int, shared: bool, sgd: bool) -> int:

@@ -43,6 +43,12 @@ struct Outputs {
   T *W_bar, *b_bar, *c_bar, *log_sigma_bar, *A, *a, *mA, *ma, *vA, *va, *loss, *lower;
 };
 
+// Bytes of this thread's last step: all of its scratch memory, and what of it the unroll keeps for its reverse.
+struct Used {
+  int64_t scratch = 0, tape = 0;
+};
+thread_local Used used;
+
 template <typename Body>
 void in_parallel(int64_t n, const Body& body) {
   at::parallel_for(0, n, 16384, body);
@@ -52,7 +58,9 @@ template <typename T>
 class Step {
  public:
   Step(const Plan& plan, const Inputs<T>& in, const Outputs<T>& out)
-      : p(plan), in(in), out(out), BH(p.B * p.H), DH(p.D * p.H), workspace(Workspace<T>::of_thread()) {}
+      : p(plan), in(in), out(out), BH(p.B * p.H), DH(p.D * p.H), workspace(Workspace<T>::of_thread()) {
+    used = {};
+  }
 
   void run() {
     perturb_batches();
@@ -77,8 +85,15 @@ class Step {
 
   T* memory(int64_t size, bool zero = false) {
     T* const found = workspace.take(size);
+    used.scratch += size * static_cast<int64_t>(sizeof(T));
     if (zero) std::fill(found, found + size, T(0));
     return found;
+  }
+
+  // What the unroll writes in every step and reads again in its reverse.
+  T* tape_memory(int64_t size) {
+    used.tape += size * static_cast<int64_t>(sizeof(T));
+    return memory(size);
   }
 
   int64_t slots() const { return p.shared ? 0 : p.steps(); }
@@ -217,10 +232,13 @@ class Step {
     T *mA = nullptr, *vA = nullptr, *ma = nullptr, *va = nullptr, rate = in.unroll_lr;
     const T *A_N = phi_A(), *a_N = phi_a();
     if (N > 0) {
-      A = memory(DH), a = memory(p.H), delta = memory(BH), tape = memory(2 * N * BH);
-      const int64_t kept = p.sgd ? 1 : N;
-      A_grads = memory(kept * DH), a_grads = memory(kept * p.H);
-      if (!p.sgd) mA = memory(N * DH), vA = memory(N * DH), ma = memory(N * p.H), va = memory(N * p.H);
+      A = memory(DH), a = memory(p.H), delta = memory(BH), tape = tape_memory(2 * N * BH);
+      if (p.sgd) {
+        A_grads = memory(DH), a_grads = memory(p.H);
+      } else {
+        A_grads = tape_memory(N * DH), a_grads = tape_memory(N * p.H);
+        mA = tape_memory(N * DH), vA = tape_memory(N * DH), ma = tape_memory(N * p.H), va = tape_memory(N * p.H);
+      }
       if (p.auto_rate) rate = step_size_by_products();
     }
     for (int64_t n = 0; n < N; ++n) {
@@ -330,7 +348,7 @@ class Step {
   void dual() {
     const int64_t N = p.N, BB = p.B * p.B;
     const T *V = last(), *A = phi_A();
-    T *M = memory(BB), *delta = memory(BH), *tape = memory(2 * N * BH), *S = memory(BH, true);
+    T *M = memory(BB), *delta = memory(BH), *tape = tape_memory(2 * N * BH), *S = memory(BH, true);
     std::fill(M, M + BB, T(1) / static_cast<T>(p.B));
     product<T>(BxD(V), BxD(V).t(), T(1) / static_cast<T>(p.B), 1, M);
     const T alpha = p.auto_rate ? step_size(M) : in.unroll_lr;
@@ -458,6 +476,7 @@ TORCH_LIBRARY_FRAGMENT(eblvm, m) {
       "int K, int N, "
       "float sigma, float tau, bool exact, bool sgd, bool auto_rate, float b1, float b2, float eps, float eps_root) -> "
       "Tensor[]");
+  m.def("grbm_bilevel_memory() -> (int, int)", []() { return std::tuple(used.scratch, used.tape); });
 }
 
 TORCH_LIBRARY_IMPL(eblvm, CPU, m) { m.impl("grbm_bilevel", grbm_bilevel_cpu); }

@@ -63,11 +63,14 @@ void check(const at::Tensor& seed, int64_t kind) {
   TORCH_CHECK_VALUE(kind >= 0 && kind < kKinds, "philox got kind ", kind, "; expected 0..", kKinds - 1);
 }
 
-at::Tensor philox_cpu(const at::Tensor& seed, int64_t step, int64_t purpose, int64_t count, int64_t width, int64_t first,
-                      int64_t kind) {
+// `streams` tensors [seeds..., count, width]; stream i has purpose + i.
+std::vector<at::Tensor> streams_cpu(const at::Tensor& seed, int64_t step, int64_t purpose, int64_t streams, int64_t count,
+                                    int64_t width, int64_t first, int64_t kind) {
   check(seed, kind);
   TORCH_CHECK_VALUE(step >= 0 && step >> 32 == 0, "philox got step ", step, "; expected 0 <= step < 2**32");
   TORCH_CHECK_VALUE(purpose >= 0 && purpose >> 32 == 0, "philox got purpose ", purpose, "; expected 0 <= purpose < 2**32");
+  TORCH_CHECK_VALUE(streams >= 0 && streams <= (int64_t{1} << 32) - purpose, "philox got ", streams, " streams from purpose ",
+                    purpose, "; expected purposes inside [0, 2**32)");
   TORCH_CHECK_VALUE(count >= 0 && width >= 0 && width <= int64_t{1} << 34, "philox got count ", count, " and width ", width,
                     "; expected count >= 0 and 0 <= width <= 2**34");
   TORCH_CHECK_VALUE(first >= 0 && count <= (int64_t{1} << 32) - first, "philox got samples from ", first, ", ", count,
@@ -77,36 +80,43 @@ at::Tensor philox_cpu(const at::Tensor& seed, int64_t step, int64_t purpose, int
   auto sizes = seed.sizes().vec();
   sizes.push_back(count);
   sizes.push_back(width);
-  at::Tensor out = at::empty(sizes, seed.options().dtype(kind == kWords ? at::kLong : at::kFloat));
-  if (out.numel() == 0) return out;
+  std::vector<at::Tensor> out;
+  for (int64_t i = 0; i < streams; ++i) {
+    out.push_back(at::empty(sizes, seed.options().dtype(kind == kWords ? at::kLong : at::kFloat)));
+  }
+  if (streams == 0 || out[0].numel() == 0) return out;
 
   const int64_t* seed_data = seeds.const_data_ptr<int64_t>();
-  int64_t* out_words = kind == kWords ? out.mutable_data_ptr<int64_t>() : nullptr;
-  float* out_floats = kind == kWords ? nullptr : out.mutable_data_ptr<float>();
-
-  const auto stream = [&](int64_t replica) {
-    return Stream{static_cast<uint64_t>(seed_data[replica]),
+  const int64_t replicas = seeds.numel();
+  const auto stream = [&](int64_t i) {
+    return Stream{static_cast<uint64_t>(seed_data[i % replicas]),
                   static_cast<uint32_t>(step),
-                  static_cast<uint32_t>(purpose),
+                  static_cast<uint32_t>(purpose + i / replicas),
                   first,
                   count,
                   width};
   };
-  const int64_t chunks_per_seed = stream(0).chunks();
-  at::parallel_for(0, seeds.numel() * chunks_per_seed, 16, [&](int64_t begin, int64_t end) {
+  const int64_t chunks = stream(0).chunks();
+  at::parallel_for(0, streams * replicas * chunks, 16, [&](int64_t begin, int64_t end) {
     alignas(64) uint32_t words[4 * kChunk];
     for (int64_t chunk = begin; chunk < end; ++chunk) {
-      const int64_t replica = chunk / chunks_per_seed;
-      const Piece piece = draw_words(stream(replica), chunk % chunks_per_seed, words);
-      const int64_t offset = replica * count * width + piece.offset;
+      const int64_t i = chunk / chunks;
+      const Piece piece = draw_words(stream(i), chunk % chunks, words);
+      const int64_t offset = i % replicas * count * width + piece.offset;
+      at::Tensor& to = out[i / replicas];
       if (kind == kWords) {
-        std::copy(words, words + piece.size, out_words + offset);
+        std::copy(words, words + piece.size, to.mutable_data_ptr<int64_t>() + offset);
       } else {
-        transform(kind, words, out_floats + offset, piece.size);
+        transform(kind, words, to.mutable_data_ptr<float>() + offset, piece.size);
       }
     }
   });
   return out;
+}
+
+at::Tensor philox_cpu(const at::Tensor& seed, int64_t step, int64_t purpose, int64_t count, int64_t width, int64_t first,
+                      int64_t kind) {
+  return streams_cpu(seed, step, purpose, 1, count, width, first, kind)[0];
 }
 
 at::Tensor philox_meta(const at::Tensor& seed, const c10::SymInt&, const c10::SymInt&, c10::SymInt count, c10::SymInt width,
@@ -123,9 +133,14 @@ at::Tensor philox_meta(const at::Tensor& seed, const c10::SymInt&, const c10::Sy
 TORCH_LIBRARY_FRAGMENT(eblvm, m) {
   m.def("philox(Tensor seed, SymInt step, SymInt purpose, SymInt count, SymInt width, SymInt first, int kind) -> Tensor",
         {at::Tag::pt2_compliant_tag});
+  m.def(
+      "philox_streams(Tensor seed, int step, int purpose, int streams, int count, int width, int first, int kind) -> Tensor[]");
 }
 
-TORCH_LIBRARY_IMPL(eblvm, CPU, m) { m.impl("philox", philox_cpu); }
+TORCH_LIBRARY_IMPL(eblvm, CPU, m) {
+  m.impl("philox", philox_cpu);
+  m.impl("philox_streams", streams_cpu);
+}
 
 TORCH_LIBRARY_IMPL(eblvm, Meta, m) {
   m.impl("philox", [](const at::Tensor& seed, c10::SymInt step, c10::SymInt purpose, c10::SymInt count, c10::SymInt width,

@@ -11,7 +11,8 @@
 namespace {
 
 // Blocks of four words handled at once: counters and words stay in the first-level cache.
-constexpr int64_t kChunk = 256;
+constexpr int64_t kChunk = 240;
+constexpr int64_t kAtOnce = 12;  // a kernel may read so many counters past the last block
 
 constexpr uint32_t kMultiplier0 = 0xD2511F53, kMultiplier1 = 0xCD9E8D57, kWeyl0 = 0x9E3779B9, kWeyl1 = 0xBB67AE85;
 
@@ -54,10 +55,16 @@ void fill_blocks_plain(const uint32_t* block, const uint32_t* sample, uint32_t s
 // where vpmuludq takes it, and whatever the high half holds is never read, so a round is 2 multiplies, 2 shifts and 4 xors.
 __attribute__((target("avx2"))) void fill_blocks_avx2(const uint32_t* block, const uint32_t* sample, uint32_t step,
                                                       uint32_t purpose, uint64_t seed, int64_t blocks, uint32_t* words) {
-  constexpr int kStreams = 2;  // independent chains of four blocks each hide the multiply's latency; more would spill
-  static_assert(kChunk % (4 * kStreams) == 0);
+  constexpr int kStreams = 3;  // independent chains of four blocks each hide the multiply's latency; more would spill
+  static_assert(kChunk % (4 * kStreams) == 0 && 4 * kStreams <= kAtOnce);
   const __m256i m0 = _mm256_set1_epi64x(kMultiplier0), m1 = _mm256_set1_epi64x(kMultiplier1);
   const __m256i low = _mm256_set1_epi64x(0xFFFFFFFF);
+  __m256i keys[10][2];  // in memory, where an xor reads them: the registers are all taken
+  uint32_t k0 = static_cast<uint32_t>(seed), k1 = static_cast<uint32_t>(seed >> 32);
+  for (auto& key : keys) {
+    key[0] = _mm256_set1_epi64x(k0), key[1] = _mm256_set1_epi64x(k1);
+    k0 += kWeyl0, k1 += kWeyl1;
+  }
   for (int64_t i = 0; i < blocks; i += 4 * kStreams) {
     __m256i c0[kStreams], c1[kStreams], c2[kStreams], c3[kStreams];
     for (int s = 0; s < kStreams; ++s) {
@@ -66,19 +73,16 @@ __attribute__((target("avx2"))) void fill_blocks_avx2(const uint32_t* block, con
       c2[s] = _mm256_set1_epi64x(step);
       c3[s] = _mm256_set1_epi64x(purpose);
     }
-    uint32_t k0 = static_cast<uint32_t>(seed), k1 = static_cast<uint32_t>(seed >> 32);
-    for (int round = 0; round < 10; ++round) {
-      const __m256i key0 = _mm256_set1_epi64x(k0), key1 = _mm256_set1_epi64x(k1);
-#pragma GCC unroll 2
+    for (const auto& key : keys) {
+#pragma GCC unroll 3
       for (int s = 0; s < kStreams; ++s) {
         const __m256i product0 = _mm256_mul_epu32(c0[s], m0), product1 = _mm256_mul_epu32(c2[s], m1);
-        c0[s] = _mm256_xor_si256(_mm256_xor_si256(_mm256_srli_epi64(product1, 32), c1[s]), key0);
-        c2[s] = _mm256_xor_si256(_mm256_xor_si256(_mm256_srli_epi64(product0, 32), c3[s]), key1);
+        // The key meets the old word first: only a shift and one xor wait for the multiply.
+        c0[s] = _mm256_xor_si256(_mm256_srli_epi64(product1, 32), _mm256_xor_si256(c1[s], key[0]));
+        c2[s] = _mm256_xor_si256(_mm256_srli_epi64(product0, 32), _mm256_xor_si256(c3[s], key[1]));
         c1[s] = product1;
         c3[s] = product0;
       }
-      k0 += kWeyl0;
-      k1 += kWeyl1;
     }
     for (int s = 0; s < kStreams; ++s) {
       const __m256i c01 = _mm256_or_si256(_mm256_and_si256(c0[s], low), _mm256_slli_epi64(c1[s], 32));
@@ -166,8 +170,12 @@ inline Piece draw_words(const Stream& stream, int64_t chunk, uint32_t* words) {
   const int64_t flat = chunk * kChunk;
   const int64_t blocks = std::min(kChunk, stream.count * blocks_per_sample - flat);
   const int64_t first_sample = flat / blocks_per_sample, first_block = flat % blocks_per_sample;
-  for (int64_t i = 0, s = first_sample, b = first_block; i < kChunk; ++s, b = 0) {
-    const int64_t run = std::min(kChunk - i, blocks_per_sample - b);
+  const int64_t filled = std::min(kChunk, blocks + kAtOnce);
+  if (blocks_per_sample == 1) {
+    for (int64_t i = 0; i < filled; ++i) block[i] = 0, sample[i] = static_cast<uint32_t>(stream.first + flat + i);
+  }
+  for (int64_t i = blocks_per_sample == 1 ? filled : 0, s = first_sample, b = first_block; i < filled; ++s, b = 0) {
+    const int64_t run = std::min(filled - i, blocks_per_sample - b);
     for (int64_t j = 0; j < run; ++j) block[i + j] = static_cast<uint32_t>(b + j);
     for (int64_t j = 0; j < run; ++j) sample[i + j] = static_cast<uint32_t>(stream.first + s);
     i += run;
@@ -178,6 +186,9 @@ inline Piece draw_words(const Stream& stream, int64_t chunk, uint32_t* words) {
   int64_t size = 0;
   if (width % 4 == 0) {
     size = 4 * blocks;
+  } else if (width == 2) {
+    for (int64_t i = 0; i < blocks; ++i) words[2 * i] = words[4 * i], words[2 * i + 1] = words[4 * i + 1];
+    size = 2 * blocks;
   } else {
     for (int64_t i = 0, b = first_block; i < blocks; ++i) {
       const int64_t kept = std::min<int64_t>(4, width - 4 * b);

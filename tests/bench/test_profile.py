@@ -5,8 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from eblvm.bench import record
-from eblvm.engine import profile
+from eblvm.bench import profile, record
 from eblvm.engine.errors import UserError
 from eblvm.engine.recipes import options, recipe
 

@@ -23,7 +23,7 @@ from tests.kernels.bernoulli_cases import (
 
 needs_native = pytest.mark.skipif(not bernoulli_lower._NATIVE, reason="the native library is not built")
 BACKENDS = [
-    pytest.param(bernoulli_lower._Reference, id="reference"),
+    pytest.param(bernoulli_lower.Reference, id="reference"),
     pytest.param(bernoulli_lower._Native, id="native", marks=needs_native),
 ]
 
@@ -117,7 +117,7 @@ def test_vmap_and_func_grad(noise) -> None:
 def test_drawn_noise_is_the_philox_stream() -> None:
     logits, x = inputs((5, 7))
     n = philox.logistic(Key(8, 3), PURPOSE, 5, (7,), first=11, dtype=torch.float64)
-    for backend in (bernoulli_lower._Reference, *([bernoulli_lower._Native] if bernoulli_lower._NATIVE else [])):
+    for backend in (bernoulli_lower.Reference, *([bernoulli_lower._Native] if bernoulli_lower._NATIVE else [])):
         got = derivatives(backend, logits, x, Stream(Key(8, 3), PURPOSE, 11))
         assert all(torch.equal(a, b) for a, b in zip(got, derivatives(backend, logits, x, n), strict=True))
 

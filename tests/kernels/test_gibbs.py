@@ -4,8 +4,8 @@ import pytest
 import torch
 from torch.func import vmap
 
+from eblvm.engine.models.energy import call
 from eblvm.engine.models.grbm import GRBM
-from eblvm.engine.samplers.gibbs import gibbs_step
 from eblvm.kernels import gibbs as package
 from eblvm.kernels.gibbs import Stream, gibbs, reference
 from eblvm.kernels.philox import Key
@@ -58,13 +58,15 @@ def test_stream_is_the_philox_noise(backend, size) -> None:
     torch.testing.assert_close(got, backend(*raw(tensors, drawn(size, torch.float64, STREAM))), rtol=0, atol=0)
 
 
-def test_it_is_the_engines_sweep() -> None:
-    size = (7, 5, 4)
+def test_it_is_a_sweep_of_the_models_conditionals() -> None:
+    size, energy = (7, 5, 4), GRBM(5, 4)
     v, W, b, c, log_sigma = inputs(size)
     theta, pairs = {"W": W, "b": b, "c": c, "log_sigma": log_sigma}, drawn(size, torch.float64, STREAM)
     expected = v, v
     for u, n in pairs:
-        expected = gibbs_step(GRBM(5, 4), theta, expected[0], u, n)
+        h = (u < torch.sigmoid(call(energy, theta, "posterior_logits", expected[0]))).double()
+        mean, sigma = call(energy, theta, "conditional_v", h)
+        expected = mean + sigma * n, mean
     torch.testing.assert_close(gibbs(v, W, b, c, log_sigma, pairs), expected, rtol=1e-12, atol=1e-12)
     torch.testing.assert_close(gibbs(v, W, b, c, log_sigma, STREAM, SWEEPS), expected, rtol=1e-12, atol=1e-12)
 

@@ -31,6 +31,14 @@ SIGMA, TAU, LR, UNROLL_LR, BETAS = 0.3, 0.1, 0.02, 0.3, (0.9, 0.95)
 SIZES = [(7, 5, 4), (20, 3, 4), (1, 1, 1), (63, 100, 37), (100, 2, 257)]
 
 
+@pytest.fixture(params=["native", "reference"])
+def backend(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    if request.param == "reference":
+        monkeypatch.setattr(grbm_bilevel, "_NATIVE", False)
+    elif not grbm_bilevel._NATIVE:
+        pytest.skip("the native library is not built")
+
+
 def objective(
     size: tuple[int, int, int], N: int, K: int, *, sgd: bool, shared: bool, exact: bool, auto: bool = False
 ) -> ScoreMatching:
@@ -87,7 +95,7 @@ def assert_same(got: Any, expected: Any, tolerance: float) -> None:
             assert float((g[name] - value).abs().max()) <= tolerance * max(scale, 1e-6), name
 
 
-@needs_native
+@pytest.mark.usefixtures("backend")
 @pytest.mark.parametrize("N", [0, 1, 4])
 @pytest.mark.parametrize("K", [0, 2])
 @pytest.mark.parametrize("exact", [False, True], ids=["kl", "kl-exact"])
@@ -131,7 +139,7 @@ def test_equals_the_papers_double_loop(sgd, shared, exact, K, N) -> None:
         torch.testing.assert_close(moved.phi[name], value, rtol=1e-12, atol=1e-13)
 
 
-@needs_native
+@pytest.mark.usefixtures("backend")
 @pytest.mark.parametrize("size", SIZES, ids=str)
 @pytest.mark.parametrize("exact", [False, True], ids=["kl", "kl-exact"])
 @pytest.mark.parametrize(("shared", "sgd", "auto"), [(False, False, False), (True, False, False), (True, True, True),
@@ -145,8 +153,8 @@ def test_equals_the_autograd_step(size, exact, shared, sgd, auto, N, K, nan_fill
 
 @needs_native
 @pytest.mark.parametrize(("shared", "sgd"), [(False, False), (True, True)])
-def test_float32_is_as_good_as_autograd_in_float32(shared, sgd) -> None:
-    size = (63, 100, 37)
+@pytest.mark.parametrize("size", [(63, 100, 37), (64, 304, 48), (7, 560, 400)], ids=str)  # multiples of 16 go in tiles
+def test_float32_is_as_good_as_autograd_in_float32(size, shared, sgd) -> None:
     method = objective(size, 3, 2, sgd=sgd, shared=shared, exact=False, auto=sgd)
     double = start(method, size)
     single = tree_map(lambda t: t.float() if isinstance(t, Tensor) else t, double)
@@ -181,6 +189,33 @@ def test_replicas_equal_single_runs(size, shared, sgd) -> None:
     doubled = tree_map(lambda t: torch.stack([t, t], 1).movedim(0, 1).movedim(0, 1), arguments)
     with torch.no_grad():
         assert_same(tree_map(lambda t: t[1], two(*doubled)), stacked, 0.0)
+
+
+@pytest.mark.parametrize(("shared", "sgd"), [(False, False), (True, True)])
+def test_reference_takes_replicas(shared, sgd, monkeypatch) -> None:
+    size = (7, 5, 4)
+    method = objective(size, 2, 2, sgd=sgd, shared=shared, exact=False, auto=sgd)
+    arguments = start(method, size, torch.tensor([3, 4, 5]))
+    monkeypatch.setattr(grbm_bilevel, "_NATIVE", False)
+    stacked = fused(method, *arguments)
+    for r in range(3):
+        one = tree_map(lambda t, r=r: t[r], arguments)
+        assert_same(tree_map(lambda t, r=r: t[r], stacked), fused(method, *one), 1e-12)
+
+
+@needs_native
+def test_memory_is_what_the_step_takes() -> None:
+    """At (40, 41, 43) with N=3: Adam keeps (h', d delta/dl) and (g, m, v) of every step, the dual the first two."""
+    size = B, D, H = (40, 41, 43)
+    found = {}
+    for sgd in (False, True):
+        method = objective(size, 3, 2, sgd=sgd, shared=sgd, exact=False)
+        fused(method, *start(method, size))
+        found[sgd] = grbm_bilevel.memory()
+    assert found[False][1] == 8 * 3 * (2 * B * H + 3 * (D * H + H))
+    assert found[True][1] == 8 * 3 * 2 * B * H
+    for scratch, tape in found.values():
+        assert tape < scratch
 
 
 @needs_native
@@ -268,13 +303,14 @@ def test_a_step_that_is_differentiated_stays_with_autograd() -> None:
     torch.testing.assert_close(slope, (near[0] - near[1]) / 2e-6, rtol=1e-5, atol=1e-9)
 
 
-def test_without_the_native_library_autograd_serves(monkeypatch) -> None:
+def test_without_the_native_library_the_reference_serves(monkeypatch) -> None:
     monkeypatch.setenv("EBLVM_NATIVE", "0")
     program = (
         "import torch; from tests.kernels.test_grbm_bilevel import *;"
         "m = objective((7, 5, 4), 2, 2, sgd=True, shared=True, exact=False); a = start(m, (7, 5, 4));"
-        "assert not grbm_fused.runs_fused(m.estimator, a[0], a[1], a[3]);"
-        "print(float(torch.no_grad()(m.gradient)(*a)[2]['loss']))"
+        "assert grbm_fused.runs_fused(m.estimator, a[0], a[1], a[3]);"
+        "assert [b.name for b in grbm_bilevel.backends() if b.serves] == ['reference'] * 2;"
+        "print(float(fused(m, *a)[2]['loss']))"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     method = objective((7, 5, 4), 2, 2, sgd=True, shared=True, exact=False)

@@ -366,3 +366,14 @@ def test_native_can_be_switched_off(monkeypatch):
     ).stdout.splitlines()
     assert reason == "switched off by EBLVM_NATIVE=0"
     assert noise == str(philox.normal(Key(1, 2), 3, 4, (5,)).flatten().tolist())
+
+
+@pytest.mark.parametrize("seed", [7, torch.tensor(7), torch.tensor([1, 2, 3])], ids=["int", "tensor", "replicas"])
+@pytest.mark.parametrize("number", [0, 1, 5])
+@pytest.mark.parametrize("shape", [(2,), (4,), (2, 5), ()], ids=str)
+@pytest.mark.parametrize("draw", [philox.normal, philox.logistic], ids=["normal", "logistic"])
+def test_streams_are_the_single_draws(draw, shape, number, seed) -> None:
+    got = philox.streams(draw, number, Key(seed, 3), 9, 300, shape, first=4, dtype=torch.float64)
+    assert len(got) == number
+    for i, noise in enumerate(got):
+        assert torch.equal(noise, draw(Key(seed, 3), 9 + i, 300, shape, first=4, dtype=torch.float64))

@@ -70,7 +70,7 @@ def test_cd_of_the_models_own_samples_has_no_drift() -> None:
     from eblvm.engine.samplers.gibbs import gibbs
 
     start = philox.normal(Key(1, 0), 0, 20_000, (2,))
-    v, _ = gibbs(energy, theta, Key(2, 0), start, 200)
+    v, _ = gibbs(theta, Key(2, 0), start, 200)
     objective = ContrastiveDivergence(energy, Adam(), 1, persistent=False)
     state = objective.init(Key(5, 0), v)
     gradient, *_ = objective.gradient(state, v, objective.draw(Key(9, 0), v), RATES)

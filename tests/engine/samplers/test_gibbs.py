@@ -24,7 +24,7 @@ def test_gibbs_moments_match_enumeration() -> None:
     variance = weight @ (means**2 + sigma**2) - mean**2
 
     start = uniform_start(Key(0, 0), COUNT, philox.normal(Key(1, 0), 0, 100, (D,)))
-    v, _ = gibbs(energy, theta, Key(0, 0), start, 100)
+    v, _ = gibbs(theta, Key(0, 0), start, 100)
     error = (variance / COUNT).sqrt()
     assert ((v.mean(0) - mean).abs() < 4 * error).all()
     torch.testing.assert_close(v.var(0), variance, rtol=0.04, atol=0)

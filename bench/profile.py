@@ -15,12 +15,12 @@ from eblvm.bench.registry import Case
 from eblvm.bench.timing import interleaved, median
 from eblvm.engine import recipes
 from eblvm.engine.config import BILEVEL, Config
+from eblvm.engine.data import WIDTHS
 from eblvm.engine.errors import UserError
 
 SCHEMA = "eblvm-profile/1"
 MIB = 2**20
 FIGURES = ("step_ms", "saved_mib", "peak_mib")
-VISIBLE = {"checkerboard": 2, "digits": 64, "freyface": 560}  # a profile needs the data's width, not the data
 
 
 def run(config: Config, Ns: Sequence[int], Ks: Sequence[int], rounds: int, progress: bool = True) -> dict[str, Any]:
@@ -33,7 +33,7 @@ def run(config: Config, Ns: Sequence[int], Ks: Sequence[int], rounds: int, progr
         raise UserError(f"got rounds={rounds}, expected 1 or more")
     torch.set_num_threads(config.threads)
     points = [(N, K) for N in sorted(set(Ns)) for K in sorted(set(Ks))]
-    steps = [EngineStep(Case(config.replaced(N=N, K=K), VISIBLE[config.recipe])) for N, K in points]
+    steps = [EngineStep(Case(config.replaced(N=N, K=K), WIDTHS[config.recipe])) for N, K in points]
     total = len(points) * (rounds + 1)
     with tqdm(
         total=total, desc=f"profile {config.recipe}", disable=None if progress else True, file=sys.stderr, leave=False
@@ -41,8 +41,8 @@ def run(config: Config, Ns: Sequence[int], Ks: Sequence[int], rounds: int, progr
         readings = interleaved([[step] for step in steps], rounds, config.device, bar.update)
         rows = []
         for (N, K), step, (times,) in zip(points, steps, readings, strict=True):
-            # Neither hooks nor dispatch modes see into compiled code, and no hook into vmap.
-            cost = None if config.compile else footprint(step, step.inputs, hooks=not config.replicated)
+            # Neither hooks nor dispatch modes see into compiled code.
+            cost = None if config.compile else footprint(step, step.inputs, step.hooks)
             saved = None if cost is None or cost.saved_bytes is None else cost.saved_bytes / MIB
             peak = None if cost is None else cost.peak_bytes / MIB
             rows.append({"N": N, "K": K, "step_ms": median(times), "saved_mib": saved, "peak_mib": peak})

@@ -1,0 +1,170 @@
+"""The hand-derived bi-level step in torch: its products, `bernoulli_lower` and `adam_unroll`. README.md derives it.
+
+On a GPU these are the vendor's matrix products and the Triton kernels. Shape tags: B batch, D visible, H latent;
+leading axes are replicas. z are the posterior's logits, `x_bar` is the cotangent of x.
+"""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from eblvm.kernels.adam_unroll import Rule
+from eblvm.kernels.adam_unroll import backend as adam_backend
+from eblvm.kernels.bernoulli_lower import backend as lower_backend
+
+
+class Theta(NamedTuple):
+    """The model: W [..., D, H], b [..., D], c [..., H], log_sigma [..., D]."""
+
+    W: Tensor
+    b: Tensor
+    c: Tensor
+    log_sigma: Tensor
+
+
+class Phi(NamedTuple):
+    """The posterior's logits are v A^T + a, A [..., H, D], a [..., H]; Adam's moments of both and its steps [...]."""
+
+    A: Tensor
+    a: Tensor
+    m_weight: Tensor
+    m_bias: Tensor
+    v_weight: Tensor
+    v_bias: Tensor
+    taken: Tensor
+
+
+class Result(NamedTuple):
+    gradient: Theta
+    phi: Phi
+    loss: Tensor  # [...], the upper loss
+    lower: Tensor  # [...], the lower loss of the last real step; zero if K = 0
+
+
+class Lower(NamedTuple):
+    """The lower level at fixed x: kl of the logits, and its derivatives."""
+
+    tau: float
+
+    def given(self, noise: Tensor | None) -> tuple[Tensor | None, None, int, int, int, float]:
+        return noise, None, 0, 0, 0, self.tau
+
+    def value(self, z: Tensor, x: Tensor, noise: Tensor | None) -> Tensor:
+        return lower_backend(z).value(z, x, *self.given(noise))
+
+    def delta(self, z: Tensor, x: Tensor, noise: Tensor | None) -> Tensor:
+        return lower_backend(z).first(torch.ones_like(z[..., 0]), z, x, *self.given(noise))[0]
+
+    def pull(self, delta_bar: Tensor, z: Tensor, x: Tensor, noise: Tensor | None) -> tuple[Tensor, Tensor]:
+        """(z_bar, x_bar) = delta_bar (d delta/dz, d delta/dx)."""
+        one, none = torch.ones_like(z[..., 0]), torch.zeros_like(z)
+        _, z_bar, x_bar = lower_backend(z).second(one, delta_bar, none, z, x, *self.given(noise))
+        return z_bar, x_bar
+
+
+def grbm_bilevel(
+    v: Tensor,
+    perturb: Sequence[Tensor],
+    latent: Sequence[Tensor],
+    theta: Theta,
+    phi: Phi,
+    lr: Tensor,
+    unroll_lr: Tensor,
+    *,
+    K: int,
+    N: int,
+    sigma: float,
+    tau: float,
+    exact: bool,
+    sgd: bool,
+    auto_rate: bool,
+    rule: Rule,
+) -> Result:
+    """The step of `kernels.grbm_bilevel.grbm_bilevel`, on any device."""
+    W, b, c, log_sigma = theta
+    B, shared = v.shape[-2], len(perturb) == 1
+    batches = [v + sigma * eps for eps in perturb] * (K + N + 1 if shared else 1)
+    noises: Sequence[Tensor | None] = [None] * (K + N) if exact else latent
+    V, eps = batches[-1], perturb[-1]
+    lower_batches = batches[: min(K + N, len(perturb))]
+    xs = [batch @ W + c.unsqueeze(-2) for batch in lower_batches] * (K + N if shared else 1)
+    lower, adam = Lower(tau), adam_backend(v)
+    precision = torch.exp(-2 * log_sigma).unsqueeze(-2)
+
+    # K real steps of Adam on (A, a).
+    A, a, mA, ma, vA, va, taken = phi
+    lower_loss = torch.zeros_like(lr)
+    for k in range(K):
+        z = batches[k] @ A.mT + a.unsqueeze(-2)
+        if k == K - 1:
+            quadratic = 0.5 * ((batches[k] - b.unsqueeze(-2)).square() * precision).sum(-1)
+            lower_loss = (lower.value(z, xs[k], noises[k]) + quadratic).mean(-1)
+        delta = lower.delta(z, xs[k], noises[k]) / B
+        A, mA, vA = adam.step(A, delta.mT @ batches[k], mA, vA, taken + 1, lr, rule)
+        a, ma, va = adam.step(a, delta.sum(-2), ma, va, taken + 1, lr, rule)
+        taken = taken + 1
+    moved = Phi(A, a, mA, ma, vA, va, taken)
+
+    # N unrolled steps; the tape holds what their reverse reads.
+    rate = step_size(V) if auto_rate else unroll_lr
+    logits, tape = [], []
+    for n in range(K, K + N):
+        z = batches[n] @ A.mT + a.unsqueeze(-2)
+        delta = lower.delta(z, xs[n], noises[n]) / B
+        A_grad, a_grad = delta.mT @ batches[n], delta.sum(-2)
+        logits.append(z)
+        if sgd:
+            A, a = A - axes(rate, 2) * A_grad, a - axes(rate, 1) * a_grad
+        else:
+            t = taken + (n - K + 1)
+            tape.append(((A_grad, mA, vA, t, rate, rule), (a_grad, ma, va, t, rate, rule)))
+            A, mA, vA = adam.step(A, A_grad, mA, vA, t, rate, rule)
+            a, ma, va = adam.step(a, a_grad, ma, va, t, rate, rule)
+
+    # The upper level: h and phi_N are fixed for both v-derivatives.
+    z = V @ A.mT + a.unsqueeze(-2)
+    h, s = torch.sigmoid((z + latent[-1]) / tau), torch.sigmoid(z)
+    away = (V - b.unsqueeze(-2)) * precision
+    residual = h @ W.mT + (s - h) @ A - away + eps / sigma
+    loss = 0.5 * residual.square().sum(-1).mean(-1)
+    r = residual / B
+    b_bar, log_sigma_bar = (r * precision).sum(-2), (2 * r * away).sum(-2)
+    W_bar, c_bar = r.mT @ h, torch.zeros_like(c)
+    if N == 0:
+        return Result(Theta(W_bar, b_bar, c_bar, log_sigma_bar), moved, loss, lower_loss)
+
+    # Its reverse into phi_N, then the steps, last one first.
+    rA = r @ A.mT
+    z_bar = (r @ W - rA) * h * (1 - h) / tau + rA * s * (1 - s)
+    A_bar, a_bar = z_bar.mT @ V + (s - h).mT @ r, z_bar.sum(-2)
+    mA_bar, vA_bar = torch.zeros_like(A), torch.zeros_like(A)
+    ma_bar, va_bar = torch.zeros_like(a), torch.zeros_like(a)
+    for n in reversed(range(N)):
+        if sgd:
+            A_grad_bar, a_grad_bar = -axes(rate, 2) * A_bar, -axes(rate, 1) * a_bar
+        else:
+            A_grad_bar, mA_bar, vA_bar = adam.reverse(A_bar, mA_bar, vA_bar, *tape[n][0])
+            a_grad_bar, ma_bar, va_bar = adam.reverse(a_bar, ma_bar, va_bar, *tape[n][1])
+        batch = batches[K + n]
+        delta_bar = (batch @ A_grad_bar.mT + a_grad_bar.unsqueeze(-2)) / B
+        z_bar, x_bar = lower.pull(delta_bar, logits[n], xs[K + n], noises[K + n])
+        W_bar, c_bar = W_bar + batch.mT @ x_bar, c_bar + x_bar.sum(-2)
+        if n:  # phi_0 is no function of theta
+            A_bar, a_bar = A_bar + z_bar.mT @ batch, a_bar + z_bar.sum(-2)
+    return Result(Theta(W_bar, b_bar, c_bar, log_sigma_bar), moved, loss, lower_loss)
+
+
+def axes(scalar: Tensor, number: int) -> Tensor:
+    """A value a replica, to broadcast over `number` more axes."""
+    return scalar.reshape(*scalar.shape, *[1] * number)
+
+
+def step_size(V: Tensor, iterations: int = 16) -> Tensor:
+    """2 / lambda_max((V V^T + 1 1^T) / B), by power iterations: the SGD step for a KL of curvature at most 1/4."""
+    y = torch.ones_like(V[..., :1])
+    for _ in range(iterations):
+        y = y / torch.linalg.vector_norm(y, dim=-2, keepdim=True)
+        y = (V @ (V.mT @ y) + y.sum(-2, keepdim=True)) / V.shape[-2]
+    return 2 / torch.linalg.vector_norm(y, dim=-2).squeeze(-1)
