@@ -136,7 +136,8 @@ def published(case: Case) -> Case:
 
 
 def has_naive(case: Case) -> bool:
-    return case.config.method in ("bidsm", "dsm") and case.config.posterior == "linear"
+    c = case.config
+    return c.method == "dsm" or (c.method == "bidsm" and (c.posterior, c.divergence) == ("linear", "kl"))
 
 
 def naive_method(case: Case, v: Tensor) -> Naive:

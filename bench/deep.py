@@ -5,15 +5,21 @@ without checkpointing, and the naive procedure. Bytes held are those that graphs
 backward has not begun, here and, on the meta device, at the published batch.
 """
 
+import sys
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.utils._pytree import tree_leaves, tree_map
+from tqdm import tqdm
 
+from eblvm.bench import record, table
+from eblvm.bench.agreement import TOLERANCE, AgreementError, under_way
 from eblvm.bench.footprint import Saved, Storages, footprint
 from eblvm.bench.naive import BiMdsm, Mdsm
+from eblvm.bench.timing import Step, interleaved, median
+from eblvm.engine.bilevel.optimizers import AdamState
 from eblvm.engine.config import Config
 from eblvm.engine.data import Dataset
 from eblvm.engine.objectives import State, build
@@ -25,7 +31,8 @@ from eblvm.kernels import philox
 from eblvm.kernels.philox import Key, Purpose, purpose
 
 SHAPE, BATCH, PUBLISHED_BATCH = (3, 32, 32), 8, 100
-COLUMNS = ("case", "ms", "to_mdsm", "naive_ms", "speed_up", "held_mib", "held_published_mib", "peak_mib")
+COLUMNS = ("case", "ms", "to_mdsm", "naive_ms", "ratio", "held_mib", "held_published_mib", "peak_published_mib")
+SCHEMA = "eblvm-bench-deep/1"
 MIB = 2**20
 
 
@@ -43,6 +50,89 @@ def cases(base: Config | None = None) -> list[Case]:
     found += [Case(f"method=bimdsm N={N} K=5", bilevel.replaced(N=N, K=5), N in (0, 5)) for N in (0, 5, 10)]
     found += [Case(f"method=bimdsm N=0 K=5 checkpoint={c}", bilevel.replaced(checkpoint=c)) for c in ("blocks", "all")]
     return found
+
+
+def run(rounds: int, progress: bool = True, found: list[Case] | None = None) -> dict[str, Any]:
+    """The record of the suite. Raises `AgreementError` before anything is timed if a gradient is wrong."""
+    torch.set_num_threads(1)
+    check()
+    found = found or cases()
+    engines = [EngineStep(case.config) for case in found]
+    naive = {case.name: NaiveStep(case.config, SHAPE) for case in found if case.naive}
+    group: list[Step] = [*engines, *naive.values()]
+    with tqdm(total=rounds, desc="deep", disable=None if progress else True, file=sys.stderr, leave=False) as bar:
+        (readings,) = interleaved([group], rounds, "cpu", bar.update)
+    times = [median(r) for r in readings]
+    naive_ms = dict(zip(naive, times[len(found) :], strict=True))
+    rows = []
+    for case, engine, ms in zip(found, engines, times, strict=False):
+        slower = naive_ms.get(case.name)
+        rows.append(
+            {
+                "case": case.name,
+                "ms": ms,
+                "to_mdsm": ms / times[0],
+                "naive_ms": slower,
+                "ratio": None if slower is None else slower / ms,
+                "held_mib": engine.held_bytes() / MIB,
+                "held_published_mib": engine.held_bytes(PUBLISHED_BATCH) / MIB,
+                "peak_published_mib": engine.peak_bytes(PUBLISHED_BATCH) / MIB,
+            }
+        )
+    return record.make(SCHEMA, "deep", f"eblvm bench deep --rounds {rounds}", "cpu", {"rounds": rounds, "rows": rows})
+
+
+def shown(result: dict[str, Any]) -> str:
+    return table.text(COLUMNS, [[row[name] for name in COLUMNS] for row in result["rows"]])
+
+
+def check() -> float:
+    """The largest relative difference between engine and naive gradient on a small model, in fp64 with fresh noise."""
+    small = recipe("cifar10").replaced(
+        width=2, depth=12, latent=3, head_width=5, posterior_width=2, batch=4, dtype="float64", noise="fresh"
+    )
+    return max(
+        difference(small.replaced(method=method, N=N, K=2)) for method, N in (("mdsm", 0), ("bimdsm", 0), ("bimdsm", 2))
+    )
+
+
+def difference(config: Config, shape: tuple[int, int, int] = (3, 8, 8)) -> float:
+    engine = EngineStep(config, shape)
+    engine.state = under_way(engine.state)
+    noise = engine.noise()
+    naive = naive_method(config, shape)
+    load(naive, engine.state)
+    with torch.no_grad():
+        gradient, *_ = engine.objective.gradient(engine.state, engine.v, noise, engine.rates)
+    latents = [latent[0] for latent in noise["latent"]] or [torch.empty(0)]
+    draws = iter(zip(noise["perturb"], latents, strict=True))
+    worst = 0.0
+    for (name, g), expected in zip(gradient.items(), naive.gradient(engine.v, lambda: next(draws)), strict=True):
+        error = float((g - expected).abs().max() / expected.abs().max().clamp(min=1e-30))
+        if not error <= TOLERANCE:
+            raise AgreementError(
+                f"{config.method} N={config.N}: gradient of {name} differs by {error:.1e} between engine and naive "
+                f"procedure, expected at most {TOLERANCE:.0e}; no speed is reported"
+            )
+        worst = max(worst, error)
+    return worst
+
+
+@torch.no_grad()
+def load(method: Mdsm, state: State) -> None:
+    """The engine's theta, phi and Adam moments of phi into the naive modules, which list theirs in the same order."""
+    for p, value in zip(method.model.parameters(), state.theta.values(), strict=True):
+        p.copy_(value)
+    if isinstance(method, BiMdsm):
+        moments = state.phi_opt
+        assert isinstance(moments, AdamState)
+        for p, name in zip(method.posterior.parameters(), state.phi, strict=True):
+            p.copy_(state.phi[name])
+            method.lower_optimizer.state[p] = {
+                "step": moments.taken.float().clone(),
+                "exp_avg": moments.m[name].clone(),
+                "exp_avg_sq": moments.v[name].clone(),
+            }
 
 
 class EngineStep:
@@ -108,23 +198,26 @@ def _on_meta(t: Tensor, batch: int, wanted: int) -> Tensor:
     return torch.empty([wanted if n == batch else n for n in t.shape], dtype=t.dtype, device="meta")
 
 
-def naive_method(config: Config, shape: tuple[int, int, int] = SHAPE) -> Mdsm | BiMdsm:
+def naive_method(config: Config, shape: tuple[int, int, int]) -> Mdsm:
     """The naive twin of a configuration, with parameters of its own."""
     low, high = config.sigma_range
-    sigma = torch.linspace(low, high, config.batch, dtype=getattr(torch, config.dtype))
+    dtype = getattr(torch, config.dtype)
     how: dict[str, Any] = {
         "latent": config.latent, "width": config.width, "depth": config.depth, "head_width": config.head_width,
         "sigma0": config.sigma0, "lr": config.lr[0], "betas": (config.beta1, config.beta2),
     }  # fmt: skip
     torch.manual_seed(config.seed)
+    sigma = torch.linspace(low, high, config.batch, dtype=dtype)
     if config.method == "mdsm":
         return Mdsm(shape, sigma, **how)
     return BiMdsm(shape, sigma, **how, N=config.N, K=config.K, posterior_width=config.posterior_width)
 
 
 class NaiveStep:
-    def __init__(self, config: Config, v: Tensor):
-        self.method, self.v = naive_method(config, (v.shape[1], v.shape[2], v.shape[3])), v
+    """The research procedure on a batch of uniform images, with fresh noise in every step."""
+
+    def __init__(self, config: Config, shape: tuple[int, int, int]):
+        self.method, self.v = naive_method(config, shape), torch.rand(config.batch, *shape)
 
     def __call__(self) -> None:
         self.method.step(self.v, self.method.draw_fresh(self.v))

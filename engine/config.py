@@ -50,7 +50,7 @@ class Config:
     noise: str = option(
         "shared", "draw the perturbed batch once a minibatch or in every step", choices=("shared", "fresh")
     )
-    divergence: str = option("kl", "lower level's divergence", choices=("kl", "kl-exact", "fisher"))
+    divergence: str = option("kl-exact", "lower level's divergence", choices=("kl", "kl-exact", "fisher"))
     latent_samples: int = option(1, "samples of h in the divergence (and in vnce's importance average)")
     unroll_optimizer: str = option("adam", "optimiser of the unrolled steps", choices=("adam", "sgd"))
     unroll_lr: float | None = option(
@@ -196,6 +196,10 @@ class Config:
             raise UserError(
                 "checkpoint is for the eager, single run; with --compile use --unroll-memory compiled, and train "
                 "replicas one by one"
+            )
+        if self.checkpoint != "none" and self.method not in ("dsm", "mdsm", "bidsm", "bimdsm"):
+            raise UserError(
+                f"method {self.method!r} needs a third derivative, a checkpointed model has two; use --checkpoint none"
             )
         if self.precision != "fp32" and self.dtype != "float32":
             raise UserError(f"precision {self.precision!r} is for dtype float32, got {self.dtype!r}")

@@ -11,4 +11,6 @@ PRECISIONS = ("fp32", "bf16")
 
 def autocast(x: Tensor, precision: str) -> AbstractContextManager[Any]:
     """The context of a network's matrix products and convolutions on x's device."""
-    return torch.autocast(x.device.type, torch.bfloat16) if precision == "bf16" else nullcontext()
+    if precision == "fp32" or x.device.type == "meta":  # torch has no autocast of shapes
+        return nullcontext()
+    return torch.autocast(x.device.type, torch.bfloat16)

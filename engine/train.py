@@ -159,7 +159,7 @@ def initial_state(config: Config, objective: Objective, seed: Tensor, v: Tensor,
 
     def one(seed: int, v: Tensor) -> State:
         state = objective.init(Key(seed, 0), v)
-        state = state._replace(ema=dict(state.theta) if config.ema is not None else {})
+        state = state._replace(ema={k: p.clone() for k, p in state.theta.items()} if config.ema is not None else {})
         return state_from(tree(state), device, v.dtype)
 
     if not config.replicated:

@@ -72,7 +72,7 @@ class Mdsm:
     ):
         self.sigma = sigma.view(-1, 1, 1, 1)
         self.sigma0, self.lr, self.betas, self.latent = sigma0, lr, betas, latent
-        self.model = Energy(shape, latent, width, depth, head_width, visible)
+        self.model = Energy(shape, latent, width, depth, head_width, visible).to(sigma.dtype)
         self.optimizer = torch.optim.Adam(self.model.parameters(), lr, betas, fused=True)
 
     def residual(self, log_density: Tensor, x: Tensor, eps: Tensor) -> Tensor:
@@ -109,7 +109,7 @@ class BiMdsm(Mdsm):
             nn.ELU(),
             nn.Conv2d(2 * posterior_width, 2 * self.latent, (shape[1] // 8, shape[2] // 8)),
             nn.Flatten(),
-        )
+        ).to(sigma.dtype)
         self.lower_optimizer = torch.optim.Adam(self.posterior.parameters(), self.lr, self.betas, fused=True)
 
     def log_q(self, phi: dict[str, Tensor], v: Tensor, h_BH: Tensor) -> Tensor:

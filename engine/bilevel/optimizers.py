@@ -33,8 +33,9 @@ class Adam:
 
     def init(self, params: Params) -> AdamState:
         one = next(iter(params.values()))
-        zeros = {k: torch.zeros_like(p) for k, p in params.items()}
-        return AdamState(zeros, dict(zeros), torch.zeros((), dtype=one.dtype, device=one.device))
+        # m and v each of their own: a compiled step is compiled again where tensors stop to be the same one.
+        m, v = ({k: torch.zeros_like(p) for k, p in params.items()} for _ in range(2))
+        return AdamState(m, v, torch.zeros((), dtype=one.dtype, device=one.device))
 
     def step(self, params: Params, grads: Params, state: Moments, lr: Tensor) -> tuple[Params, Moments]:
         assert isinstance(state, AdamState)

@@ -22,6 +22,6 @@ def read_npz(path: Path, key: str, shape: tuple[int | None, ...], dtype: Any = n
         raise UserError(f"{path} cannot be read as .npz ({error}); it may be truncated: copy it again") from None
     fits = array.ndim == len(shape) and all(want in (None, got) for got, want in zip(array.shape, shape, strict=True))
     if not fits or not np.issubdtype(array.dtype, dtype):
-        expected = "x".join("n" if want is None else str(want) for want in shape)
-        raise UserError(f"{path}: got {key!r} {array.shape} {array.dtype}, expected {expected} {dtype.__name__}")
+        got, expected = ("x".join(map(str, s)) for s in (array.shape, ["n" if s is None else s for s in shape]))
+        raise UserError(f"{path}: got {key!r} {got} {array.dtype}, expected {expected} {dtype.__name__}")
     return array

@@ -51,7 +51,7 @@ def mnist(small: bool) -> Config:
         return deep(
             "mnist",
             **levels,
-            **SMALL | {"width": 32, "lr": (5e-4,)},
+            **SMALL | {"width": 32},
             size=16,
             steps=10_000,
             schedule="cosine",

@@ -29,11 +29,9 @@ def elu_second_order(x: Tensor, alpha: float = 1.0) -> Tensor:
 
 def backend(x: Tensor) -> Any:
     """What serves x: a function for every order, with the signatures of the reference."""
-    return (
-        _Shapes
-        if x.device.type == "meta"
-        else backend_for("elu_second_order", x, reference, _Native if _NATIVE else None)
-    )
+    if x.device.type == "meta":
+        return _Shapes
+    return backend_for("elu_second_order", x, reference, _Native if _NATIVE else None)
 
 
 def backends() -> list[Backend]:

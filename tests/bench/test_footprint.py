@@ -104,7 +104,7 @@ def test_scratch_memory_of_the_fused_step_is_counted() -> None:
     B, D, H = 16, 24, 40
     found = []
     for N in (1, 3):
-        config = registry.recipe("digits").replaced(batch=B, latent=H, noise="fresh", unroll_optimizer="adam", N=N)
+        config = registry.recipe("digits").replaced(batch=B, latent=H, divergence="kl", noise="fresh", N=N)
         step = EngineStep(Case(config, D))
         step()
         found.append(footprint(step, step.inputs))

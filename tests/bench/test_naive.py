@@ -31,7 +31,7 @@ def test_engine_and_naive_gradients_agree(case: Case) -> None:
 @pytest.mark.parametrize("unroll", ["adam", "sgd"])
 @pytest.mark.parametrize("memory", ["store", "recompute"])
 def test_all_semantics_agree(noise: str, unroll: str, memory: str) -> None:
-    semantics = {"noise": noise, "unroll_optimizer": unroll, "unroll_memory": memory}
+    semantics = {"divergence": "kl", "noise": noise, "unroll_optimizer": unroll, "unroll_memory": memory}
     rate = 0.02 if unroll == "sgd" else None
     config = registry.recipe("digits").replaced(**SIZE, **semantics, unroll_lr=rate, N=3)
     agreement.check(Case(config, 11))
@@ -47,7 +47,11 @@ def test_a_wrong_gradient_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(BiDsm, "unrolled_steps", shorter)
     with pytest.raises(AgreementError, match="no speed is reported"):
-        agreement.check(Case(registry.recipe("digits").replaced(**SIZE, unroll_optimizer="sgd", unroll_lr=0.02), 11))
+        agreement.check(
+            Case(
+                registry.recipe("digits").replaced(**SIZE, divergence="kl", unroll_optimizer="sgd", unroll_lr=0.02), 11
+            )
+        )
 
 
 def test_naive_steps_train() -> None:

@@ -4,6 +4,8 @@ import pytest
 import torch
 from torch.utils.checkpoint import checkpoint
 
+from tests.engine.models.test_segments import loss_gradient
+
 DIM = 6
 
 
@@ -52,6 +54,15 @@ def test_create_graph_through_checkpoint_is_exact(x):
     checkpointed = score_loss_gradient(lambda x, w: checkpoint(energy, x, w, use_reentrant=False), x, weight)
     assert plain.abs().max() > 0
     assert torch.equal(plain, checkpointed)
+
+
+def test_checkpoint_saves_next_to_nothing_through_a_score():
+    """With create_graph=True the score pass recomputes the activations and its graph keeps them: segments.py exists."""
+    plain, plain_bytes = loss_gradient(lambda block, x: block(x))
+    checkpointed, bytes_held = loss_gradient(lambda block, x: checkpoint(block, x, use_reentrant=False))
+    for a, b in zip(plain, checkpointed, strict=True):
+        torch.testing.assert_close(b, a, rtol=1e-12, atol=1e-12)
+    assert bytes_held > 0.8 * plain_bytes
 
 
 def test_create_graph_through_a_compiled_module_raises():

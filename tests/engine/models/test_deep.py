@@ -83,13 +83,12 @@ def test_channels_last_gives_the_same_gradient() -> None:
 
 @pytest.mark.parametrize("checkpoint", ["none", "blocks"])
 def test_bf16_is_near_fp32(checkpoint: str) -> None:
-    """bf16 has 8 bits: a relative error of 2^-8 an operation, here a few percent of the whole gradient."""
+    """bf16 has 8 bits: a relative error of 2^-8 an operation, here some percent of the whole gradient."""
     exact, exact_info = step()
     rounded, info = step(precision="bf16", checkpoint=checkpoint)
-    for name, g in exact.items():
-        assert rounded[name].dtype == torch.float32
-        if g.norm() > 0:
-            assert (rounded[name] - g).norm() < 0.1 * g.norm() + 1e-3, name
+    assert all(g.dtype == torch.float32 for g in rounded.values())
+    whole, near = (torch.cat([g[name].flatten() for name in exact]) for g in (exact, rounded))
+    assert 0 < (near - whole).norm() < 0.05 * whole.norm()
     assert info["loss"].dtype == torch.float32
     torch.testing.assert_close(info["loss"], exact_info["loss"], rtol=0.02, atol=0)
 
