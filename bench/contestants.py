@@ -33,7 +33,8 @@ Naive = BiDsm | Dsm
 class Contest(NamedTuple):
     """A case made ready: what runs, what exists before it runs, and whether saved-tensor hooks can look inside.
 
-    `twin` is the naive procedure with the unrolled optimiser of the case, where the published one has another.
+    `twin` is the naive procedure with the unrolled optimiser and divergence of the case, where the published one has
+    others.
     """
 
     name: str
@@ -131,13 +132,13 @@ class NaiveStep:
 
 
 def published(case: Case) -> Case:
-    """The case as the papers run it: fresh noise in every step, Adam unrolled."""
-    return replace(case, config=case.config.replaced(noise="fresh", unroll_optimizer="adam", unroll_lr=None))
+    """The case as the papers run it: fresh noise in every step, a sampled KL, Adam unrolled."""
+    papers: dict[str, Any] = {"noise": "fresh", "divergence": "kl", "unroll_optimizer": "adam", "unroll_lr": None}
+    return replace(case, config=case.config.replaced(**papers))
 
 
 def has_naive(case: Case) -> bool:
-    c = case.config
-    return c.method == "dsm" or (c.method == "bidsm" and (c.posterior, c.divergence) == ("linear", "kl"))
+    return case.config.method in ("bidsm", "dsm") and case.config.posterior == "linear"
 
 
 def naive_method(case: Case, v: Tensor) -> Naive:
@@ -154,6 +155,7 @@ def naive_method(case: Case, v: Tensor) -> Naive:
                 return Dsm(**size, **how)
             rate = c.unroll_lr or float(linear_step_size(v))
             sgd_rate = rate if c.unroll_optimizer == "sgd" else None
-            return BiDsm(**size, **how, N=c.N, K=c.K, temperature=c.temperature, sgd_rate=sgd_rate)
+            exact = c.divergence == "kl-exact"
+            return BiDsm(**size, **how, N=c.N, K=c.K, temperature=c.temperature, sgd_rate=sgd_rate, exact=exact)
     finally:
         torch.set_default_dtype(default)

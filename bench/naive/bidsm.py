@@ -19,7 +19,8 @@ Draw = Callable[[], tuple[Tensor, Tensor]]  # (eps_BD, standard normal; logistic
 class BiDsm:
     """theta by Adam through N unrolled steps (Eq. 14, 15), phi = (A, a) of q = Bern(sigmoid(v A^T + a)) by K real ones.
 
-    The unrolled steps are Adam's, continuing phi's real moments, or those of SGD if `sgd_rate` is given.
+    The unrolled steps are Adam's, continuing phi's real moments, or those of SGD if `sgd_rate` is given. The lower
+    level's KL is sampled, as published, or `exact`.
     """
 
     def __init__(
@@ -34,9 +35,10 @@ class BiDsm:
         betas: tuple[float, float],
         temperature: float,
         sgd_rate: float | None = None,
+        exact: bool = False,
     ):
         self.N, self.K, self.sigma, self.lr, self.betas = N, K, sigma, lr, betas
-        self.temperature, self.sgd_rate = temperature, sgd_rate
+        self.temperature, self.sgd_rate, self.exact = temperature, sgd_rate, exact
         self.model = Grbm(visible, latent)
         self.posterior = nn.Linear(visible, latent)
         self.optimizer = torch.optim.Adam(self.model.parameters(), lr, betas, fused=True)
@@ -50,9 +52,10 @@ class BiDsm:
         return (h_BH * logits_BH - F.softplus(logits_BH)).sum(-1)
 
     def lower_loss(self, phi: Sequence[Tensor], v_BD: Tensor, logistic_BH: Tensor) -> Tensor:
-        """KL(q || p) up to a constant (Eq. 10): mean_B [log q(h|v) + E(v, h)]."""
+        """KL(q || p) up to a constant (Eq. 10): mean_B [log q(h|v) + E(v, h)] at a sample of h, or, as both are linear
+        in h, at its mean."""
         logits = F.linear(v_BD, phi[0], phi[1])
-        h = self.sample(logits, logistic_BH)
+        h = torch.sigmoid(logits) if self.exact else self.sample(logits, logistic_BH)
         return (self.log_q(logits, h) + self.model.energy(v_BD, h)).mean()
 
     def lower_steps(self, v_BD: Tensor, draw: Draw) -> None:

@@ -51,9 +51,9 @@ def mnist(small: bool) -> Config:
         return deep(
             "mnist",
             **levels,
-            **SMALL | {"width": 32},
+            **SMALL | {"lr": (6e-4,)},
             size=16,
-            steps=10_000,
+            steps=12_000,
             schedule="cosine",
             ema=0.999,
         )

@@ -43,6 +43,9 @@ struct Outputs {
   T *W_bar, *b_bar, *c_bar, *log_sigma_bar, *A, *a, *mA, *ma, *vA, *va, *loss, *lower;
 };
 
+// The automatic step size is kStep / lambda_max(M): three quarters of the largest stable one, 8 / lambda_max(M).
+constexpr int kStep = 6;
+
 // Bytes of this thread's last step: all of its scratch memory, and what of it the unroll keeps for its reverse.
 struct Used {
   int64_t scratch = 0, tape = 0;
@@ -331,7 +334,7 @@ class Step {
       product<T>(BxD(last()), {right, p.D, 1}, 1, 0, left);
       for (int64_t j = 0; j < p.B; ++j) left[j] = (left[j] + sum) / static_cast<T>(p.B);
     }
-    return 2 / norm(left);
+    return kStep / norm(left);
   }
 
   T norm(const T* y) const {
@@ -395,7 +398,7 @@ class Step {
       product<T>({y, 1, p.B}, {M, p.B, p.B}, 1, 0, z);
       std::swap(y, z);
     }
-    return 2 / norm(y);
+    return kStep / norm(y);
   }
 };
 

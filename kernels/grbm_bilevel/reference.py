@@ -162,9 +162,9 @@ def axes(scalar: Tensor, number: int) -> Tensor:
 
 
 def step_size(V: Tensor, iterations: int = 16) -> Tensor:
-    """2 / lambda_max((V V^T + 1 1^T) / B), by power iterations: the SGD step for a KL of curvature at most 1/4."""
+    """6 / lambda_max((V V^T + 1 1^T) / B), by power iterations: the SGD step for a KL of curvature at most 1/4."""
     y = torch.ones_like(V[..., :1])
     for _ in range(iterations):
         y = y / torch.linalg.vector_norm(y, dim=-2, keepdim=True)
         y = (V @ (V.mT @ y) + y.sum(-2, keepdim=True)) / V.shape[-2]
-    return 2 / torch.linalg.vector_norm(y, dim=-2).squeeze(-1)
+    return 6 / torch.linalg.vector_norm(y, dim=-2).squeeze(-1)

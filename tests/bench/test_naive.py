@@ -30,8 +30,9 @@ def test_engine_and_naive_gradients_agree(case: Case) -> None:
 @pytest.mark.parametrize("noise", ["fresh", "shared"])
 @pytest.mark.parametrize("unroll", ["adam", "sgd"])
 @pytest.mark.parametrize("memory", ["store", "recompute"])
-def test_all_semantics_agree(noise: str, unroll: str, memory: str) -> None:
-    semantics = {"divergence": "kl", "noise": noise, "unroll_optimizer": unroll, "unroll_memory": memory}
+@pytest.mark.parametrize("divergence", ["kl", "kl-exact"])
+def test_all_semantics_agree(noise: str, unroll: str, memory: str, divergence: str) -> None:
+    semantics = {"noise": noise, "divergence": divergence, "unroll_optimizer": unroll, "unroll_memory": memory}
     rate = 0.02 if unroll == "sgd" else None
     config = registry.recipe("digits").replaced(**SIZE, **semantics, unroll_lr=rate, N=3)
     agreement.check(Case(config, 11))

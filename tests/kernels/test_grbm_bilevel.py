@@ -146,7 +146,8 @@ def test_equals_the_papers_double_loop(sgd, shared, exact, K, N) -> None:
                                                      (True, True, False), (False, True, True)])  # fmt: skip
 @pytest.mark.parametrize(("N", "K"), [(0, 3), (3, 2), (2, 0), (0, 0)])
 def test_equals_the_autograd_step(size, exact, shared, sgd, auto, N, K, nan_filled) -> None:
-    method = objective(size, N, K, sgd=sgd, shared=shared, exact=exact, auto=auto)
+    # The automatic step is the exact KL's: under the sampled one, whose curvature it does not bound, rounding grows.
+    method = objective(size, N, K, sgd=sgd, shared=shared, exact=exact, auto=auto and exact)
     arguments = start(method, size)
     assert_same(fused(method, *arguments), by_autograd(method, *arguments), 1e-9)
 
@@ -155,7 +156,7 @@ def test_equals_the_autograd_step(size, exact, shared, sgd, auto, N, K, nan_fill
 @pytest.mark.parametrize(("shared", "sgd"), [(False, False), (True, True)])
 @pytest.mark.parametrize("size", [(63, 100, 37), (64, 304, 48), (7, 560, 400)], ids=str)  # multiples of 16 go in tiles
 def test_float32_is_as_good_as_autograd_in_float32(size, shared, sgd) -> None:
-    method = objective(size, 3, 2, sgd=sgd, shared=shared, exact=False, auto=sgd)
+    method = objective(size, 3, 2, sgd=sgd, shared=shared, exact=sgd, auto=sgd)
     double = start(method, size)
     single = tree_map(lambda t: t.float() if isinstance(t, Tensor) else t, double)
     exact = by_autograd(method, *double)[0]
@@ -194,7 +195,7 @@ def test_replicas_equal_single_runs(size, shared, sgd) -> None:
 @pytest.mark.parametrize(("shared", "sgd"), [(False, False), (True, True)])
 def test_reference_takes_replicas(shared, sgd, monkeypatch) -> None:
     size = (7, 5, 4)
-    method = objective(size, 2, 2, sgd=sgd, shared=shared, exact=False, auto=sgd)
+    method = objective(size, 2, 2, sgd=sgd, shared=shared, exact=sgd, auto=sgd)
     arguments = start(method, size, torch.tensor([3, 4, 5]))
     monkeypatch.setattr(grbm_bilevel, "_NATIVE", False)
     stacked = fused(method, *arguments)

@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from eblvm.engine.cli import main
+from eblvm.engine.eval import deep
 
 pytestmark = pytest.mark.realdata
 TINY = "--width 2 --depth 12 --batch 4 --validations 1 --posterior-width 2 --head-width 8".split()
@@ -35,9 +36,11 @@ def test_dry_run_prints_the_config(recipe: str, capsys) -> None:
     )
 
 
-def test_small_mnist_trains_samples_and_evaluates(real_data: Path, tmp_path: Path) -> None:
+def test_small_mnist_trains_samples_and_evaluates(real_data: Path, tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.setattr(deep, "FITTED", 1000)
+    monkeypatch.setattr(deep, "TESTED", 100)
     out = tmp_path / "run"
-    options = [*TINY, "--steps", "60", "--batch", "32", "--log-every", "20"]
+    options = [*TINY, "--steps", "150", "--batch", "32", "--log-every", "50", "--lr", "3e-3"]
     assert main(["train", "mnist", "--small", "--data", str(real_data / "mnist.npz"), *options, "--out", str(out)]) == 0
     rows = [json.loads(line) for line in (out / "stats.jsonl").read_text().splitlines()]
     assert rows[-1]["loss"] < rows[0]["loss"]
@@ -50,5 +53,5 @@ def test_small_mnist_trains_samples_and_evaluates(real_data: Path, tmp_path: Pat
     assert main(["eval", str(out), "--model", "ema"]) == 0
     means = json.loads((out / "eval.json").read_text())["mean"]
     assert 0.3 < means["svm_posterior_accuracy"] <= 1
-    assert 0.8 < means["svm_pixels_accuracy"] <= 1
+    assert 0.7 < means["svm_pixels_accuracy"] <= 1
     assert means["test_divergence"] > 0

@@ -1,6 +1,7 @@
 """Langevin dynamics on energies whose distributions are known."""
 
 import statistics
+from itertools import pairwise
 
 import pytest
 import torch
@@ -39,7 +40,7 @@ def test_the_published_schedule() -> None:
     assert t[:501] == [100.0] * 501
     assert t[2499] == pytest.approx(1, rel=0.01)
     assert t[-1] == 0
-    assert all(a >= b for a, b in zip(t, t[1:], strict=False))
+    assert all(a >= b for a, b in pairwise(t))
     assert len(temperatures(270)) == 270
 
 
