@@ -85,7 +85,8 @@ def test_in_place_change_is_no_new_memory() -> None:
 @pytest.mark.parametrize("fused", [True, False], ids=["fused", "autograd"])
 @pytest.mark.parametrize("case", registry.cases("grbm"), ids=lambda case: case.name)
 def test_floor_is_the_engine_s_own_products(case: Case, fused: bool) -> None:
-    """FLOPs counted in the engine against the products written down: the same, or with autograd at most two more."""
+    """FLOPs counted in the engine against the products written down: the same, or with autograd at most two more
+    and the 16 power iterations of the automatic step size, which the fused step makes by loops."""
     if fused and not grbm_bilevel.native():
         pytest.skip("the native library is not built")
     B, D, H = 16, 24, 40
@@ -94,7 +95,8 @@ def test_floor_is_the_engine_s_own_products(case: Case, fused: bool) -> None:
     step()
     counted = footprint(step, step.inputs).flops
     written = footprint(floor.FloorStep(case), list).flops
-    assert written <= counted <= written + (0 if step.fused else 2 * (2 * B * D * H))
+    more = 0 if step.fused else 2 * (2 * B * D * H) + 16 * 2 * (2 * B * D)
+    assert written <= counted <= written + more
 
 
 def test_scratch_memory_of_the_fused_step_is_counted() -> None:

@@ -31,9 +31,9 @@ def small_suites(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_grbm_rows_cover_the_table_of_the_paper() -> None:
     names = [case.name for case in registry.cases("grbm")]
     assert len(names) == len(set(names))
-    for noise, unroll in (("fresh", "adam"), ("shared", "sgd")):
+    for noise, divergence, unroll in (("fresh", "kl", "adam"), ("shared", "kl-exact", "sgd")):
         for N, K in [(N, 5) for N in (0, 1, 5, 10)] + [(5, K) for K in (1, 2, 5, 10)]:
-            assert f"method=bidsm noise={noise} unroll={unroll} N={N} K={K}" in names
+            assert f"method=bidsm noise={noise} divergence={divergence} unroll={unroll} N={N} K={K}" in names
 
 
 @pytest.mark.usefixtures("small_suites")
@@ -100,7 +100,7 @@ def test_a_kernel_with_wrong_bits_reports_no_speed(monkeypatch: pytest.MonkeyPat
     ("words", "sentence"),
     [
         (("bench", "gbrm"), "unknown suite 'gbrm'; did you mean 'grbm'"),
-        (("bench", "deep"), "not in this version yet"),
+        (("bench", "deep", "--compile"), "is for the eager step on the CPU"),
         (("bench", "vages"), "not in this version yet"),
         (("bench", "bidvl"), "not in this version yet"),
         (("bench", "data"), "not in this version yet"),

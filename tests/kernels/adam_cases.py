@@ -36,7 +36,7 @@ def derivatives(apply, p: Tensor, g: Tensor, m: Tensor, v: Tensor, t: Tensor, lr
 
 
 def through(backend: object):
-    return lambda *tensors: adam_unroll._Step.apply(backend, *tensors, RULE)
+    return lambda *tensors: adam_unroll._step(backend, *tensors, RULE)
 
 
 def plain(*tensors: Tensor) -> tuple[Tensor, ...]:

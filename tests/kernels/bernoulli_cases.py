@@ -43,7 +43,7 @@ def derivatives(backend: object, logits: Tensor, x: Tensor, noise: Tensor | Stre
     logits, x = logits.detach().requires_grad_(), x.detach().requires_grad_()
     weight = torch.linspace(0.5, 1.5, max(logits.shape[:-1].numel(), 1), dtype=logits.dtype)
     weight = weight[: logits.shape[:-1].numel()].view(logits.shape[:-1]).requires_grad_()
-    kl = bernoulli_lower._Value.apply(backend, logits, x, given, seed, step, purpose, first, TAU)
+    kl = bernoulli_lower._value(backend, logits, x, given, seed, step, purpose, first, TAU)
     gl, gx = torch.autograd.grad((kl * weight).sum(), (logits, x), create_graph=True)
     second = torch.autograd.grad((gl.sin() + gx.cos() * 2).sum(), (weight, logits, x))
     return [kl.detach(), gl.detach(), gx.detach(), *second]
@@ -52,17 +52,15 @@ def derivatives(backend: object, logits: Tensor, x: Tensor, noise: Tensor | Stre
 def by_autograd(logits: Tensor, x: Tensor, noise: Tensor | Stream | None) -> list[Tensor]:
     """The same from the value alone: torch differentiates the reference's definition."""
 
-    class Plain:
-        @staticmethod
-        def apply(backend, logits, x, given, seed, step, purpose, first, tau):
-            drawn, tau = bernoulli_lower._drawn(logits, given, seed, step, purpose, first, tau)
-            return bernoulli_lower.reference.value(logits, x, drawn, tau)
+    def plain(backend, logits, x, given, seed, step, purpose, first, tau):
+        drawn, tau = bernoulli_lower._drawn(logits, given, seed, step, purpose, first, tau)
+        return bernoulli_lower.reference.value(logits, x, drawn, tau)
 
-    kept, bernoulli_lower._Value = bernoulli_lower._Value, Plain
+    kept, bernoulli_lower._value = bernoulli_lower._value, plain
     try:
         return derivatives(None, logits, x, noise)
     finally:
-        bernoulli_lower._Value = kept
+        bernoulli_lower._value = kept
 
 
 def assert_close(got: list[Tensor], expected: list[Tensor], tolerance: float) -> None:

@@ -23,7 +23,7 @@ def inputs(size: tuple[int, ...], dtype: torch.dtype = torch.float64) -> tuple[T
 
 def derivatives(backend: object, x: Tensor, g: Tensor, u: Tensor) -> list[Tensor]:
     x, g = x.detach().requires_grad_(), g.detach().requires_grad_()
-    y = elu_second_order._Value.apply(backend, x, ALPHA)
+    y = elu_second_order._value(backend, x, ALPHA)
     return [y.detach(), *both(y, x, g, u)]
 
 

@@ -48,7 +48,7 @@ def test_it_is_the_engines_adam(backend) -> None:
     adam = Adam((RULE.b1, RULE.b2), RULE.eps, RULE.eps_root)
     moved, state = adam.step({"p": p}, {"p": g}, AdamState({"p": m}, {"p": v}, t - 1), lr)
     assert isinstance(state, AdamState)
-    got = adam_unroll._Step.apply(backend, p, g, m, v, t, lr, RULE)
+    got = adam_unroll._step(backend, p, g, m, v, t, lr, RULE)
     assert_close(list(got), [moved["p"], state.m["p"], state.v["p"]], 1e-14)
 
 

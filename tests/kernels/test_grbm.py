@@ -25,7 +25,7 @@ GIVEN = pytest.mark.parametrize("given", [True, False], ids=["energy", "free-ene
 
 
 def through(backend):
-    return lambda *tensors: package._Value.apply(backend, *tensors)
+    return lambda *tensors: package._value(backend, *tensors)
 
 
 def case(given: bool, *arguments, **options) -> list:

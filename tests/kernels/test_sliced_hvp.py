@@ -24,7 +24,7 @@ BACKENDS = [
 
 
 def through(backend):
-    return lambda *tensors: package._Value.apply(backend, *tensors)
+    return lambda *tensors: package._value(backend, *tensors)
 
 
 def case(*arguments, M: int = 2, **options) -> list:

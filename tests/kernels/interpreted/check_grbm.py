@@ -13,7 +13,7 @@ GIVEN = pytest.mark.parametrize("given", [True, False], ids=["energy", "free-ene
 
 
 def through(*tensors):
-    return grbm._Value.apply(triton, *tensors)
+    return grbm._value(triton, *tensors)
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=str)

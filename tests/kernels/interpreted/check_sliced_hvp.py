@@ -12,7 +12,7 @@ SIZES = [(1, 1, 1), (2, 63, 5), (17, 100, 257), (3, 2, 4), (0, 3, 2)]
 
 
 def through(*tensors):
-    return sliced_hvp._Value.apply(triton, *tensors)
+    return sliced_hvp._value(triton, *tensors)
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=str)
