@@ -22,6 +22,8 @@ def test_results_page_is_made_from_the_records() -> None:
         recipes.checkerboard(),
         recipes.checkerboard().replaced(method="ssm", replicas=10, lr=(1e-3, 1e-2), compile=True, ema=0.99),
         recipes.checkerboard().replaced(fused=False),
+        recipes.recipe("digits", "deep").replaced(N=2, checkpoint="all"),
+        recipes.recipe("mnist", small=True).replaced(compile=True, sigma_range=(0.1, 1.0)),
         recipes.freyface().replaced(method="bidsm", N=10, noise="fresh", unroll_optimizer="sgd", unroll_lr=0.5),
     ],
 )
