@@ -31,8 +31,9 @@ NOTES = {
 The BiSM paper (Table 1) reports, as log-likelihood and Fisher: DSM 129.23, -5885.09; BiDSM N=0 107.59, -5474.52;
 N=1 110.65, -5516.07; N=5 124.00, -5780.18; N=10 125.72, -5800.17. It samples the KL, draws fresh noise in every step
 and unrolls Adam. The exact KL does most: with it the default (shared noise, Adam, N=5) passes the published N=10. Of
-SGD's step sizes 0.05 is the best; the automatic one is 6 / lambda_max, about 0.027 here. Small steps leave models whose
-normaliser AIS misses (their log-likelihoods cannot be above DSM's); Fisher is exact and does not depend on it.
+SGD's step sizes 0.05 is the best; the automatic one is 6 / lambda_max, about 0.027 here. The AIS
+log-likelihood of SGD's smallest step stands far above all others at a worse Fisher: AIS seems to miss a mode of that
+model, and its standard error does not show it. Fisher is exact.
 """,
     "checkerboard": """\
 After convergence: a higher learning rate with a cosine schedule, for DSM and BiDSM also more noise than the 0.05

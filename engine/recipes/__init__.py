@@ -51,9 +51,10 @@ def mnist(small: bool) -> Config:
         return deep(
             "mnist",
             **levels,
-            **SMALL | {"lr": (6e-4,)},
+            **SMALL | {"lr": (2e-4,)},
+            lower_lr=5e-4,
             size=16,
-            steps=12_000,
+            steps=5_000,
             schedule="cosine",
             ema=0.999,
         )

@@ -128,8 +128,11 @@ def compare(
     v, state, rates = start(objective)
     rates["unroll"] = torch.tensor(UNROLL_LR if sgd else LR, dtype=torch.float64)
     noise = objective.draw(Key(11, 4), v)
+    run = objective.gradient
+    if memory == "compiled":
+        run = torch.compile(run, dynamic=False, backend="aot_eager")
     with torch.no_grad():
-        gradient, moved, _ = objective.gradient(state, v, noise, rates)
+        gradient, moved, _ = run(state, v, noise, rates)
 
     sigma = 0.1 * 10 ** noise["level"]
     wide = sigma.view(-1, 1, 1, 1)
@@ -170,6 +173,12 @@ def test_one_pass_gradient(sgd: bool, divergence: str, K: int, N: int) -> None:
 @pytest.mark.parametrize("sgd", [False, True], ids=["adam", "sgd"])
 def test_memory_modes(sgd: bool, divergence: str, memory: str, checkpoint: str) -> None:
     compare(divergence=divergence, sgd=sgd, memory=memory, checkpoint=checkpoint)
+
+
+@pytest.mark.parametrize(("divergence", "sgd"), [("fisher", False), ("kl", True)])
+def test_compiled_step(divergence: str, sgd: bool) -> None:
+    """The compiler traces the same derivatives (its own kernels are not asked here: they take minutes to build)."""
+    compare(divergence=divergence, sgd=sgd, memory="compiled")
 
 
 @pytest.mark.parametrize("checkpoint", ["none", "blocks"])
