@@ -61,7 +61,7 @@ def run(rounds: int, progress: bool = True, found: list[Case] | None = None) -> 
     naive = {case.name: NaiveStep(case.config, SHAPE) for case in found if case.naive}
     group: list[Step] = [*engines, *naive.values()]
     with tqdm(total=rounds, desc="deep", disable=None if progress else True, file=sys.stderr, leave=False) as bar:
-        (readings,) = interleaved([group], rounds, "cpu", bar.update)
+        (readings,) = interleaved([group], rounds, "cpu", bar.update, long=True)
     times = [median(r) for r in readings]
     naive_ms = dict(zip(naive, times[len(found) :], strict=True))
     rows = []

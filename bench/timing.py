@@ -39,12 +39,22 @@ def warmed_repeats(step: Step, device: str, block_ms: float = BLOCK_MS) -> int:
     return max(1, math.ceil(block_ms / max(once, 1e-3)))
 
 
+def warmed(step: Step) -> int:
+    step()
+    return 1
+
+
 def interleaved(
-    groups: Sequence[Sequence[Step]], rounds: int, device: str, tick: Callable[[], object] = lambda: None
+    groups: Sequence[Sequence[Step]],
+    rounds: int,
+    device: str,
+    tick: Callable[[], object] = lambda: None,
+    long: bool = False,
 ) -> list[list[list[float]]]:
     """Readings [group][contestant][round] in ms. A round visits every group, and in it every contestant one after the
-    other, in alternating order; so what disturbs the machine for a while disturbs all contestants of a group."""
-    repeats = [[warmed_repeats(step, device) for step in group] for group in groups]
+    other, in alternating order; so what disturbs the machine for a while disturbs all contestants of a group. `long`: steps
+    of seconds, which are warm after one call and need no repeats."""
+    repeats = [[warmed(step) if long else warmed_repeats(step, device) for step in group] for group in groups]
     readings: list[list[list[float]]] = [[[] for _ in group] for group in groups]
     for r in range(rounds):
         for g, group in enumerate(groups):
