@@ -52,8 +52,8 @@ def interleaved(
     long: bool = False,
 ) -> list[list[list[float]]]:
     """Readings [group][contestant][round] in ms. A round visits every group, and in it every contestant one after the
-    other, in alternating order; so what disturbs the machine for a while disturbs all contestants of a group. `long`: steps
-    of seconds, which are warm after one call and need no repeats."""
+    other, in alternating order; so what disturbs the machine for a while disturbs all contestants of a group.
+    `long`: steps of seconds, which are warm after one call and need no repeats."""
     repeats = [[warmed(step) if long else warmed_repeats(step, device) for step in group] for group in groups]
     readings: list[list[list[float]]] = [[[] for _ in group] for group in groups]
     for r in range(rounds):

@@ -98,7 +98,7 @@ class ResNet(nn.Module):
     """v[B, C, S, S] -> f[B, H]: a convolution to `width`, three stages of 2, 4 and 8 times `width`, a linear layer.
 
     `depth` counts the 3x3 convolutions of the stages. `checkpoint` 'blocks' keeps the input of every block and rebuilds
-    the rest in backward, see segments.py; 'all' does the same within a block that is being rebuilt, layer by layer.
+    the rest in backward, see segments.py, the first block layer by layer; 'all' does so within every block.
     """
 
     def __init__(
@@ -123,10 +123,12 @@ class ResNet(nn.Module):
         act = ACTIVATIONS[activation]
         self.stem = nn.Conv2d(channels, width, 3, padding=1, device="meta")
         widths = [width, 2 * width, 4 * width, 8 * width]
-        within = self._segment if checkpoint == "all" else plainly
         blocks = []
         for inputs, outputs in pairwise(widths):
+            # The first block works at the image's full size and sets the peak: it is always cut finer.
+            within = self._segment if checkpoint == "all" or (checkpoint == "blocks" and not blocks) else plainly
             blocks += [Block(inputs, outputs, act, within)]
+            within = self._segment if checkpoint == "all" else plainly
             blocks += [Block(outputs, outputs, act, within) for _ in range(depth // 6 - 1)]
         self.blocks = nn.ModuleList(blocks)
         self.out = Output(8 * width * (height // 8) * (across // 8), latent, act)
