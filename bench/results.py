@@ -42,7 +42,8 @@ score). Mean and deviation of ten seeds.
 """,
     "mnist": """\
 The small variant of the recipe, 16x16 pixels, on the CPU. The SVMs are scikit-learn's LinearSVC, fitted on the first
-10,000 training images. Samples of p(v|h), h the posterior means of training data:
+10,000 training images; to them the posterior's means are worth less than the pixels. Samples of p(v|h), h the posterior
+means of training data:
 
 ![samples of the small MNIST model](mnist-small.png)
 """,
