@@ -123,7 +123,7 @@ class ResNet(nn.Module):
         act = ACTIVATIONS[activation]
         self.stem = nn.Conv2d(channels, width, 3, padding=1, device="meta")
         widths = [width, 2 * width, 4 * width, 8 * width]
-        blocks = []
+        blocks: list[Block] = []
         for inputs, outputs in pairwise(widths):
             # The first block works at the image's full size and sets the peak: it is always cut finer.
             within = self._segment if checkpoint == "all" or (checkpoint == "blocks" and not blocks) else plainly
