@@ -123,13 +123,10 @@ class ResNet(nn.Module):
         act = ACTIVATIONS[activation]
         self.stem = nn.Conv2d(channels, width, 3, padding=1, device="meta")
         widths = [width, 2 * width, 4 * width, 8 * width]
-        blocks: list[Block] = []
-        for inputs, outputs in pairwise(widths):
-            # The first block works at the image's full size and sets the peak: it is always cut finer.
-            within = self._segment if checkpoint == "all" or (checkpoint == "blocks" and not blocks) else plainly
-            blocks += [Block(inputs, outputs, act, within)]
-            within = self._segment if checkpoint == "all" else plainly
-            blocks += [Block(outputs, outputs, act, within) for _ in range(depth // 6 - 1)]
+        sizes = [(i, o) for stage in pairwise(widths) for i, o in (stage, *[stage[1:] * 2] * (depth // 6 - 1))]
+        # The first block works at the image's full size and sets the peak: it is always cut finer.
+        cut = {"none": 0, "blocks": 1, "all": len(sizes)}[checkpoint]
+        blocks = [Block(i, o, act, self._segment if n < cut else plainly) for n, (i, o) in enumerate(sizes)]
         self.blocks = nn.ModuleList(blocks)
         self.out = Output(8 * width * (height // 8) * (across // 8), latent, act)
 

@@ -87,7 +87,7 @@ class Gaussian(Posterior):
         return {name: p.detach().clone() for name, p in self.named_parameters()}
 
     def params(self, v: Tensor) -> tuple[Tensor, Tensor]:
-        mean_BH, log_std_BH = self.net(v).chunk(2, -1)
+        mean_BH, log_std_BH = self.net(v).to(v.dtype).chunk(2, -1)
         return mean_BH, log_std_BH
 
     def rsample(self, p: tuple[Tensor, Tensor], noise: Tensor) -> Tensor:
@@ -124,5 +124,4 @@ class ConvGaussian(Gaussian):
 
     def params(self, v: Tensor) -> tuple[Tensor, Tensor]:
         with autocast(v, self.precision):
-            mean_BH, log_std_BH = self.net(v).to(v.dtype).chunk(2, -1)
-        return mean_BH, log_std_BH
+            return super().params(v)

@@ -47,7 +47,7 @@ def grbm_bilevel(
 
     `perturb`: standard normal [..., B, D], one for all steps or K+N+1; `latent`: logistic noise [..., B, H], K+N+1, or
     the last one alone if `exact` (the closed-form KL). Unrolled steps are Adam's or, with `sgd`, plain ones of size
-    `unroll_lr`, or with `auto_rate` of 2 / lambda_max((v v^T + 1) / B). lr and unroll_lr have the leading axes.
+    `unroll_lr`, or with `auto_rate` of 6 / lambda_max((v v^T + 1) / B). lr and unroll_lr have the leading axes.
     """
     if not (_NATIVE and v.device.type == "cpu"):
         _check(v, perturb, latent, theta, phi, lr, unroll_lr, K + N + 1, exact)
