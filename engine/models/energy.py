@@ -22,6 +22,10 @@ class Model(nn.Module):
     def forward(self, method: str, *args: Any) -> Any:
         return getattr(self, method)(*args)
 
+    def initial(self, key: Key) -> Params:
+        """The parameters at the start: the module's own, or drawn from the noise of `key`."""
+        return {name: p.detach().clone() for name, p in self.named_parameters()}
+
 
 class Energy(Model):
     """E(v, h) = head(features(v), h).
@@ -29,10 +33,6 @@ class Energy(Model):
     `features(v)` gives a tensor or a tuple of tensors, `head(f, h)` gives e[..., B] for h[..., B, H]: leading axes
     of h are samples that share one f. Optional: `free_energy(v)` = -log sum_h exp(-E(v, h)) and exact conditionals.
     """
-
-    def initial(self, key: Key) -> Params:
-        """theta at the start, from the noise of `key`."""
-        raise NotImplementedError
 
     def features(self, v: Tensor) -> Any:
         return v
@@ -54,9 +54,6 @@ class Separable(Energy):
     def __init__(self, features: nn.Module, head: nn.Module):
         super().__init__()
         self.feature_net, self.head_net = features, head
-
-    def initial(self, key: Key) -> Params:
-        return {name: p.detach().clone() for name, p in self.named_parameters()}
 
     def features(self, v: Tensor) -> Any:
         return self.feature_net(v)

@@ -23,10 +23,6 @@ class Posterior(Model):
     latent: int
     noise: Callable[..., Tensor]
 
-    def initial(self, key: Key) -> Params:
-        """phi at the start, from the noise of `key`."""
-        raise NotImplementedError
-
     def params(self, v: Tensor) -> Any:
         raise NotImplementedError
 
@@ -82,9 +78,6 @@ class Gaussian(Posterior):
     def __init__(self, net: nn.Module, latent: int):
         super().__init__()
         self.net, self.latent = net, latent
-
-    def initial(self, key: Key) -> Params:
-        return {name: p.detach().clone() for name, p in self.named_parameters()}
 
     def params(self, v: Tensor) -> tuple[Tensor, Tensor]:
         mean_BH, log_std_BH = self.net(v).to(v.dtype).chunk(2, -1)
