@@ -26,7 +26,7 @@ from eblvm.engine.objectives import State, build
 from eblvm.engine.objectives.score_matching import ScoreMatching
 from eblvm.engine.recipes import recipe
 from eblvm.engine.schedule import step_rates
-from eblvm.engine.train import initial_state
+from eblvm.engine.train import initial_state, training_step_of
 from eblvm.kernels import philox
 from eblvm.kernels.philox import Key, Purpose, purpose
 
@@ -146,6 +146,7 @@ class EngineStep:
         self.update = build(config, Dataset(self.v, self.v, self.v, dtype=self.v.dtype))
         assert isinstance(self.update.objective, ScoreMatching)
         self.objective = self.update.objective
+        self.step = training_step_of(config, self.update)
         self.state: State = initial_state(config, self.objective, torch.tensor(0), self.v, torch.device("cpu"))
         self.rates = step_rates(config, 0, self.v)
         self.count = 0
@@ -154,7 +155,7 @@ class EngineStep:
         return self.objective.draw(Key(0, self.count), self.v)
 
     def __call__(self) -> None:
-        self.state, _ = self.update(self.state, self.v, self.noise(), self.rates)
+        self.state, _ = self.step(self.state, self.v, self.noise(), self.rates)
         self.count += 1
 
     def inputs(self) -> list[Tensor]:

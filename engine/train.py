@@ -4,6 +4,7 @@ import fcntl
 import json
 import signal
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from types import FrameType
 from typing import IO, Any
@@ -118,13 +119,17 @@ def training_loop(config: Config, dataset: Dataset, update: Update, out: Path, s
 
 
 def training_step_of(config: Config, update: Update) -> TrainingStep:
-    """`update` as this configuration takes it: over its replicas, fused where it has such a form, or compiled."""
+    """`update` as this configuration takes it: over its replicas, fused where it has such a form, or compiled.
+
+    It may spend the state it is given: keep a copy of what is wanted later."""
     step: TrainingStep = torch.vmap(update.__call__) if config.replicated else update.__call__
     if config.compile:
         if config.unroll_memory == "compiled":
             torch._functorch.config.activation_memory_budget = config.memory_budget
         return torch.compile(step, dynamic=False)
-    return (fused_update_for(update) if config.fused else None) or step
+    in_place = replace(update, in_place=True)
+    fused = fused_update_for(in_place) if config.fused else None
+    return fused or (step if config.replicated else in_place.__call__)
 
 
 def open_run(config: Config, out: Path) -> IO[str]:
@@ -184,7 +189,8 @@ def better(best: dict[str, Any], step: int, values: list[float], state: State) -
     """The best model by validation loss, for each replica: {value, step, theta, phi, ema}, one entry a replica."""
     models = {"theta": state.theta, "phi": state.phi, "ema": state.ema}
     if not best:
-        return {"value": values, "step": [step] * len(values), **tree(models)}
+        copied = {part: {k: p.clone() for k, p in models[part].items()} for part in models}
+        return {"value": values, "step": [step] * len(values), **copied}
     improved = [new < old for new, old in zip(values, best["value"], strict=True)]
     choose = torch.tensor(improved if len(improved) > 1 else improved[0])
 

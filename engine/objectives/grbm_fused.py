@@ -6,6 +6,7 @@ leaves the generic one.
 """
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import torch
 from torch import Tensor, nn
@@ -112,11 +113,12 @@ def fused_update_for(update: Update) -> TrainingStep | None:
     if estimator is None or not isinstance(objective, ScoreMatching):
         return None
     loss = objective.loss
+    vectorised = torch.vmap(replace(update, in_place=False).__call__)
 
     @torch.no_grad()
     def step(state: State, v: Tensor, noise: Noise, rates: Rates) -> tuple[State, Info]:
         if not runs_fused(estimator, state, v, rates):
-            return (torch.vmap(update.__call__) if rates["theta"].dim() else update)(state, v, noise, rates)
+            return (vectorised if rates["theta"].dim() else update)(state, v, noise, rates)
         gradient, state, info = fused_gradient(estimator, loss, state, v, noise, rates)
         return update.move(state, gradient, info, rates)
 

@@ -9,7 +9,7 @@ from torch import Tensor
 from eblvm.engine.bilevel.optimizers import Adam, AdamState, Moments
 from eblvm.engine.models.energy import Params
 from eblvm.engine.objectives.estimators import Info, Rates
-from eblvm.kernels.adam_unroll import Rule, adam_unroll
+from eblvm.kernels.adam_unroll import Rule, adam_unroll, adam_unroll_
 from eblvm.kernels.philox import Key
 
 
@@ -49,6 +49,7 @@ class Update:
     optimizer: Adam
     clip_norm: float | None = None
     ema_decay: float | None = None
+    in_place: bool = False  # theta, its moments and its average move in the state's own memory: the old state is spent
 
     @torch.no_grad()
     def __call__(self, state: State, v: Tensor, noise: Noise, rates: Rates) -> tuple[State, Info]:
@@ -67,11 +68,10 @@ class Update:
         m, second, taken = state.theta_opt
         adam, t = self.optimizer, taken + 1
         rule = Rule(*adam.betas, adam.eps, adam.eps_root)
-        moved = {
-            k: adam_unroll(p, gradient[k], m[k], second[k], t, rates["theta"], rule) for k, p in state.theta.items()
-        }
+        adam_step, average = (adam_unroll_, Tensor.copy_) if self.in_place else (adam_unroll, lambda _, new: new)
+        moved = {k: adam_step(p, gradient[k], m[k], second[k], t, rates["theta"], rule) for k, p in state.theta.items()}
         theta, m, second = ({k: moved[k][i] for k in moved} for i in range(3))
-        ema = {k: torch.lerp(theta[k], e, self.ema_decay or 0.0) for k, e in state.ema.items()}
+        ema = {k: average(e, torch.lerp(theta[k], e, self.ema_decay or 0.0)) for k, e in state.ema.items()}
         state = state._replace(theta=theta, theta_opt=AdamState(m, second, t), ema=ema)
         return state, info | {"gradient_norm": norm}
 

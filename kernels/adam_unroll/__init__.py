@@ -15,7 +15,7 @@ from eblvm.kernels.adam_unroll.reference import Rule
 from eblvm.kernels.dispatch import Backend, backend_for, native_status, op_backends
 from eblvm.kernels.orders import by_reference, order
 
-__all__ = ["Rule", "adam_unroll", "backend", "backends"]
+__all__ = ["Rule", "adam_unroll", "adam_unroll_", "backend", "backends"]
 
 _NATIVE, _ = native_status("adam_unroll")
 DEFAULT = Rule()
@@ -28,21 +28,23 @@ def adam_unroll(
 
     t is the number of this step, from 1, in p's dtype. t and lr have no axes, or the leading (replica) axes of p.
     """
-    for name, x in (("g", g), ("m", m), ("v", v)):
-        _same(name, x, p, tuple(p.shape))
-    if not p.is_floating_point():
-        raise ValueError(f"adam_unroll got p of dtype {p.dtype}; expected a floating dtype")
-    lead = tuple(t.shape)
-    if lead != tuple(p.shape[: t.dim()]):
-        raise ValueError(f"adam_unroll got t of shape {lead}; expected [] or leading axes of p {tuple(p.shape)}")
-    _same("t", t, p, lead)
-    _same("lr", lr, p, lead)
+    _check(p, g, m, v, t, lr)
     if lr.requires_grad:
         raise ValueError("adam_unroll got lr that requires grad, and has no derivative for it; use reference.step")
     serving = backend(p)
     if serving is _Native and not torch.is_grad_enabled():
         return serving.step(p, g, m, v, t, lr, rule)  # its own vmap rule; apply() costs more than a small step
     return _step(serving, p, g, m, v, t, lr, rule)
+
+
+@torch.no_grad()
+def adam_unroll_(
+    p: Tensor, g: Tensor, m: Tensor, v: Tensor, t: Tensor, lr: Tensor, rule: Rule = DEFAULT
+) -> tuple[Tensor, Tensor, Tensor]:
+    """The same step in the place of p, m and v, which it returns: no new memory, no derivative."""
+    _check(p, g, m, v, t, lr)
+    backend(p).step_(p, g, m, v, t, lr, rule)
+    return p, m, v
 
 
 def backend(p: Tensor) -> Any:
@@ -53,6 +55,18 @@ def backend(p: Tensor) -> Any:
 def backends() -> list[Backend]:
     """Which backend serves on which device, and why not the others."""
     return op_backends("adam_unroll")
+
+
+def _check(p: Tensor, g: Tensor, m: Tensor, v: Tensor, t: Tensor, lr: Tensor) -> None:
+    for name, x in (("g", g), ("m", m), ("v", v)):
+        _same(name, x, p, tuple(p.shape))
+    if not p.is_floating_point():
+        raise ValueError(f"adam_unroll got p of dtype {p.dtype}; expected a floating dtype")
+    lead = tuple(t.shape)
+    if lead != tuple(p.shape[: t.dim()]):
+        raise ValueError(f"adam_unroll got t of shape {lead}; expected [] or leading axes of p {tuple(p.shape)}")
+    _same("t", t, p, lead)
+    _same("lr", lr, p, lead)
 
 
 def _same(name: str, x: Tensor, p: Tensor, shape: tuple[int, ...]) -> None:
@@ -72,6 +86,11 @@ class _Native:
     def step(*arguments: Any) -> tuple[Tensor, Tensor, Tensor]:
         *tensors, rule = arguments
         return torch.ops.eblvm.adam_unroll(*tensors, *rule)
+
+    @staticmethod
+    def step_(*arguments: Any) -> None:
+        *tensors, rule = arguments
+        torch.ops.eblvm.adam_unroll_(*tensors, *rule)
 
     @staticmethod
     def reverse(*arguments: Any) -> tuple[Tensor, ...]:

@@ -19,6 +19,10 @@ namespace {
       v_to[i] = v_;                                                                                                          \
     }                                                                                                                        \
   }                                                                                                                          \
+  EBLVM_CLONES void step_in_place_loop(AdamRule<T> r, int64_t n, T* __restrict p, const T* __restrict g, T* __restrict m,     \
+                                       T* __restrict v) {                                                                    \
+    for (int64_t i = 0; i < n; ++i) p[i] = adam_element(r, p[i], g[i], m[i], v[i]);                                          \
+  }                                                                                                                          \
   EBLVM_CLONES void reverse_loop(AdamRule<T> r, int64_t n, const T* __restrict p_bar, const T* __restrict m_bar,             \
                                  const T* __restrict v_bar, const T* __restrict g, const T* __restrict m,                    \
                                  const T* __restrict v, T* __restrict g_to, T* __restrict m_to, T* __restrict v_to) {        \
@@ -86,6 +90,32 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> step_cpu(const at::Tensor& p, con
   return {p_to, m_to, v_to};
 }
 
+void step_in_place_cpu(const at::Tensor& p, const at::Tensor& g, const at::Tensor& m, const at::Tensor& v, const at::Tensor& t,
+                       const at::Tensor& lr, double b1, double b2, double eps, double eps_root) {
+  check_scalars(g, t, lr);
+  check("p", p, g);
+  check("m", m, g);
+  check("v", v, g);
+  // Any one memory order serves, as long as the replicas lead in it.
+  const bool dense = p.is_non_overlapping_and_dense() && p.strides() == m.strides() && p.strides() == v.strides();
+  if (!dense || (t.dim() > 0 && !p.is_contiguous())) {
+    const auto [p_to, m_to, v_to] = step_cpu(p, g, m, v, t, lr, b1, b2, eps, eps_root);
+    p.copy_(p_to);
+    m.copy_(m_to);
+    v.copy_(v_to);
+    return;
+  }
+  const at::Tensor g_ = g.strides() == p.strides() ? g : at::empty_like(p).copy_(g);
+  AT_DISPATCH_FLOATING_TYPES(g.scalar_type(), "adam_unroll_", [&] {
+    using T = scalar_t;
+    T *ps = p.mutable_data_ptr<T>(), *ms = m.mutable_data_ptr<T>(), *vs = v.mutable_data_ptr<T>();
+    const T* gs = g_.const_data_ptr<T>();
+    for_pieces<T>(g, t, lr, b1, b2, eps, eps_root, [&](const AdamRule<T>& rule, int64_t at, int64_t n) {
+      step_in_place_loop(rule, n, ps + at, gs + at, ms + at, vs + at);
+    });
+  });
+}
+
 std::tuple<at::Tensor, at::Tensor, at::Tensor> reverse_cpu(const at::Tensor& p_bar, const at::Tensor& m_bar,
                                                            const at::Tensor& v_bar, const at::Tensor& g, const at::Tensor& m,
                                                            const at::Tensor& v, const at::Tensor& t, const at::Tensor& lr,
@@ -116,11 +146,14 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> reverse_cpu(const at::Tensor& p_b
 TORCH_LIBRARY_FRAGMENT(eblvm, m) {
   const std::string rest = "Tensor g, Tensor m, Tensor v, Tensor t, Tensor lr, float b1, float b2, float eps, float eps_root)";
   m.def(("adam_unroll(Tensor p, " + rest + " -> (Tensor, Tensor, Tensor)").c_str());
+  const std::string scalars = "Tensor t, Tensor lr, float b1, float b2, float eps, float eps_root) -> ()";
+  m.def(("adam_unroll_(Tensor(a!) p, Tensor g, Tensor(b!) m, Tensor(c!) v, " + scalars).c_str());
   m.def(("adam_unroll_reverse(Tensor p_bar, Tensor m_bar, Tensor v_bar, " + rest + " -> (Tensor, Tensor, Tensor)").c_str());
 }
 
 TORCH_LIBRARY_IMPL(eblvm, CPU, m) {
   m.impl("adam_unroll", step_cpu);
+  m.impl("adam_unroll_", step_in_place_cpu);
   m.impl("adam_unroll_reverse", reverse_cpu);
 }
 

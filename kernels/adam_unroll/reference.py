@@ -31,6 +31,12 @@ def step(
     return p - rate * m / (torch.sqrt(v / c2 + eps_root) + eps), m, v
 
 
+def step_(p: Tensor, g: Tensor, m: Tensor, v: Tensor, t: Tensor, lr: Tensor, rule: Rule) -> None:
+    """(p', m', v') in the place of (p, m, v)."""
+    for place, x in zip((p, m, v), step(p, g, m, v, t, lr, rule), strict=True):
+        place.copy_(x)
+
+
 def reverse(
     p_bar: Tensor, m_bar: Tensor, v_bar: Tensor, g: Tensor, m: Tensor, v: Tensor, t: Tensor, lr: Tensor, rule: Rule
 ) -> tuple[Tensor, ...]:

@@ -6,6 +6,8 @@ Arithmetic is float32, or float64 for float64 parameters.
 # The kernels are in a language of their own, which has no types.
 # mypy: disable-error-code="no-untyped-def,untyped-decorator"
 
+from collections.abc import Sequence
+
 import torch
 import triton
 import triton.language as tl
@@ -75,6 +77,14 @@ def step(p: Tensor, g: Tensor, m: Tensor, v: Tensor, t: Tensor, lr: Tensor, rule
     return _launch(step_kernel, (p, g, m, v), t, lr, rule)
 
 
+def step_(p: Tensor, g: Tensor, m: Tensor, v: Tensor, t: Tensor, lr: Tensor, rule: Rule) -> None:
+    places = [x if x.is_contiguous() else x.contiguous() for x in (p, m, v)]
+    _launch(step_kernel, (places[0], g, *places[1:]), t, lr, rule, places)
+    for x, place in zip((p, m, v), places, strict=True):
+        if place is not x:
+            x.copy_(place)
+
+
 def reverse(
     p_bar: Tensor, m_bar: Tensor, v_bar: Tensor, g: Tensor, m: Tensor, v: Tensor, t: Tensor, lr: Tensor, rule: Rule
 ) -> tuple[Tensor, ...]:
@@ -82,10 +92,16 @@ def reverse(
 
 
 def _launch(
-    kernel: triton.JITFunction, inputs: tuple[Tensor, ...], t: Tensor, lr: Tensor, rule: Rule
+    kernel: triton.JITFunction,
+    inputs: tuple[Tensor, ...],
+    t: Tensor,
+    lr: Tensor,
+    rule: Rule,
+    places: Sequence[Tensor] | None = None,
 ) -> tuple[Tensor, ...]:
+    """The kernel's three results, in new memory or in the contiguous places given."""
     p = inputs[0]
-    outputs = tuple(torch.empty(p.shape, dtype=p.dtype, device=p.device) for _ in range(3))
+    outputs = tuple(places or [torch.empty(p.shape, dtype=p.dtype, device=p.device) for _ in range(3)])
     if p.numel() == 0:
         return outputs
     rate, c2 = (c.contiguous() for c in corrections(t, lr, t.dim(), rule))

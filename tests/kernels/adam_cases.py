@@ -35,6 +35,24 @@ def derivatives(apply, p: Tensor, g: Tensor, m: Tensor, v: Tensor, t: Tensor, lr
     return [x.detach() for x in (*out, *(y * usual for y in first))] + [x * usual for x in second]
 
 
+def check_in_place(backend, size: tuple[int, ...], dtype: torch.dtype, replicas: tuple[int, ...], order) -> None:
+    """`step_` on tensors laid out by `order` is `reference.step`, in their own memory."""
+    p, g, m, v, t, lr = inputs(size, dtype, replicas)
+    expected = reference.step(p, g, m, v, t, lr, RULE)
+    places = [order(x) for x in (p, m, v)]
+    addresses = [x.data_ptr() for x in places]
+    backend.step_(places[0], g, *places[1:], t, lr, RULE)
+    assert_close(places, list(expected), TOLERANCE[dtype])
+    assert [x.data_ptr() for x in places] == addresses
+
+
+ORDERS = {
+    "contiguous": torch.clone,
+    "transposed": lambda x: x.mT.contiguous().mT if x.dim() > 1 else x.clone(),
+    "strided": lambda x: x.repeat_interleave(2, -1)[..., ::2],
+}
+
+
 def through(backend: object):
     return lambda *tensors: adam_unroll._step(backend, *tensors, RULE)
 

@@ -6,9 +6,20 @@ from torch.func import grad, vmap
 
 from eblvm.engine.bilevel.optimizers import Adam, AdamState
 from eblvm.kernels import adam_unroll
-from eblvm.kernels.adam_unroll import Rule, reference
+from eblvm.kernels.adam_unroll import Rule, adam_unroll_, reference
 from eblvm.kernels.adam_unroll import adam_unroll as step
-from tests.kernels.adam_cases import RULE, SIZES, TOLERANCE, assert_close, derivatives, inputs, plain, through
+from tests.kernels.adam_cases import (
+    ORDERS,
+    RULE,
+    SIZES,
+    TOLERANCE,
+    assert_close,
+    check_in_place,
+    derivatives,
+    inputs,
+    plain,
+    through,
+)
 
 needs_native = pytest.mark.skipif(not adam_unroll._NATIVE, reason="the native library is not built")
 BACKENDS = [
@@ -40,6 +51,20 @@ def test_non_contiguous_inputs(backend) -> None:
     tensors = [x.T[::2] for x in tensors]
     expected = derivatives(plain, *(x.contiguous() for x in tensors), t, lr)
     assert_close(derivatives(through(backend), *tensors, t, lr), expected, 1e-12)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=str)
+@pytest.mark.parametrize("replicas", [(), (3,)], ids=str)
+@pytest.mark.parametrize("size", SIZES, ids=str)
+@pytest.mark.parametrize("order", ORDERS)
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_in_place(backend, order, size, replicas, dtype) -> None:
+    check_in_place(backend, size, dtype, replicas, ORDERS[order])
+
+
+def test_in_place_returns_what_it_moved() -> None:
+    p, g, m, v, t, lr = inputs((5, 4))
+    assert all(a is b for a, b in zip(adam_unroll_(p, g, m, v, t, lr), (p, m, v), strict=True))
 
 
 @pytest.mark.parametrize("backend", BACKENDS)

@@ -262,6 +262,11 @@ def test_update_without_vmap_equals_update(clip, replicated) -> None:
     finally:
         grbm_fused.runs_fused = kept
     tree_map(lambda a, b: torch.testing.assert_close(a, b, rtol=1e-11, atol=1e-12), again, expected)
+    in_place = fused_update_for(replace(update, in_place=True))
+    assert in_place is not None
+    spent, _ = in_place(state, v, noise, rates)
+    tree_map(lambda a, b: torch.testing.assert_close(a, b, rtol=1e-11, atol=1e-12), spent, expected[0])
+    assert all(spent.theta[k] is state.theta[k] and spent.ema[k] is state.ema[k] for k in state.theta)
 
 
 def test_the_rule_names_what_has_a_fused_form() -> None:
