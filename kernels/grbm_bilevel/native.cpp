@@ -45,6 +45,7 @@ struct Outputs {
 
 // The automatic step size is kStep / lambda_max(M): three quarters of the largest stable one, 8 / lambda_max(M).
 constexpr int kStep = 6;
+constexpr int64_t kFewVisible = 16;  // visible units below which its power iterations run on a Gram matrix
 
 // Bytes of this thread's last step: all of its scratch memory, and what of it the unroll keeps for its reverse.
 struct Used {
@@ -242,7 +243,7 @@ class Step {
         A_grads = tape_memory(N * DH), a_grads = tape_memory(N * p.H);
         mA = tape_memory(N * DH), vA = tape_memory(N * DH), ma = tape_memory(N * p.H), va = tape_memory(N * p.H);
       }
-      if (p.auto_rate) rate = step_size_by_products();
+      if (p.auto_rate) rate = p.D < kFewVisible ? step_size_by_gram() : step_size_by_products();
     }
     for (int64_t n = 0; n < N; ++n) {
       const int64_t kept = p.sgd ? 0 : n;
@@ -321,6 +322,30 @@ class Step {
     const T* left = p.shared ? residual_rows() : batch(p.K);
     product<T>(Matrix<T>{left, count, p.D}.t(), {h_rows, count, p.H}, 1, 0, out.W_bar);
     column_sums(p.shared ? h_rows + BH : h_rows, p.shared ? p.B : p.N * p.B, out.c_bar);
+  }
+
+  // M = U U^T / B with U = [V 1], so that M^i 1 = U G^i e_D with G = U^T U / B: the same iterates in D + 1 numbers.
+  T step_size_by_gram() {
+    const int64_t n = p.D + 1;
+    double G[kFewVisible * kFewVisible] = {}, z[kFewVisible] = {}, next[kFewVisible], u[kFewVisible];
+    for (int64_t i = 0; i < p.B; ++i) {
+      std::copy(last() + i * p.D, last() + (i + 1) * p.D, u);
+      u[p.D] = 1;
+      for (int64_t j = 0; j < n; ++j)
+        for (int64_t k = 0; k < n; ++k) G[j * n + k] += u[j] * u[k] / static_cast<double>(p.B);
+    }
+    z[p.D] = 1;
+    for (int64_t i = 0;; ++i) {
+      double square = 0;  // |U z|^2 / B = z^T G z
+      for (int64_t j = 0; j < n; ++j) {
+        next[j] = 0;
+        for (int64_t k = 0; k < n; ++k) next[j] += G[j * n + k] * z[k];
+        square += z[j] * next[j];
+      }
+      const double length = std::sqrt(static_cast<double>(p.B) * square);
+      if (i == 16) return static_cast<T>(kStep / length);
+      for (int64_t j = 0; j < n; ++j) z[j] = next[j] / length;
+    }
   }
 
   T step_size_by_products() {
