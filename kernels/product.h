@@ -1,14 +1,10 @@
-// Matrix products of row-major matrices: torch's; for tiny ones plain loops that cost less than its call; and where the left
-// factor stays in the cache and the right one needs no rearranging, a kernel without the copies that a library makes.
+// Matrix products of row-major matrices: torch's, or for tiny ones plain loops that cost less than its call.
 
 #pragma once
 
 #include <ATen/ATen.h>
-#include <ATen/Parallel.h>
 
-#include <algorithm>
 #include <cstdint>
-#include <type_traits>
 
 #include "native.h"
 
@@ -76,68 +72,11 @@ EBLVM_INLINE void tiny_transposed(Matrix<T> a, const T* __restrict b, T alpha, T
   for (int i = 0; i < kRows * kColumns; ++i) c[i] = (beta == T(0) ? T(0) : beta * c[i]) + alpha * sums[i];
 }
 
-#ifdef EBLVM_X86
-// kRows rows and 16 columns of c = alpha a b + beta c, all sums in registers.
-template <int kRows>
-__attribute__((target("avx2,fma"))) void tile(const float* a, int64_t row_stride, int64_t col_stride, const float* b, int64_t n,
-                                              int64_t inner, float alpha, float beta, float* c) {
-  __m256 sums[kRows][2];
-#pragma GCC unroll 6
-  for (int i = 0; i < kRows; ++i) sums[i][0] = sums[i][1] = _mm256_setzero_ps();
-  for (int64_t k = 0; k < inner; ++k) {
-    const __m256 left = _mm256_loadu_ps(b + k * n), right = _mm256_loadu_ps(b + k * n + 8);
-#pragma GCC unroll 6
-    for (int i = 0; i < kRows; ++i) {
-      const __m256 x = _mm256_broadcast_ss(a + i * row_stride + k * col_stride);
-      sums[i][0] = _mm256_fmadd_ps(x, left, sums[i][0]);
-      sums[i][1] = _mm256_fmadd_ps(x, right, sums[i][1]);
-    }
-  }
-  const __m256 scale = _mm256_set1_ps(alpha), keep = _mm256_set1_ps(beta);
-#pragma GCC unroll 6
-  for (int i = 0; i < kRows; ++i)
-#pragma GCC unroll 2
-    for (int j = 0; j < 2; ++j) {
-      float* const to = c + i * n + 8 * j;
-      const __m256 sum = _mm256_mul_ps(scale, sums[i][j]);
-      _mm256_storeu_ps(to, beta == 0.0f ? sum : _mm256_fmadd_ps(keep, _mm256_loadu_ps(to), sum));
-    }
-}
-
-constexpr int64_t kInner = 256;     // 16 columns of so many rows of b stay in the first-level cache
-constexpr int64_t kCached = 65536;  // elements of a that stay in the second
-
-inline bool tiles(const Matrix<float>& a, const Matrix<float>& b) {
-  static const bool supported = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
-  return supported && !b.transposed && b.cols % 16 == 0 && a.rows >= 6 && a.cols > 0 && a.rows * a.cols <= kCached;
-}
-
-inline void tiled_product(Matrix<float> a, const float* b, int64_t n, float alpha, float beta, float* c) {
-  constexpr decltype(&tile<6>) kTiles[] = {nullptr, tile<1>, tile<2>, tile<3>, tile<4>, tile<5>, tile<6>};
-  const int64_t rows = a.row_stride(), cols = a.col_stride();
-  at::parallel_for(0, n / 16, 4, [&](int64_t begin, int64_t end) {
-    for (int64_t k = 0; k < a.cols; k += kInner) {
-      const int64_t inner = std::min(kInner, a.cols - k);
-      for (int64_t j = 16 * begin; j < 16 * end; j += 16)
-        for (int64_t i = 0; i < a.rows; i += 6) {
-          const auto piece = kTiles[std::min<int64_t>(6, a.rows - i)];
-          piece(a.data + i * rows + k * cols, rows, cols, b + k * n + j, n, inner, alpha, k ? 1.0f : beta, c + i * n + j);
-        }
-    }
-  });
-}
-#endif
-
 // c = alpha a b + beta c; with beta = 0 what c held is not read.
 template <typename T>
 void product(Matrix<T> a, Matrix<T> b, T alpha, T beta, T* c) {
   const int64_t size = a.rows * a.cols * b.cols;
   if (size > kTiny || b.cols > 1024 || b.rows * b.cols > 4096) {
-#ifdef EBLVM_X86
-    if constexpr (std::is_same_v<T, float>) {
-      if (tiles(a, b)) return tiled_product(a, b.data, b.cols, alpha, beta, c);
-    }
-#endif
     Matrix<T>{c, a.rows, b.cols}.tensor().addmm_(a.tensor(), b.tensor(), static_cast<double>(beta), static_cast<double>(alpha));
     return;
   }
