@@ -57,9 +57,12 @@ class ScoreMatching:
             posterior = self.estimator.posterior
             sizes = (count, (self.latent_samples, posterior.latent))
             if self.estimator.divergence is kl_exact:
-                # It reads no samples: only the upper level does.
-                end = posterior.noise(key, purpose(Purpose.LATENT, steps - 1), *sizes, **place)
-                noise["latent"] = [end.movedim(-2, -3)] * steps
+                # It reads no samples: only `validation` (the first) and the upper level (the last) do.
+                start, end = (
+                    posterior.noise(key, purpose(Purpose.LATENT, i), *sizes, **place).movedim(-2, -3)
+                    for i in (0, steps - 1)
+                )
+                noise["latent"] = [*[start] * (steps - 1), end]
             else:
                 drawn = philox.streams(posterior.noise, steps, key, purpose(Purpose.LATENT), *sizes, **place)
                 noise["latent"] = [latent.movedim(-2, -3) for latent in drawn]

@@ -19,7 +19,7 @@ namespace {
       v_to[i] = v_;                                                                                                          \
     }                                                                                                                        \
   }                                                                                                                          \
-  EBLVM_CLONES void step_in_place_loop(AdamRule<T> r, int64_t n, T* __restrict p, const T* __restrict g, T* __restrict m,     \
+  EBLVM_CLONES void step_in_place_loop(AdamRule<T> r, int64_t n, T* __restrict p, const T* __restrict g, T* __restrict m,    \
                                        T* __restrict v) {                                                                    \
     for (int64_t i = 0; i < n; ++i) p[i] = adam_element(r, p[i], g[i], m[i], v[i]);                                          \
   }                                                                                                                          \
