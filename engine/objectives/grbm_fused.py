@@ -33,11 +33,13 @@ def fused_step_for(objective: ScoreMatching) -> Bism | FreeEnergy | None:
         return None
     if isinstance(estimator, FreeEnergy):
         return estimator
+    if not isinstance(estimator, Bism):
+        return None
     if estimator.exact_posterior or estimator.unroll_memory != "store" or type(estimator.posterior) is not Bernoulli:
         return None
     if len(estimator.posterior.net) != 1 or not isinstance(estimator.posterior.net[0], nn.Linear):
         return None
-    sampled = estimator.divergence is divergences.kl and objective.latent_samples == 1
+    sampled = estimator.divergence is divergences.kl and estimator.lower_samples == 1
     if not sampled and estimator.divergence is not divergences.kl_exact:
         return None
     lower, unroll = estimator.lower_optimizer, estimator.unroll_optimizer

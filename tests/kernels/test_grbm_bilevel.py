@@ -277,9 +277,9 @@ def test_the_rule_names_what_has_a_fused_form() -> None:
     assert fused_step_for(method) is bism
     assert fused_step_for(replace(method, loss=Ssm())) is None
     assert fused_update_for(Update(replace(method, loss=Ssm()), Adam())) is None
-    assert fused_step_for(replace(method, latent_samples=2)) is None
-    exact = replace(bism, divergence=divergences.kl_exact)
-    assert fused_step_for(replace(method, latent_samples=2, estimator=exact)) is exact
+    assert fused_step_for(replace(method, estimator=replace(bism, lower_samples=2))) is None
+    exact = replace(bism, divergence=divergences.kl_exact, lower_samples=2)
+    assert fused_step_for(replace(method, estimator=exact)) is exact
     for change in (
         {"posterior": Bernoulli(5, 4, (3,))},
         {"divergence": lambda *_: torch.zeros(())},
