@@ -147,16 +147,23 @@ class Ksd:
         return _unperturbed(v)
 
     def __call__(self, surrogate: Surrogate, batch: Batch, directions: Tensor | None) -> Tensor:
-        n = len(batch.v) // 2
-        halves = [(x[:n], x[n : 2 * n]) for x in (batch.v.flatten(1), surrogate.score().flatten(1))]
-        (x, y), (s_x, s_y) = halves
+        (x, y), (s_x, s_y) = self.halves(batch.v.flatten(1)), self.halves(surrogate.score().flatten(1))
+        k, distance = self.kernel(x, y)
         precision = self.width**-2
-        distance = x.square().sum(1)[:, None] + y.square().sum(1) - 2 * x @ y.T
         # s(v).(v - v') and (v - v').s(v'), without the differences of all pairs.
         along = (s_x * x).sum(1)[:, None] - s_x @ y.T - x @ s_y.T + (y * s_y).sum(1)
-        stein = s_x @ s_y.T + precision * along + precision * x.shape[1] - precision**2 * distance
-        pairs = torch.exp(-0.5 * precision * distance) * stein
+        pairs = k * (s_x @ s_y.T + precision * along + precision * x.shape[1] - precision**2 * distance)
         return torch.cat([pairs.mean(1), pairs.mean(0)])
+
+    def halves(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """The first and the second half of [..., B, D]; the last of an odd number has no partner."""
+        n = x.shape[-2] // 2
+        return x[..., :n, :], x[..., n : 2 * n, :]
+
+    def kernel(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+        """k and |v - v'|^2 of all pairs, [..., n, n]."""
+        distance = x.square().sum(-1)[..., None] + y.square().sum(-1)[..., None, :] - 2 * x @ y.mT
+        return torch.exp(-0.5 * self.width**-2 * distance), distance
 
 
 ScoreLoss = Dsm | Mdsm | Sm | Ssm | Ksd
