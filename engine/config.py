@@ -147,6 +147,11 @@ class Config:
     def replicated(self) -> bool:
         return self.replicas > 1 or len(self.lr) > 1
 
+    @property
+    def variational(self) -> bool:
+        """Does the method learn a posterior q(h|v) of a model with latent units?"""
+        return self.method in VARIATIONAL
+
     def validate(self) -> None:
         """Every mistake that can be seen without data, as one sentence each."""
         for f in fields(self):
@@ -233,9 +238,9 @@ class Config:
             )
         if self.depth not in DEPTHS:
             raise UserError(f"got depth={self.depth}, expected one of {', '.join(map(str, DEPTHS))}")
-        if self.method in VARIATIONAL and self.posterior != "conv":
+        if self.variational and self.posterior != "conv":
             raise UserError(f"a deep model has a Gaussian posterior, got posterior {self.posterior!r}; use 'conv'")
-        if self.method in VARIATIONAL and self.divergence == "kl-exact":
+        if self.variational and self.divergence == "kl-exact":
             raise UserError("the exact KL is the GRBM's, whose energy is linear in h; use --divergence fisher or kl")
         if self.method in BILEVEL and self.N > 0 and self.activation in PIECEWISE_LINEAR:
             raise UserError(

@@ -32,9 +32,9 @@ def build(config: Config, dataset: Dataset, energy: Energy | None = None, poster
 
     objective: Objective
     if config.method in (*SCORE_MATCHING, *VARIATIONAL):
-        if config.method in VARIATIONAL:
+        if config.variational:
             check_fit(energy, posterior, shape)
-        estimator = _estimator(config, energy, posterior) if config.method in VARIATIONAL else FreeEnergy(energy)
+        estimator = _estimator(config, energy, posterior) if config.variational else FreeEnergy(energy)
         objective = ScoreMatching(
             estimator,
             _score_loss(config),

@@ -329,7 +329,7 @@ def test_without_the_native_library_the_reference_serves(monkeypatch) -> None:
     ("change", "message"),
     [
         ({"v": torch.zeros(7, 4).double()}, r"v of shape \[7, 4\]; expected \[7, 5\]"),
-        ({"perturb": [torch.zeros(7, 5).double()] * 2}, r"2 perturbations; expected 1 \(shared\) or K\+N\+1 = 3"),
+        ({"perturb": [torch.zeros(7, 5).double()] * 2}, r"2 perturbations; expected 1 \(shared\) or one a step, 3"),
         ({"perturb": [torch.zeros(7, 5)]}, "perturb of dtype Float; expected that of W, Double"),
         ({"latent": []}, "0 latent noises; expected 3"),
         ({"lr": torch.zeros(2).double()}, r"lr of shape \[2\]; expected \[\]"),
