@@ -17,7 +17,7 @@ from eblvm.engine.models.grbm import GRBM
 from eblvm.engine.models.posteriors import Bernoulli
 from eblvm.engine.objectives import divergences
 from eblvm.engine.objectives.estimators import Bism, FreeEnergy, Info, Rates
-from eblvm.engine.objectives.grbm_sampled import BIAS, WEIGHT, sampled_gradient
+from eblvm.engine.objectives.grbm_sampled import BIAS, WEIGHT, exact_gradient, sampled_gradient
 from eblvm.engine.objectives.score_losses import Dsm, Ksd, ScoreLoss
 from eblvm.engine.objectives.score_matching import ScoreMatching
 from eblvm.engine.objectives.state import Noise, State, Update
@@ -29,14 +29,14 @@ Fused = Bism | Sampled | FreeEnergy
 
 
 def fused_step_for(objective: ScoreMatching) -> Fused | None:
-    """The objective's estimator if its step on a GRBM has a fused form, else None: DSM x exact free energy; DSM x BiSM
-    x (Adam | SGD unroll) whose graph nobody asks to be rebuilt; (DSM | KSD) x (VaGES | importance sampling). A
-    posterior is linear, its divergence the sampled KL with one sample or the exact one."""
+    """The objective's estimator if its step on a GRBM has a fused form, else None: (DSM | KSD) x (exact free energy | VaGES |
+    importance sampling), DSM x BiSM x (Adam | SGD unroll) whose graph nobody asks to be rebuilt. A posterior is linear,
+    its divergence the sampled KL with one sample or the exact one."""
     estimator, loss = objective.estimator, objective.loss
     if type(estimator.energy) is not GRBM:
         return None
     if isinstance(estimator, FreeEnergy):
-        return estimator if isinstance(loss, Dsm) else None
+        return estimator if isinstance(loss, Dsm | Ksd) else None
     posterior, adam = estimator.posterior, estimator.lower_optimizer
     linear = type(posterior) is Bernoulli and len(posterior.net) == 1 and isinstance(posterior.net[0], nn.Linear)
     sampled = estimator.divergence is divergences.kl and estimator.lower_samples == 1
@@ -68,7 +68,8 @@ def fused_gradient(
     assert isinstance(loss, Dsm | Ksd)
     if isinstance(estimator, Sampled):
         return sampled_gradient(estimator, loss, state, v, noise, rates)
-    assert isinstance(loss, Dsm)
+    if isinstance(loss, Ksd):
+        return exact_gradient(loss, state, v)
     if isinstance(estimator, Bism):
         return _bilevel_gradient(estimator, loss, state, v, noise, rates)
     value, gradient = grbm_dsm.grbm_dsm(v, noise["perturb"][0], **state.theta, sigma=loss.sigma)

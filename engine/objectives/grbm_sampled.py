@@ -67,13 +67,29 @@ def sampled_gradient(
         w_LB = a_LB * (along_LB - (a_LB * along_LB).sum(-2, keepdim=True))
 
     back_BH = (w_LB.unsqueeze(-1) * of_covariance).sum(-3)
-    gradient = {
+    return _gradient(v_BD, r_BD, mean_BH, back_BH, precision_D, away_BD), state, info | {"loss": value}
+
+
+def exact_gradient(loss: Ksd, state: State, v_BD: Tensor) -> tuple[Params, State, Info]:
+    """The same with the mean and the covariance of p(h|v) itself."""
+    W_DH, b_D, c_H, log_sigma_D = grbm_bilevel.Theta(**state.theta)
+    mean_BH = torch.sigmoid(v_BD @ W_DH + c_H.unsqueeze(-2))
+    precision_D = torch.exp(-2 * log_sigma_D).unsqueeze(-2)
+    away_BD = (v_BD - b_D.unsqueeze(-2)) * precision_D
+    value, r_BD = cotangent(loss, v_BD, mean_BH @ W_DH.mT - away_BD, v_BD)
+    back_BH = (r_BD @ W_DH) * mean_BH * (1 - mean_BH)
+    return _gradient(v_BD, r_BD, mean_BH, back_BH, precision_D, away_BD), state, {"loss": value}
+
+
+def _gradient(
+    v_BD: Tensor, r_BD: Tensor, mean_BH: Tensor, back_BH: Tensor, precision_D: Tensor, away_BD: Tensor
+) -> Params:
+    return {
         "W": r_BD.mT @ mean_BH + v_BD.mT @ back_BH,
         "b": (r_BD * precision_D).sum(-2),
         "c": back_BH.sum(-2),
         "log_sigma": (2 * r_BD * away_BD).sum(-2),
     }
-    return gradient, state, info | {"loss": value}
 
 
 def lower_steps(

@@ -10,6 +10,7 @@ from eblvm.engine.bilevel.optimizers import Adam
 from eblvm.engine.models.grbm import GRBM
 from eblvm.engine.models.posteriors import Bernoulli
 from eblvm.engine.objectives import divergences
+from eblvm.engine.objectives.estimators import FreeEnergy
 from eblvm.engine.objectives.grbm_fused import fused_gradient, fused_step_for, fused_update_for
 from eblvm.engine.objectives.score_losses import Dsm, Ksd, Ssm
 from eblvm.engine.objectives.score_matching import ScoreMatching
@@ -32,8 +33,9 @@ def start(objective: ScoreMatching, B: int, D: int, seed: int | torch.Tensor = 3
     v = philox.normal(Key(seed, 0), 0, B, (D,), dtype=torch.float64)
     state = tree_map(lambda t: t.double(), objective.init(Key(seed, 1), v))
     lead = tuple(torch.as_tensor(seed).shape)
+    if state.phi:
+        state = state._replace(phi_opt=state.phi_opt._replace(taken=torch.full(lead, 2.0, dtype=v.dtype)))
     state = state._replace(
-        phi_opt=state.phi_opt._replace(taken=torch.full(lead, 2.0, dtype=v.dtype)),
         theta_opt=state.theta_opt._replace(taken=torch.zeros(lead, dtype=v.dtype)),
     )
     rates = {name: torch.full(lead, 0.01, dtype=v.dtype) for name in ("theta", "phi", "unroll")}
@@ -70,6 +72,16 @@ def test_equals_the_generic_gradient(kind, how, loss, size, exact, shared) -> No
 def test_exact_posterior(kind) -> None:
     objective = method(kind, "dsm", 6, 5, 4, K=0, exact=True, shared=True, exact_posterior=True)
     state, v, noise, rates = start(objective, 6, 5)
+    with torch.no_grad():
+        expected = objective.gradient(state, v, noise, rates)
+        got = fused_gradient(objective.estimator, objective.loss, state, v, noise, rates)
+    tree_map(lambda a, b: torch.testing.assert_close(a, b, rtol=1e-10, atol=1e-12), got, expected)
+
+
+@pytest.mark.parametrize("B", [6, 7])
+def test_exact_ksd(B: int) -> None:
+    objective = ScoreMatching(FreeEnergy(GRBM(5, 4)), LOSSES["ksd"], ADAM)
+    state, v, noise, rates = start(objective, B, 5)
     with torch.no_grad():
         expected = objective.gradient(state, v, noise, rates)
         got = fused_gradient(objective.estimator, objective.loss, state, v, noise, rates)
