@@ -29,9 +29,11 @@ Fused = Bism | Sampled | FreeEnergy
 
 
 def fused_step_for(objective: ScoreMatching) -> Fused | None:
-    """The objective's estimator if its step on a GRBM has a fused form, else None: (DSM | KSD) x (exact free energy | VaGES |
-    importance sampling), DSM x BiSM x (Adam | SGD unroll) whose graph nobody asks to be rebuilt. A posterior is linear,
-    its divergence the sampled KL with one sample or the exact one."""
+    """The objective's estimator if its step on a GRBM has a fused form, else None.
+
+    (DSM | KSD) x (exact free energy | VaGES | importance sampling), and DSM x BiSM x (Adam | SGD unroll) whose graph
+    nobody asks to be rebuilt. A posterior is linear, its divergence the sampled KL with one sample or the exact one.
+    """
     estimator, loss = objective.estimator, objective.loss
     if type(estimator.energy) is not GRBM:
         return None
