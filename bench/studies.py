@@ -17,7 +17,7 @@ from matplotlib import pyplot as plt
 from eblvm.bench import record
 from eblvm.engine import checkpoint
 from eblvm.engine.bilevel.optimizers import Adam
-from eblvm.engine.data.files import read_npz
+from eblvm.engine.data import load
 from eblvm.engine.errors import UserError, unknown
 from eblvm.engine.eval import pictures
 from eblvm.engine.eval.fisher_critic import fisher_divergence
@@ -28,6 +28,7 @@ from eblvm.engine.models.grbm import GRBM
 from eblvm.engine.models.posteriors import Bernoulli
 from eblvm.engine.objectives import divergences
 from eblvm.engine.objectives.vages import Vages
+from eblvm.engine.recipes import recipe
 from eblvm.engine.run import Run
 from eblvm.kernels import philox
 from eblvm.kernels.philox import Key
@@ -40,7 +41,7 @@ VISIBLE, LATENT, STEPS = 20, 10, 5000  # of the Fisher study
 
 def theory(frey: Path) -> dict[str, Any]:
     """One Frey face, H = 400, theta uniform, as published; q's layer moved by normal noise of every level."""
-    v = torch.from_numpy(read_npz(frey)["x"][0]).flatten().double() / 255
+    v = load(recipe("freyface").replaced(data=str(frey))).train[0].double()
     found = {"GRBM, KL": grbm_bias(v, 400, LEVELS), "Gaussian model, Fisher": gaussian_bias(v, 400, LEVELS)}
     figure, axes = plt.subplots(1, 2, figsize=(9, 3.6), layout="constrained")
     for ax, (title, points) in zip(axes, found.items(), strict=True):
