@@ -35,7 +35,7 @@ from eblvm.kernels.philox import Key
 
 SCHEMA = "eblvm-studies/1"
 DOCS = record.SOURCE / "docs"
-LEVELS = [2.0 ** (-i / 2) for i in range(2, 25)]
+LEVELS = [2.0**-i for i in range(1, 12)]
 VISIBLE, LATENT, STEPS = 20, 10, 5000  # of the Fisher study
 
 
