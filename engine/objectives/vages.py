@@ -120,6 +120,8 @@ class Vages(Sampled):
         f, pull = vjp(lambda x: call(self.energy, theta, "features", x), v)
         phi, phi_opt, info = self.real_steps(theta, f, phi, phi_opt, batches, noise, rates)
         q, h = self.samples(theta, f, phi, v, noise)
+        if self.langevin.steps:
+            info["langevin"] = h.square().mean().sqrt()  # chains that diverge show here first
         of_value, of_slope, of_covariance = h.chunk(3) if self.independent else (h, h, h)
 
         def log_p(x: Any, h: Tensor) -> Tensor:
