@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from eblvm.bench.contestants import EngineStep, Naive, naive_method
-from eblvm.bench.naive import BiDsm
+from eblvm.bench.naive import BiDsm, VagesDsm
 from eblvm.bench.registry import Case
 from eblvm.engine import replicas
 from eblvm.engine.bilevel.optimizers import AdamState
@@ -72,6 +72,8 @@ def naive_gradient(case: Case, state: State, v: Tensor, noise: Any) -> Params:
     if isinstance(method, BiDsm):
         steps = len(noise["latent"])
         latents = [latent[0] for latent in noise["latent"]]  # the sampled KL with one sample
+        if isinstance(method, VagesDsm):
+            latents[-1] = (noise["samples"], noise["langevin"])
         pairs = iter(zip(perturb if len(perturb) > 1 else perturb * steps, latents, strict=True))
         if method.sgd_rate is not None and case.config.unroll_lr is None:
             method.sgd_rate = float(linear_step_size(v + method.sigma * perturb[-1]))

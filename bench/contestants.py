@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_leaves
 
-from eblvm.bench.naive import BiDsm, Dsm
+from eblvm.bench.naive import BiDsm, Dsm, VagesDsm
 from eblvm.bench.registry import Case
 from eblvm.bench.timing import Step
 from eblvm.engine import replicas
@@ -138,7 +138,7 @@ def published(case: Case) -> Case:
 
 
 def has_naive(case: Case) -> bool:
-    return case.config.method in ("bidsm", "dsm") and case.config.posterior == "linear"
+    return case.config.method in ("bidsm", "dsm", "vages-dsm") and case.config.posterior == "linear"
 
 
 def naive_method(case: Case, v: Tensor) -> Naive:
@@ -153,9 +153,11 @@ def naive_method(case: Case, v: Tensor) -> Naive:
         with torch.device(v.device):
             if c.method == "dsm":
                 return Dsm(**size, **how)
+            exact = c.divergence == "kl-exact"
+            if c.method == "vages-dsm":
+                return VagesDsm(**size, **how, K=c.K, temperature=c.temperature, exact=exact, L=c.L)
             rate = c.unroll_lr or float(linear_step_size(v))
             sgd_rate = rate if c.unroll_optimizer == "sgd" else None
-            exact = c.divergence == "kl-exact"
             return BiDsm(**size, **how, N=c.N, K=c.K, temperature=c.temperature, sgd_rate=sgd_rate, exact=exact)
     finally:
         torch.set_default_dtype(default)

@@ -17,7 +17,7 @@ from tqdm import tqdm
 from eblvm.bench import record, table
 from eblvm.bench.agreement import TOLERANCE, AgreementError, under_way
 from eblvm.bench.footprint import Saved, Storages, footprint
-from eblvm.bench.naive import BiMdsm, Mdsm
+from eblvm.bench.naive import BiMdsm, Mdsm, VagesMdsm
 from eblvm.bench.timing import Step, interleaved, median
 from eblvm.engine.bilevel.optimizers import AdamState
 from eblvm.engine.config import Config
@@ -86,13 +86,15 @@ def shown(result: dict[str, Any]) -> str:
     return table.text(COLUMNS, [[row[name] for name in COLUMNS] for row in result["rows"]])
 
 
+SMALL = recipe("cifar10").replaced(
+    width=2, depth=12, latent=3, head_width=5, posterior_width=2, batch=4, dtype="float64", noise="fresh"
+)
+
+
 def check() -> float:
     """The largest relative difference between engine and naive gradient on a small model, in fp64 with fresh noise."""
-    small = recipe("cifar10").replaced(
-        width=2, depth=12, latent=3, head_width=5, posterior_width=2, batch=4, dtype="float64", noise="fresh"
-    )
     return max(
-        difference(small.replaced(method=method, N=N, K=2)) for method, N in (("mdsm", 0), ("bimdsm", 0), ("bimdsm", 2))
+        difference(SMALL.replaced(method=method, N=N, K=2)) for method, N in (("mdsm", 0), ("bimdsm", 0), ("bimdsm", 2))
     )
 
 
@@ -105,6 +107,8 @@ def difference(config: Config, shape: tuple[int, int, int] = (3, 8, 8)) -> float
     with torch.no_grad():
         gradient, *_ = engine.objective.gradient(engine.state, engine.v, noise, engine.rates)
     latents = [latent[0] for latent in noise["latent"]] or [torch.empty(0)]
+    if isinstance(naive, VagesMdsm):
+        latents[-1] = (noise["samples"], noise["langevin"])
     draws = iter(zip(noise["perturb"], latents, strict=True))
     worst = 0.0
     for (name, g), expected in zip(gradient.items(), naive.gradient(engine.v, lambda: next(draws)), strict=True):
@@ -211,7 +215,11 @@ def naive_method(config: Config, shape: tuple[int, int, int]) -> Mdsm:
     sigma = torch.linspace(low, high, config.batch, dtype=dtype)
     if config.method == "mdsm":
         return Mdsm(shape, sigma, **how)
-    return BiMdsm(shape, sigma, **how, N=config.N, K=config.K, posterior_width=config.posterior_width)
+    how |= {"K": config.K, "posterior_width": config.posterior_width}
+    if config.method == "vages-mdsm":
+        step_size = config.langevin_step or 2e-4 * config.latent
+        return VagesMdsm(shape, sigma, **how, L=config.L, C=config.C, step_size=step_size, std=config.langevin_noise)
+    return BiMdsm(shape, sigma, **how, N=config.N)
 
 
 class NaiveStep:

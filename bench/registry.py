@@ -3,12 +3,12 @@
 from dataclasses import dataclass
 from typing import Any
 
-from eblvm.engine.config import BILEVEL, Config
+from eblvm.engine.config import BILEVEL, VAGES, Config
 from eblvm.engine.errors import UserError, unknown
 from eblvm.engine.recipes import recipe
 
-NOT_YET = ("vages", "bidvl", "data")  # their models are not in this version
-SUITES = ("grbm", "toy", "deep", "kernels", *NOT_YET)
+NOT_YET = ("bidvl", "data")  # their models are not in this version
+SUITES = ("grbm", "toy", "deep", "vages", "kernels", *NOT_YET)
 SEMANTICS: tuple[dict[str, Any], ...] = (
     {"noise": "fresh", "divergence": "kl", "unroll_optimizer": "adam"},  # as published
     {"noise": "shared", "divergence": "kl-exact", "unroll_optimizer": "sgd"},  # the dual unroll's
@@ -28,6 +28,8 @@ class Case:
         """Space-separated key=value pairs: the case's identity in records."""
         c = self.config
         pairs: dict[str, Any] = {"method": c.method}
+        if c.method in VAGES:
+            pairs |= {"noise": c.noise, "divergence": c.divergence, "L": c.L, "K": c.K}
         if c.method in BILEVEL:
             pairs |= {"noise": c.noise, "divergence": c.divergence, "unroll": c.unroll_optimizer, "N": c.N, "K": c.K}
         known = {
@@ -44,7 +46,7 @@ class Case:
 def cases(suite: str) -> list[Case]:
     if suite in NOT_YET:
         raise UserError(
-            f"suite {suite!r} is not in this version yet: its models are not; use grbm, toy, deep or kernels"
+            f"suite {suite!r} is not in this version yet: its models are not; use grbm, toy, deep, vages or kernels"
         )
     makers = {"grbm": grbm, "toy": toy, "gates": gates}
     if suite not in makers:
@@ -83,7 +85,21 @@ def gates() -> list[Case]:
         for memory in ("store", "recompute")
     ]
     found += [Case(digits.replaced(method="bidsm", N=0, **generic), 64, size)]
-    methods = ("bissm", "bimdsm", "sm", "ssm", "dsm", "mdsm", "cd", "pcd", "nce", "vnce")
+    methods = (
+        "bissm",
+        "bimdsm",
+        "sm",
+        "ssm",
+        "dsm",
+        "mdsm",
+        "cd",
+        "pcd",
+        "nce",
+        "vnce",
+        "vages-dsm",
+        "vages-ssm",
+        "ksd",
+    )
     found += [Case(digits.replaced(method=method), 64, size) for method in methods]
     found += [Case(board.replaced(replicas=10, **generic), 2, ("replicas", *size))]
     found += [Case(frey.replaced(**semantics), 560, ("fused", *size)) for semantics in SEMANTICS]

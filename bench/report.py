@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Any
 
-from eblvm.bench import deep, profile, ratios, record, table
+from eblvm.bench import deep, profile, ratios, record, table, vages
 
 DOCUMENT = record.SOURCE / "docs" / "performance.md"
 COLUMNS = {
@@ -28,6 +28,10 @@ The deep EBLVM with 128 channels, 18 layers and 60 million parameters, batch 8. 
 variable: a step over that of MDSM on the fully visible model. "held" is what graphs hold between the score pass and the
 loss's backward, here and at the published batch of 100; the latter and the gradient's peak are counted on the meta
 device. The naive procedure draws fresh noise and recomputes the energy in every lower step.
+"""
+VAGES = """\
+The naive procedure is VaGES's formula with one gradient for every sample of h, fresh noise and the energy recomputed in
+every step on q and on h; its GRBM has the sampled KL, as published.
 """
 DEEP_COLUMNS = {
     "case": "case",
@@ -70,6 +74,12 @@ def render(folder: Path) -> str:
         rows = [[row[name] for name in DEEP_COLUMNS] for row in found["rows"]]
         body = DEEP + "\n" + table.markdown(list(DEEP_COLUMNS.values()), rows)
         parts.append(section("Deep EBLVM at the width of the published CIFAR-10 model", found, body))
+    for path in sorted(folder.glob("vages-*.json")):
+        found = record.read(path, vages.SCHEMA)
+        names = {name: title for name, title in DEEP_COLUMNS.items() if name in vages.COLUMNS}
+        rows = [[row[name] for name in names] for row in found["rows"]]
+        body = VAGES + "\n" + table.markdown(list(names.values()), rows)
+        parts.append(section("VaGES on the same model, and on a GRBM at Frey face's sizes", found, body))
     parts += [profiled(record.read(path, profile.SCHEMA)) for path in sorted(folder.glob("profile-*.json"))]
     return "\n".join(parts)
 

@@ -12,9 +12,12 @@ from eblvm.engine.errors import UserError, unknown
 from eblvm.engine.models.deep import ACTIVATIONS, CHECKPOINTS, DEPTHS, PIECEWISE_LINEAR
 from eblvm.engine.precision import PRECISIONS
 
-SCORE_MATCHING = ("sm", "ssm", "dsm", "mdsm")
+SCORE_MATCHING = ("sm", "ssm", "dsm", "mdsm", "ksd")
 BILEVEL = ("bissm", "bidsm", "bimdsm")
-METHODS = (*SCORE_MATCHING, *BILEVEL, "cd", "pcd", "nce", "vnce")
+VAGES = ("vages-dsm", "vages-mdsm", "vages-ssm", "vages-ksd")
+SAMPLED = (*VAGES, "is-ksd")  # estimates from samples of q
+VARIATIONAL = (*BILEVEL, *SAMPLED)
+METHODS = (*SCORE_MATCHING, *VARIATIONAL, "cd", "pcd", "nce", "vnce")
 
 
 def option(default: Any, help: str, *, choices: tuple[str, ...] = (), mathematical: bool = True) -> Any:
@@ -64,6 +67,22 @@ class Config:
     memory_budget: float = option(
         0.5, "with --unroll-memory compiled: share of the activations that the compiler may keep"
     )
+    L: int = option(2, "samples of h in an estimate of vages and is-ksd")
+    covariance: str = option(
+        "unbiased",
+        "VaGES's covariance over L-1 or L samples; 'none' leaves the score's estimate with fixed samples",
+        choices=("unbiased", "biased", "none"),
+    )
+    samples: str = option(
+        "independent",
+        "vages: sets of samples of their own for the loss, the second-order term and the covariance, or one for all",
+        choices=("independent", "shared"),
+    )
+    control_variate: bool = option(False, "vages: subtract grad_v log q(h|v) from the estimate of the score")
+    C: int = option(0, "vages: Langevin steps on h that correct the samples of q")
+    langevin_step: float | None = option(None, "their step size; none: 2e-4 a latent unit")
+    langevin_noise: float = option(1e-4, "their noise's standard deviation")
+    kernel_width: float = option(1.0, "width of KSD's kernel exp(-|v-v'|^2 / (2 width^2))")
     sigma: float = option(0.05, "noise level of denoising score matching")
     sigma_range: tuple[float, ...] = option((0.05, 0.5), "lowest and highest noise level of mdsm")
     sigma_spacing: str = option("geometric", "spacing of mdsm's noise levels", choices=("geometric", "linear"))
@@ -128,6 +147,11 @@ class Config:
     def replicated(self) -> bool:
         return self.replicas > 1 or len(self.lr) > 1
 
+    @property
+    def variational(self) -> bool:
+        """Does the method learn a posterior q(h|v) of a model with latent units?"""
+        return self.method in VARIATIONAL
+
     def validate(self) -> None:
         """Every mistake that can be seen without data, as one sentence each."""
         for f in fields(self):
@@ -135,14 +159,23 @@ class Config:
             if choices and value not in choices:
                 raise unknown(f.name.replace("_", "-"), str(value), list(choices))
         at_least = {
-            "N": 0, "K": 0, "latent": 1, "latent_samples": 1, "directions": 1, "sweeps": 1, "steps": 1, "batch": 1,
-            "replicas": 1, "log_every": 1, "checkpoint_every": 1, "keep": 1, "validations": 0, "seed": 0,
+            "N": 0, "K": 0, "L": 1, "C": 0, "latent": 1, "latent_samples": 1, "directions": 1, "sweeps": 1, "steps": 1,
+            "batch": 1, "replicas": 1, "log_every": 1, "checkpoint_every": 1, "keep": 1, "validations": 0, "seed": 0,
             "posterior_width": 1, "decay_every": 1, "threads": 1, "width": 1, "head_width": 1,
         }  # fmt: skip
         for name, low in at_least.items():
             if getattr(self, name) < low:
                 raise UserError(f"got {name.replace('_', '-')}={getattr(self, name)}, expected {low} or more")
-        positive = ("temperature", "sigma", "sigma0", "lower_lr", "unroll_lr", "clip_norm")
+        positive = (
+            "temperature",
+            "sigma",
+            "sigma0",
+            "lower_lr",
+            "unroll_lr",
+            "clip_norm",
+            "langevin_step",
+            "kernel_width",
+        )
         for name in positive:
             value = getattr(self, name)
             if value is not None and not value > 0:
@@ -164,6 +197,12 @@ class Config:
             raise UserError(f"got device={self.device!r}, expected cpu or cuda (cuda:0, cuda:1, ...)") from None
         if device.type == "cuda" and not torch.cuda.is_available():
             raise UserError("got device 'cuda', but torch sees no CUDA device here; use --device cpu")
+        if self.method in SAMPLED:
+            self._validate_sampled()
+        if self.method.endswith("ksd") and self.batch % 2:
+            raise UserError(
+                f"method {self.method!r} pairs the halves of a batch, got batch={self.batch}, expected an even number"
+            )
         if self.model == "deep":
             self._validate_deep()
         if self.model == "grbm":
@@ -173,17 +212,35 @@ class Config:
         if self.unroll_memory == "compiled" and not self.compile:
             raise UserError("unroll-memory 'compiled' is the compiler's own trade of memory for time; add --compile")
 
+    def _validate_sampled(self) -> None:
+        if self.method in VAGES and self.covariance != "none" and self.L < 2:
+            raise UserError(
+                f"a covariance needs at least two samples, got L={self.L}; use --L 2 or more, or --covariance none"
+            )
+        if not self.langevin_noise >= 0:
+            raise UserError(f"got langevin-noise={self.langevin_noise}, expected 0 or more")
+        if self.C and (self.model == "grbm" or self.method == "is-ksd"):
+            raise UserError(
+                f"C={self.C} Langevin steps need a continuous h and vages, got model {self.model!r} and method "
+                f"{self.method!r}; use --C 0"
+            )
+        if self.C and self.control_variate:
+            raise UserError(
+                "the control variate has mean zero for samples of q, which Langevin steps move away from q; "
+                "use --C 0 or --no-control-variate"
+            )
+
     def _validate_deep(self) -> None:
-        if self.method not in (*SCORE_MATCHING, *BILEVEL):
+        if self.method not in (*SCORE_MATCHING, *VARIATIONAL):
             raise UserError(
                 f"method {self.method!r} needs the GRBM's conditionals or its normaliser, a deep model has neither; "
-                f"use one of {', '.join((*SCORE_MATCHING, *BILEVEL))}"
+                f"use one of {', '.join((*SCORE_MATCHING, *VARIATIONAL))}"
             )
         if self.depth not in DEPTHS:
             raise UserError(f"got depth={self.depth}, expected one of {', '.join(map(str, DEPTHS))}")
-        if self.method in BILEVEL and self.posterior != "conv":
+        if self.variational and self.posterior != "conv":
             raise UserError(f"a deep model has a Gaussian posterior, got posterior {self.posterior!r}; use 'conv'")
-        if self.method in BILEVEL and self.divergence == "kl-exact":
+        if self.variational and self.divergence == "kl-exact":
             raise UserError("the exact KL is the GRBM's, whose energy is linear in h; use --divergence fisher or kl")
         if self.method in BILEVEL and self.N > 0 and self.activation in PIECEWISE_LINEAR:
             raise UserError(
@@ -197,7 +254,7 @@ class Config:
                 "checkpoint is for the eager, single run; with --compile use --unroll-memory compiled, and train "
                 "replicas one by one"
             )
-        if self.checkpoint != "none" and self.method not in ("dsm", "mdsm", "bidsm", "bimdsm"):
+        if self.checkpoint != "none" and (self.method == "sm" or self.method.endswith("ssm")):
             raise UserError(
                 f"method {self.method!r} needs a third derivative, a checkpointed model has two; use --checkpoint none"
             )

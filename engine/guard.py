@@ -9,6 +9,7 @@ LIMIT = 1e9  # no loss, gradient norm or parameter of a healthy run is near it
 ADVICE = {
     "loss": "a smaller --lr, --clip-norm 1, or a larger noise level --sigma",
     "lower": "a smaller --lower-lr, or --divergence kl-exact",
+    "langevin": "a smaller --langevin-step, or fewer steps --C",
     "gradient_norm": "a smaller --lr; with unrolled steps a smaller --unroll-lr or fewer --N",
     "theta": "a smaller --lr or --clip-norm 1",
 }

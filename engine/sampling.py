@@ -49,12 +49,12 @@ def sample_deep(run: Run, model: str, count: int, steps: int | None, seed: int, 
     conditional: the same with CONDITIONS values of h, an equal share of the count each. interpolation: `count` chains
     of p(v|h) that go on while h moves from one training sample's posterior mean to another's, FRAMES pictures each.
     """
-    bilevel = run.config.method.startswith("bi")
-    kind = kind or ("given-h" if bilevel else "marginal")
+    latent = run.config.variational
+    kind = kind or ("given-h" if latent else "marginal")
     if kind not in KINDS:
         raise unknown("kind", kind, list(KINDS))
-    if bilevel == (kind == "marginal"):
-        expected = "one of " + ", ".join(KINDS[1:]) if bilevel else "marginal"
+    if latent == (kind == "marginal"):
+        expected = "one of " + ", ".join(KINDS[1:]) if latent else "marginal"
         raise UserError(f"a model trained by {run.config.method!r} has no kind {kind!r}; use {expected}")
     config, theta, key = run.config, run.thetas(model)[0], Key(seed, 0)
     energy = energy_for(config, run.shape)

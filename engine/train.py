@@ -174,8 +174,8 @@ def initial_state(config: Config, objective: Objective, seed: Tensor, v: Tensor,
 
 @torch.no_grad()
 def validation(config: Config, objective: Objective, state: State, dataset: Dataset) -> list[float]:
-    """The objective's own loss on the validation set, by replica; of images in pieces, as they fill the memory."""
-    piece = config.batch if dataset.valid.dim() > 2 else len(dataset.valid)
+    """The objective's own loss on the validation set, by replica; in pieces where images or pairs fill the memory."""
+    piece = config.batch if dataset.valid.dim() > 2 or config.method.endswith("ksd") else len(dataset.valid)
     states = [replicas.pick(state, r) for r in range(len(replicas.names(config)))] if config.replicated else [state]
     totals = [0.0] * len(states)
     for i, chunk in enumerate(dataset.valid.split(piece)):

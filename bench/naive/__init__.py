@@ -8,5 +8,6 @@ no copies.
 from eblvm.bench.naive.bidsm import BiDsm
 from eblvm.bench.naive.bimdsm import BiMdsm, Mdsm
 from eblvm.bench.naive.dsm import Dsm
+from eblvm.bench.naive.vages import VagesDsm, VagesMdsm
 
-__all__ = ["BiDsm", "BiMdsm", "Dsm", "Mdsm"]
+__all__ = ["BiDsm", "BiMdsm", "Dsm", "Mdsm", "VagesDsm", "VagesMdsm"]

@@ -42,16 +42,17 @@ def grad(fn: Callable[[Any], tuple[Tensor, Any]], x: Any) -> tuple[Any, Any]:
 def vjp(fn: Callable[[Any], Any], x: Any) -> tuple[Any, Callable[..., Any]]:
     """(y, pull) with y = fn(x) and pull(u) = u^T dy/dx, for pytrees x, y and u.
 
-    For leaves of x that y does not depend on, pull(u) has zeros, and pull(u, materialize=False) may have None.
+    For leaves of x that y does not depend on, pull(u) has zeros, and pull(u, materialize=False) may have None. In
+    no-grad mode pull frees what it has used, unless it is told to keep it for another call.
     """
     if inside_torch_func():
         y, pull_func, *_ = torch.func.vjp(fn, x)
-        return y, lambda u, materialize=True: pull_func(u)[0]
+        return y, lambda u, materialize=True, keep=False: pull_func(u)[0]
     with torch.enable_grad():
         alias = tree_map(_alias, x)
         y = fn(alias)
 
-    def pull(u: Any, materialize: bool = True) -> Any:
+    def pull(u: Any, materialize: bool = True, keep: bool = False) -> Any:
         leaves, spec = tree_flatten(alias)
         pairs = zip(tree_flatten(y)[0], tree_flatten(u)[0], strict=True)
         tracked = [(out, cotangent) for out, cotangent in pairs if out.requires_grad]
@@ -60,6 +61,7 @@ def vjp(fn: Callable[[Any], Any], x: Any) -> tuple[Any, Callable[..., Any]]:
             leaves,
             [cotangent for _, cotangent in tracked],
             create_graph=torch.is_grad_enabled(),
+            retain_graph=keep or torch.is_grad_enabled(),
             allow_unused=True,
             materialize_grads=materialize,
         )

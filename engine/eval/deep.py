@@ -8,7 +8,7 @@ from torch import Tensor
 from eblvm.engine import replicas
 from eblvm.engine.errors import UserError
 from eblvm.engine.objectives import build
-from eblvm.engine.objectives.estimators import Bism
+from eblvm.engine.objectives.estimators import Variational
 from eblvm.engine.objectives.score_matching import ScoreMatching
 from eblvm.engine.objectives.state import State
 from eblvm.engine.run import Run
@@ -26,7 +26,7 @@ def rows(run: Run, model: str) -> list[dict[str, Any]]:
     objective = build(run.config, run.dataset).objective
     assert isinstance(objective, ScoreMatching)
     row: dict[str, Any] = {"replica": replicas.names(run.config)[0], **losses(run, model, objective)}
-    if isinstance(objective.estimator, Bism) and run.dataset.train_labels is not None:
+    if isinstance(objective.estimator, Variational) and run.dataset.train_labels is not None:
         row |= classification(run, model)
     return [row]
 

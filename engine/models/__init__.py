@@ -30,7 +30,7 @@ def energy_for(config: "Config", shape: tuple[int, ...]) -> Energy:
         config.precision,
         config.channels_last,
     )
-    if config.method.startswith("bi"):
+    if config.variational:
         return DeepEnergy(features, CoupledHead(config.latent, config.head_width))
     return DeepEBM(features, VisibleHead(config.latent, config.head_width))
 

@@ -17,7 +17,8 @@ from eblvm.kernels.philox import Key, Purpose
 class Posterior(Model):
     """Contract of q(h | v): p = params(v), a reparameterised sample, its log density and its mean.
 
-    `noise` is the Philox distribution that `rsample` expects; leading axes of the noise are samples that share one p.
+    `noise` is the Philox distribution that samples are made of; leading axes of the noise are samples that share one p.
+    `sample` follows q exactly, `rsample` may relax it to have a derivative.
     """
 
     latent: int
@@ -28,6 +29,9 @@ class Posterior(Model):
 
     def rsample(self, p: Any, noise: Tensor) -> Tensor:
         raise NotImplementedError
+
+    def sample(self, p: Any, noise: Tensor) -> Tensor:
+        return self.rsample(p, noise)
 
     def log_prob(self, p: Any, h: Tensor) -> Tensor:
         raise NotImplementedError
@@ -62,6 +66,10 @@ class Bernoulli(Posterior):
 
     def rsample(self, logits_BH: Tensor, noise: Tensor) -> Tensor:
         return torch.sigmoid((logits_BH + noise) / self.temperature)
+
+    def sample(self, logits_BH: Tensor, noise: Tensor) -> Tensor:
+        """h in {0, 1}, 1 with probability sigmoid(l)."""
+        return (logits_BH + noise > 0).to(logits_BH.dtype)
 
     def log_prob(self, logits_BH: Tensor, h: Tensor) -> Tensor:
         return (h * logits_BH - softplus(logits_BH)).sum(-1)

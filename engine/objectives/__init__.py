@@ -1,7 +1,9 @@
 """Objectives by method name: a method is a product of pieces, and this is where the products are written down."""
 
+from typing import Any
+
 from eblvm.engine.bilevel.optimizers import Adam, Sgd
-from eblvm.engine.config import BILEVEL, SCORE_MATCHING, Config
+from eblvm.engine.config import BILEVEL, SCORE_MATCHING, VAGES, VARIATIONAL, Config
 from eblvm.engine.data import Dataset
 from eblvm.engine.errors import UserError
 from eblvm.engine.models import check_fit, energy_for, posterior_for
@@ -10,11 +12,12 @@ from eblvm.engine.models.grbm import GRBM
 from eblvm.engine.models.posteriors import Bernoulli, Posterior
 from eblvm.engine.objectives import divergences
 from eblvm.engine.objectives.contrastive import ContrastiveDivergence
-from eblvm.engine.objectives.estimators import Bism, FreeEnergy
+from eblvm.engine.objectives.estimators import Bism, FreeEnergy, Variational
 from eblvm.engine.objectives.nce import GaussianNoise, Nce, Vnce
-from eblvm.engine.objectives.score_losses import Dsm, Mdsm, ScoreLoss, Sm, Ssm
+from eblvm.engine.objectives.score_losses import Dsm, Ksd, Mdsm, ScoreLoss, Sm, Ssm
 from eblvm.engine.objectives.score_matching import ScoreMatching
 from eblvm.engine.objectives.state import Objective, State, Update
+from eblvm.engine.objectives.vages import ImportanceSampling, Langevin, Vages
 from eblvm.kernels import philox
 
 __all__ = ["Objective", "State", "Update", "build"]
@@ -28,29 +31,15 @@ def build(config: Config, dataset: Dataset, energy: Energy | None = None, poster
     adam = Adam((config.beta1, config.beta2))
 
     objective: Objective
-    if config.method in SCORE_MATCHING or config.method in BILEVEL:
-        estimator: FreeEnergy | Bism = FreeEnergy(energy)
-        if config.method in BILEVEL:
+    if config.method in (*SCORE_MATCHING, *VARIATIONAL):
+        if config.variational:
             check_fit(energy, posterior, shape)
-            sgd = config.unroll_optimizer == "sgd"
-            estimator = Bism(
-                energy,
-                posterior,
-                divergences.BY_NAME[config.divergence],
-                config.K,
-                config.N,
-                Sgd() if sgd else adam,
-                config.unroll_memory,
-                adam,
-                auto_unroll_rate=sgd and config.unroll_lr is None,
-                exact_posterior=config.posterior == "exact",
-            )
+        estimator = _estimator(config, energy, posterior) if config.variational else FreeEnergy(energy)
         objective = ScoreMatching(
             estimator,
             _score_loss(config),
             adam,
             shared_noise=config.noise == "shared",
-            latent_samples=config.latent_samples,
             directions=config.directions,
             draw_direction=philox.rademacher if config.direction == "rademacher" else philox.normal,
         )
@@ -68,11 +57,51 @@ def build(config: Config, dataset: Dataset, energy: Energy | None = None, poster
     return Update(objective, adam, config.clip_norm, config.ema)
 
 
+def _estimator(config: Config, energy: Energy, posterior: Posterior) -> Variational:
+    adam, divergence = Adam((config.beta1, config.beta2)), divergences.BY_NAME[config.divergence]
+    shared: dict[str, Any] = {
+        "exact_posterior": config.posterior == "exact",
+        "lower_samples": config.latent_samples,
+    }
+    if config.method in BILEVEL:
+        sgd = config.unroll_optimizer == "sgd"
+        return Bism(
+            energy,
+            posterior,
+            divergence,
+            config.K,
+            config.N,
+            Sgd() if sgd else adam,
+            config.unroll_memory,
+            adam,
+            auto_unroll_rate=sgd and config.unroll_lr is None,
+            **shared,
+        )
+    if config.method not in VAGES:
+        return ImportanceSampling(energy, posterior, divergence, config.K, adam, config.L, **shared)
+    return Vages(
+        energy,
+        posterior,
+        divergence,
+        config.K,
+        adam,
+        config.L,
+        Langevin(config.C, config.langevin_step or 2e-4 * posterior.latent, config.langevin_noise),
+        **shared,
+        covariance=config.covariance,
+        independent=config.samples == "independent",
+        control_variate=config.control_variate,
+    )
+
+
 def _score_loss(config: Config) -> ScoreLoss:
-    name = config.method.removeprefix("bi")
+    """The loss that a method's name ends in."""
+    name = config.method.split("-")[-1].removeprefix("bi")
     if name == "dsm":
         return Dsm(config.sigma)
     if name == "mdsm":
         low, high = config.sigma_range
         return Mdsm((low, high), config.sigma_spacing, config.sigma0)
+    if name == "ksd":
+        return Ksd(config.kernel_width)
     return Ssm() if name == "ssm" else Sm()

@@ -1,5 +1,5 @@
-"""Denoising steps on a GRBM without autograd, where an objective is of their form: `kernels/grbm_bilevel` for BiDSM and
-`kernels/grbm_dsm` for DSM.
+"""Steps on a GRBM without autograd, where an objective is of their form: `kernels/grbm_bilevel` for BiDSM,
+`kernels/grbm_dsm` for DSM, `grbm_sampled.py` for VaGES and importance sampling.
 
 The generic step in `score_matching.py` is the specification; these equal it to rounding and are faster. `--no-fused`
 leaves the generic one.
@@ -17,38 +17,46 @@ from eblvm.engine.models.grbm import GRBM
 from eblvm.engine.models.posteriors import Bernoulli
 from eblvm.engine.objectives import divergences
 from eblvm.engine.objectives.estimators import Bism, FreeEnergy, Info, Rates
-from eblvm.engine.objectives.score_losses import Dsm, ScoreLoss
+from eblvm.engine.objectives.grbm_sampled import BIAS, WEIGHT, exact_gradient, sampled_gradient
+from eblvm.engine.objectives.score_losses import Dsm, Ksd, ScoreLoss
 from eblvm.engine.objectives.score_matching import ScoreMatching
 from eblvm.engine.objectives.state import Noise, State, Update
+from eblvm.engine.objectives.vages import Sampled
 from eblvm.kernels import grbm_bilevel, grbm_dsm
 from eblvm.kernels.adam_unroll import Rule
 
+Fused = Bism | Sampled | FreeEnergy
 
-def fused_step_for(objective: ScoreMatching) -> Bism | FreeEnergy | None:
-    """The objective's estimator if its step has a fused form, else None: DSM x GRBM x exact free energy, or DSM x GRBM
-    x BiSM x (sampled KL with one sample | exact KL) x linear Bernoulli posterior x (Adam | SGD unroll), whose graph
-    nobody asks to be rebuilt."""
-    estimator = objective.estimator
-    if type(estimator.energy) is not GRBM or not isinstance(objective.loss, Dsm):
+
+def fused_step_for(objective: ScoreMatching) -> Fused | None:
+    """The objective's estimator if its step on a GRBM has a fused form, else None.
+
+    (DSM | KSD) x (exact free energy | VaGES | importance sampling), and DSM x BiSM x (Adam | SGD unroll) whose graph
+    nobody asks to be rebuilt. A posterior is linear, its divergence the sampled KL with one sample or the exact one.
+    """
+    estimator, loss = objective.estimator, objective.loss
+    if type(estimator.energy) is not GRBM:
         return None
     if isinstance(estimator, FreeEnergy):
-        return estimator
-    if estimator.exact_posterior or estimator.unroll_memory != "store" or type(estimator.posterior) is not Bernoulli:
+        return estimator if isinstance(loss, Dsm | Ksd) else None
+    posterior, adam = estimator.posterior, estimator.lower_optimizer
+    linear = type(posterior) is Bernoulli and len(posterior.net) == 1 and isinstance(posterior.net[0], nn.Linear)
+    sampled = estimator.divergence is divergences.kl and estimator.lower_samples == 1
+    if not linear or not (sampled or estimator.divergence is divergences.kl_exact) or type(adam) is not Adam:
         return None
-    if len(estimator.posterior.net) != 1 or not isinstance(estimator.posterior.net[0], nn.Linear):
+    if isinstance(estimator, Sampled):
+        return estimator if isinstance(loss, Dsm | Ksd) and not estimator.langevin.steps else None
+    if not isinstance(estimator, Bism) or not isinstance(loss, Dsm) or estimator.exact_posterior:
         return None
-    sampled = estimator.divergence is divergences.kl and objective.latent_samples == 1
-    if not sampled and estimator.divergence is not divergences.kl_exact:
+    if estimator.unroll_memory != "store":
         return None
-    lower, unroll = estimator.lower_optimizer, estimator.unroll_optimizer
-    if type(lower) is not Adam or not (type(unroll) is Sgd or unroll == lower):
-        return None
-    return estimator
+    unroll = estimator.unroll_optimizer
+    return estimator if type(unroll) is Sgd or unroll == adam else None
 
 
-def runs_fused(estimator: Bism | FreeEnergy, state: State, v: Tensor, rates: Rates) -> bool:
+def runs_fused(estimator: Fused, state: State, v: Tensor, rates: Rates) -> bool:
     """Is the fused step there for these tensors, and does nobody want to trace or differentiate through it?"""
-    kernel = grbm_bilevel if isinstance(estimator, Bism) else grbm_dsm
+    kernel = grbm_dsm if isinstance(estimator, FreeEnergy) else grbm_bilevel
     if not kernel.serves(v.device, v.dtype) or torch.compiler.is_compiling():
         return False
     tensors = (v, *state.theta.values(), *state.phi.values(), *rates.values())
@@ -56,10 +64,14 @@ def runs_fused(estimator: Bism | FreeEnergy, state: State, v: Tensor, rates: Rat
 
 
 def fused_gradient(
-    estimator: Bism | FreeEnergy, loss: ScoreLoss, state: State, v: Tensor, noise: Noise, rates: Rates
+    estimator: Fused, loss: ScoreLoss, state: State, v: Tensor, noise: Noise, rates: Rates
 ) -> tuple[Params, State, Info]:
     """What `ScoreMatching.gradient` gives, for an estimator from `fused_step_for`."""
-    assert isinstance(loss, Dsm)
+    assert isinstance(loss, Dsm | Ksd)
+    if isinstance(estimator, Sampled):
+        return sampled_gradient(estimator, loss, state, v, noise, rates)
+    if isinstance(loss, Ksd):
+        return exact_gradient(loss, state, v)
     if isinstance(estimator, Bism):
         return _bilevel_gradient(estimator, loss, state, v, noise, rates)
     value, gradient = grbm_dsm.grbm_dsm(v, noise["perturb"][0], **state.theta, sigma=loss.sigma)
@@ -74,8 +86,7 @@ def _bilevel_gradient(
     adam, moments = estimator.lower_optimizer, state.phi_opt
     exact = estimator.divergence is divergences.kl_exact
     latents = noise["latent"][-1:] if exact else noise["latent"]
-    weight, bias = "net.0.weight", "net.0.bias"
-    pairs = [tree[name] for tree in (state.phi, moments.m, moments.v) for name in (weight, bias)]
+    pairs = [tree[name] for tree in (state.phi, moments.m, moments.v) for name in (WEIGHT, BIAS)]
     found = grbm_bilevel.grbm_bilevel(
         v,
         noise["perturb"],
@@ -94,9 +105,9 @@ def _bilevel_gradient(
         rule=Rule(*adam.betas, adam.eps, adam.eps_root),
     )
     A, a, mA, ma, vA, va, taken = found.phi
-    phi_opt = AdamState({weight: mA, bias: ma}, {weight: vA, bias: va}, taken)
+    phi_opt = AdamState({WEIGHT: mA, BIAS: ma}, {WEIGHT: vA, BIAS: va}, taken)
     info = {"loss": found.loss} | ({"lower": found.lower} if estimator.K else {})
-    return found.gradient._asdict(), state._replace(phi={weight: A, bias: a}, phi_opt=phi_opt), info
+    return found.gradient._asdict(), state._replace(phi={WEIGHT: A, BIAS: a}, phi_opt=phi_opt), info
 
 
 TrainingStep = Callable[[State, Tensor, Noise, Rates], tuple[State, Info]]

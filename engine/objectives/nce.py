@@ -113,7 +113,7 @@ class Vnce:
         """log p~(v, h) - log q(h|v) - log p_noise(v) at h ~ q(h|v), one value a sample of h [L, B]."""
         parameters, log_z = _split(theta)
         p = call(self.posterior, phi, "params", v)
-        h = self.posterior.rsample(p, logistic) if relaxed else (p + logistic > 0).to(v.dtype)
+        h = self.posterior.rsample(p, logistic) if relaxed else self.posterior.sample(p, logistic)
         energy = call(self.energy, parameters, "energy", v, h)
         return -energy - log_z - self.posterior.log_prob(p, h) - self.contrast.log_prob(v)
 

@@ -26,7 +26,7 @@ class Batch(NamedTuple):
 class Surrogate(NamedTuple):
     """log p(v) up to a constant, as a function of v [B] with all else held fixed, and its score at the batch [B, D]."""
 
-    log_density: Callable[[Tensor], Tensor]
+    log_density: Callable[[Tensor], Tensor] | None  # none: an estimate of the score only
     score: Callable[[], Tensor]
     # Closed forms, where a model has them: tr grad^2 log p(v) [B]; (1/2 |s|^2 [B], u^T grad^2 log p(v) u [M, B]) of u.
     laplacian: Callable[[], Tensor] | None = None
@@ -90,6 +90,7 @@ class Sm:
     def __call__(self, surrogate: Surrogate, batch: Batch, directions: Tensor | None) -> Tensor:
         if surrogate.laplacian is not None:
             return 0.5 * _square(surrogate.score()) + surrogate.laplacian()
+        assert surrogate.log_density is not None
         dimension = batch.v[0].numel()
         basis = torch.eye(dimension, dtype=batch.v.dtype, device=batch.v.device).view(dimension, 1, *batch.v.shape[1:])
         score, curvature = score_and_curvature(surrogate.log_density, batch.v, basis.expand(-1, *batch.v.shape))
@@ -110,6 +111,7 @@ class Ssm:
         if surrogate.sliced is not None:
             half_square, curvature = surrogate.sliced(directions)
         else:
+            assert surrogate.log_density is not None
             score, curvature = score_and_curvature(surrogate.log_density, batch.v, directions)
             half_square = 0.5 * _square(score)
         return half_square + curvature.mean(0)
@@ -128,4 +130,40 @@ def score_and_curvature(
     return score, (along * directions).flatten(2).sum(2)
 
 
-ScoreLoss = Dsm | Mdsm | Sm | Ssm
+@dataclass(frozen=True)
+class Ksd:
+    """Kernelised Stein discrepancy (Liu et al. 2016): E_{v, v'} of
+
+        k s(v).s(v') + s(v).grad_v' k + s(v').grad_v k + tr grad_v grad_v' k,    k(v, v') = exp(-|v - v'|^2 / (2 w^2)),
+
+    over all pairs of a sample from the batch's first half and one from its second: within a pair the two score
+    estimates are independent, so that an unbiased estimate of the score gives an unbiased one of the discrepancy.
+    """
+
+    width: float
+    perturbs = False
+
+    def perturb(self, v: Tensor, eps: None = None) -> Batch:
+        return _unperturbed(v)
+
+    def __call__(self, surrogate: Surrogate, batch: Batch, directions: Tensor | None) -> Tensor:
+        (x, y), (s_x, s_y) = self.halves(batch.v.flatten(1)), self.halves(surrogate.score().flatten(1))
+        k, distance = self.kernel(x, y)
+        precision = self.width**-2
+        # s(v).(v - v') and (v - v').s(v'), without the differences of all pairs.
+        along = (s_x * x).sum(1)[:, None] - s_x @ y.T - x @ s_y.T + (y * s_y).sum(1)
+        pairs = k * (s_x @ s_y.T + precision * along + precision * x.shape[1] - precision**2 * distance)
+        return torch.cat([pairs.mean(1), pairs.mean(0)])
+
+    def halves(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """The first and the second half of [..., B, D]; the last of an odd number has no partner."""
+        n = x.shape[-2] // 2
+        return x[..., :n, :], x[..., n : 2 * n, :]
+
+    def kernel(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+        """k and |v - v'|^2 of all pairs, [..., n, n]."""
+        distance = x.square().sum(-1)[..., None] + y.square().sum(-1)[..., None, :] - 2 * x @ y.mT
+        return torch.exp(-0.5 * self.width**-2 * distance), distance
+
+
+ScoreLoss = Dsm | Mdsm | Sm | Ssm | Ksd

@@ -1,7 +1,7 @@
 """Score matching objectives: estimator (exact, bism) x score loss (SM, SSM, DSM, MDSM) x divergence x model."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -10,8 +10,7 @@ from torch import Tensor
 from eblvm.engine.bilevel.derivatives import grad
 from eblvm.engine.bilevel.optimizers import Adam, Moments
 from eblvm.engine.models.energy import Params
-from eblvm.engine.objectives.divergences import kl_exact
-from eblvm.engine.objectives.estimators import Bism, FreeEnergy, Info, Rates
+from eblvm.engine.objectives.estimators import FreeEnergy, Info, Rates, Variational
 from eblvm.engine.objectives.score_losses import Batch, Mdsm, ScoreLoss, Ssm
 from eblvm.engine.objectives.state import Noise, State
 from eblvm.kernels import philox
@@ -22,11 +21,10 @@ from eblvm.kernels.philox import Key, Purpose, purpose
 class ScoreMatching:
     """J(theta) = E F(s(v; theta, phi_N(theta))) for the loss F and the score estimate s of the estimator."""
 
-    estimator: FreeEnergy | Bism
+    estimator: FreeEnergy | Variational
     loss: ScoreLoss
     theta_optimizer: Adam
     shared_noise: bool = True
-    latent_samples: int = 1
     directions: int = 1
     draw_direction: Callable[..., Tensor] = philox.rademacher
 
@@ -34,7 +32,7 @@ class ScoreMatching:
         theta = self.estimator.energy.initial(key)
         phi: Params = {}
         phi_opt: Moments = ()
-        if isinstance(self.estimator, Bism):
+        if isinstance(self.estimator, Variational):
             phi = self.estimator.posterior.initial(key)
             phi_opt = self.estimator.lower_optimizer.init(phi)
         return State(theta, phi, self.theta_optimizer.init(theta), phi_opt, {}, {})
@@ -42,30 +40,18 @@ class ScoreMatching:
     def draw(self, key: Key, v: Tensor, first: int = 0, total: int | None = None) -> Noise:
         """Noise of samples first .. first + B - 1 of a global batch of `total` (none: v is all of it).
 
-        perturb: [B, ...] a step (one if shared), latent: [L, B, H] a step, direction: [M, B, ...]."""
+        perturb: [B, ...] a step (one if shared), direction: [M, B, ...], and what the estimator draws."""
         replicas = torch.as_tensor(key.seed).dim()
         count, shape = v.shape[replicas], tuple(v.shape[replicas + 1 :])
         place: dict[str, Any] = {"first": first, "dtype": v.dtype, "device": v.device}
-        steps = max(self.estimator.steps, 1)
         noise: Noise = {"perturb": [], "latent": []}
         if self.loss.perturbs:
-            number = 1 if self.shared_noise else steps
+            number = 1 if self.shared_noise else max(self.estimator.steps, 1)
             noise["perturb"] = philox.streams(
                 philox.normal, number, key, purpose(Purpose.PERTURB), count, shape, **place
             )
-        if isinstance(self.estimator, Bism):
-            posterior = self.estimator.posterior
-            sizes = (count, (self.latent_samples, posterior.latent))
-            if self.estimator.divergence is kl_exact:
-                # It reads no samples: only `validation` (the first) and the upper level (the last) do.
-                start, end = (
-                    posterior.noise(key, purpose(Purpose.LATENT, i), *sizes, **place).movedim(-2, -3)
-                    for i in (0, steps - 1)
-                )
-                noise["latent"] = [*[start] * (steps - 1), end]
-            else:
-                drawn = philox.streams(posterior.noise, steps, key, purpose(Purpose.LATENT), *sizes, **place)
-                noise["latent"] = [latent.movedim(-2, -3) for latent in drawn]
+        if isinstance(self.estimator, Variational):
+            noise |= self.estimator.draw(key, count, place)
         if isinstance(self.loss, Mdsm):
             level = (first + torch.arange(count, dtype=v.dtype, device=v.device)) / max(1, (total or first + count) - 1)
             noise["level"] = level.expand(*v.shape[:replicas], count)
@@ -86,7 +72,7 @@ class ScoreMatching:
     ) -> tuple[Tensor, tuple[Params, Moments, Info]]:
         """The loss as a function of theta, with the posterior's next real state and what is logged."""
         batches = self._batches(v, noise)
-        surrogate, phi, phi_opt, info = self.estimator(theta, state.phi, state.phi_opt, batches, noise["latent"], rates)
+        surrogate, phi, phi_opt, info = self.estimator(theta, state.phi, state.phi_opt, batches, noise, rates)
         loss_B = self.loss(surrogate, batches[-1], noise.get("direction"))
         loss = loss_B.mean()
         return loss, (phi, phi_opt, info | {"loss": loss.detach()} | self._by_level(loss_B.detach(), noise))
@@ -109,10 +95,11 @@ class ScoreMatching:
 
     def diagnostics(self, state: State, v: Tensor, noise: Noise) -> Info:
         """The upper loss and, of a bi-level method, the divergence D(q || p), at the state as it is."""
-        estimator = replace(self.estimator, K=0, N=0) if isinstance(self.estimator, Bism) else self.estimator
+        variational = self.estimator if isinstance(self.estimator, Variational) else None
+        estimator = variational.at_rest() if variational else self.estimator
         batch = self._batches(v, noise)[0]
-        surrogate, *_ = estimator(state.theta, state.phi, state.phi_opt, [batch], noise["latent"], {})
+        surrogate, *_ = estimator(state.theta, state.phi, state.phi_opt, [batch], noise, {})
         info = {"loss": self.loss(surrogate, batch, noise.get("direction")).mean()}
-        if isinstance(self.estimator, Bism):
-            info["divergence"] = self.estimator.gap(state.theta, state.phi, batch, noise["latent"][0])
+        if variational:
+            info["divergence"] = variational.gap(state.theta, state.phi, batch, noise["latent"][0])
         return info

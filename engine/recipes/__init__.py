@@ -25,11 +25,12 @@ def digits() -> Config:
 
 
 def deep(recipe: str, **settings: Any) -> Config:
-    """BiMDSM on the deep EBLVM as published (BiSM section 5.2, appendix B.2): h of 50, K=5, N=0, Fisher, batch 100."""
+    """BiMDSM on the deep EBLVM as published (BiSM section 5.2, appendix B.2): h of 50, K=5, N=0, Fisher, batch 100;
+    with `--method vages-mdsm` L=2 and C=5 (VaGES appendix F.2.2)."""
     published: dict[str, Any] = {
         "model": "deep", "method": "bimdsm", "posterior": "conv", "divergence": "fisher", "latent": 50, "K": 5, "N": 0,
         "sigma_range": (0.05, 1.2), "sigma_spacing": "linear", "sigma0": 0.1, "batch": 100, "steps": 300_000,
-        "lr": (5e-5,), "posterior_width": 48, "checkpoint_every": 5000,
+        "lr": (5e-5,), "posterior_width": 48, "checkpoint_every": 5000, "L": 2, "C": 5,
     }  # fmt: skip
     return Config(recipe=recipe, **published | settings)
 

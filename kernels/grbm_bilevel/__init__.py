@@ -16,7 +16,7 @@ from eblvm.kernels.dispatch import Backend, native_status
 from eblvm.kernels.grbm_bilevel import reference
 from eblvm.kernels.grbm_bilevel.reference import Phi, Result, Theta
 
-__all__ = ["Phi", "Result", "Theta", "backends", "grbm_bilevel", "memory", "native", "serves"]
+__all__ = ["Phi", "Result", "Theta", "backends", "grbm_bilevel", "lower_steps", "memory", "native", "serves"]
 
 _NATIVE, _NATIVE_REASON = native_status("grbm_bilevel")
 
@@ -50,14 +50,39 @@ def grbm_bilevel(
     `unroll_lr`, or with `auto_rate` of 6 / lambda_max((v v^T + 1) / B). lr and unroll_lr have the leading axes.
     """
     if not (_NATIVE and v.device.type == "cpu"):
-        _check(v, perturb, latent, theta, phi, lr, unroll_lr, K + N + 1, exact)
+        _check(v, perturb, latent, theta, phi, lr, unroll_lr, K + N + 1, 1 if exact else K + N + 1)
         how: dict[str, Any] = {"K": K, "N": N, "sigma": sigma, "tau": tau, "exact": exact, "sgd": sgd}
         return reference.grbm_bilevel(
             v, perturb, latent, theta, phi, lr, unroll_lr, **how, auto_rate=auto_rate, rule=rule
         )
-    switches = (K, N, sigma, tau, exact, sgd, auto_rate, *rule)
+    switches = (K, N, sigma, tau, exact, sgd, auto_rate, *rule, True)
     out = torch.ops.eblvm.grbm_bilevel(v, list(perturb), list(latent), *theta, *phi, lr, unroll_lr, *switches)
     return Result(Theta(*out[:4]), Phi._make([*out[4:10], phi.taken + K]), out[10], out[11])
+
+
+def lower_steps(
+    v: Tensor,
+    perturb: Sequence[Tensor],
+    latent: Sequence[Tensor],
+    theta: Theta,
+    phi: Phi,
+    lr: Tensor,
+    *,
+    K: int,
+    sigma: float,
+    tau: float,
+    exact: bool,
+    rule: Rule,
+) -> tuple[Phi, Tensor]:
+    """The K real steps alone: phi after them, and the lower loss of the last. `perturb` holds one for all steps or K,
+    `latent` K, or none if `exact`."""
+    if not (_NATIVE and v.device.type == "cpu"):
+        _check(v, perturb, latent, theta, phi, lr, lr, K, 0 if exact else K)
+        batches = [v + sigma * eps for eps in perturb] * (K if len(perturb) == 1 else 1)
+        return reference.lower_steps(batches[:K], latent or [None] * K, theta, phi, lr, tau=tau, rule=rule)
+    switches = (K, 0, sigma, tau, exact, False, False, *rule, False)
+    out = torch.ops.eblvm.grbm_bilevel(v, list(perturb), list(latent), *theta, *phi, lr, lr, *switches)
+    return Phi._make([*out[4:10], phi.taken + K]), out[11]
 
 
 def memory() -> tuple[int, int]:
@@ -87,7 +112,7 @@ def _check(
     lr: Tensor,
     unroll_lr: Tensor,
     steps: int,
-    exact: bool,
+    noises: int,
 ) -> None:
     """What the native step checks itself."""
     W = theta.W
@@ -96,9 +121,9 @@ def _check(
         raise ValueError(f"grbm_bilevel got {got}; expected [..., D, H] and [..., B, D]")
     lead, (D, H), B = tuple(W.shape[:-2]), W.shape[-2:], v.shape[-2]
     if len(perturb) not in (1, steps):
-        raise ValueError(f"grbm_bilevel got {len(perturb)} perturbations; expected 1 (shared) or K+N+1 = {steps}")
-    if len(latent) != (1 if exact else steps):
-        raise ValueError(f"grbm_bilevel got {len(latent)} latent noises; expected {1 if exact else steps}")
+        raise ValueError(f"grbm_bilevel got {len(perturb)} perturbations; expected 1 (shared) or one a step, {steps}")
+    if len(latent) != noises:
+        raise ValueError(f"grbm_bilevel got {len(latent)} latent noises; expected {noises}")
     own: dict[str, tuple[int, ...]] = {"W": (D, H), "b": (D,), "c": (H,), "log_sigma": (D,)}
     own |= dict.fromkeys(("A", "m_weight", "v_weight"), (H, D)) | dict.fromkeys(("a", "m_bias", "v_bias"), (H,))
     tensors = theta._asdict() | phi._asdict() | {"lr": lr, "unroll_lr": unroll_lr, "v": v}
@@ -130,6 +155,8 @@ def _op_flops(v: Tensor, perturb: Sequence[Tensor], latent: Any, W: Tensor, *res
     B, D, H = v.shape[-2], *W.shape[-2:]
     K, N, _sigma, _tau, _exact, sgd = rest[12:18]
     one = flops(B, D, H, K=K, N=N, shared=len(perturb) == 1 and K + N > 0, sgd=sgd)
+    if not rest[-1]:
+        one -= 2 * B * D * H * 4  # the upper level's
     return one * (W.numel() // (D * H))
 
 

@@ -23,6 +23,7 @@ struct Plan {
   double sigma, tau;
   bool shared, exact, sgd, auto_rate;
   double b1, b2, eps, eps_root;
+  bool upper;  // else the real steps alone
 
   // The dual costs B^2 H a step and direction, the primal 2 B D H.
   bool dual() const { return sgd && shared && N > 0 && B < 2 * D; }
@@ -70,6 +71,7 @@ class Step {
     perturb_batches();
     if (p.steps() > 0) features();
     real_steps();
+    if (!p.upper) return;
     if (p.dual()) {
       dual();
     } else {
@@ -434,15 +436,14 @@ std::vector<at::Tensor> grbm_bilevel_cpu(const at::Tensor& v, const std::vector<
                                          const at::Tensor& va, const at::Tensor& count, const at::Tensor& lr,
                                          const at::Tensor& unroll_lr, int64_t K, int64_t N, double sigma, double tau,
                                          bool exact, bool sgd, bool auto_rate, double b1, double b2, double eps,
-                                         double eps_root) {
+                                         double eps_root, bool upper) {
   const Sizes n("grbm_bilevel", v, W);
   const int64_t B = n.B, D = n.D, H = n.H;
   TORCH_CHECK_VALUE(K >= 0 && N >= 0, "grbm_bilevel got K=", K, ", N=", N, "; expected both at least 0");
-  const size_t steps = static_cast<size_t>(K + N + 1);
+  const size_t steps = static_cast<size_t>(K + N + upper), noises = exact ? upper : steps;
   TORCH_CHECK_VALUE(perturb.size() == 1 || perturb.size() == steps, "grbm_bilevel got ", perturb.size(),
-                    " perturbations; expected 1 (shared) or K+N+1 = ", steps);
-  TORCH_CHECK_VALUE(latent.size() == (exact ? 1 : steps), "grbm_bilevel got ", latent.size(), " latent noises; expected ",
-                    exact ? 1 : steps);
+                    " perturbations; expected 1 (shared) or one a step, ", steps);
+  TORCH_CHECK_VALUE(latent.size() == noises, "grbm_bilevel got ", latent.size(), " latent noises; expected ", noises);
   TORCH_CHECK_VALUE(B > 0 && D > 0 && H > 0, "grbm_bilevel got sizes B=", B, ", D=", D, ", H=", H, "; expected at least 1");
   n.expect_parameters(b, c, log_sigma);
   for (const at::Tensor& t : perturb) n.expect("perturb", t, {B, D});
@@ -454,7 +455,8 @@ std::vector<at::Tensor> grbm_bilevel_cpu(const at::Tensor& v, const std::vector<
   const std::pair<const char*, const at::Tensor*> scalars[] = {{"count", &count}, {"lr", &lr}, {"unroll_lr", &unroll_lr}};
   for (const auto& [name, t] : scalars) n.expect(name, *t, {});
 
-  const Plan plan{B, D, H, K, N, sigma, tau, perturb.size() == 1 && K + N > 0, exact, sgd, auto_rate, b1, b2, eps, eps_root};
+  const Plan plan{B,     D,   H,         K,  N,  sigma, tau,      perturb.size() == 1 && K + N > 0,
+                  exact, sgd, auto_rate, b1, b2, eps,   eps_root, upper};
   const std::vector<at::Tensor> eps_list = contiguous(perturb), noise_list = contiguous(latent);
   const std::vector<at::Tensor> ins = contiguous({v, W, b, c, log_sigma, A, a, mA, ma, vA, va, count, lr, unroll_lr});
   std::vector<at::Tensor> outs = {n.made({D, H}), n.made({D}), n.made({H}), n.made({D})};
@@ -502,8 +504,9 @@ TORCH_LIBRARY_FRAGMENT(eblvm, m) {
       "grbm_bilevel(Tensor v, Tensor[] perturb, Tensor[] latent, Tensor W, Tensor b, Tensor c, Tensor log_sigma, Tensor A, "
       "Tensor a, Tensor m_weight, Tensor m_bias, Tensor v_weight, Tensor v_bias, Tensor count, Tensor lr, Tensor unroll_lr, "
       "int K, int N, "
-      "float sigma, float tau, bool exact, bool sgd, bool auto_rate, float b1, float b2, float eps, float eps_root) -> "
-      "Tensor[]");
+      "float sigma, float tau, bool exact, bool sgd, bool auto_rate, float b1, float b2, float eps, float eps_root, bool "
+      "upper) "
+      "-> Tensor[]");
   m.def("grbm_bilevel_memory() -> (int, int)", []() { return std::tuple(used.scratch, used.tape); });
 }
 

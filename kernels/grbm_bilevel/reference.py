@@ -64,6 +64,35 @@ class Lower(NamedTuple):
         return z_bar, x_bar
 
 
+def lower_steps(
+    batches: Sequence[Tensor],
+    latent: Sequence[Tensor | None],
+    theta: Theta,
+    phi: Phi,
+    lr: Tensor,
+    *,
+    tau: float,
+    rule: Rule,
+) -> tuple[Phi, Tensor]:
+    """(phi after a step of Adam for each of the perturbed batches, the lower loss of the last step, zero without)."""
+    W, b, c, log_sigma = theta
+    lower, adam, precision = Lower(tau), adam_backend(W), torch.exp(-2 * log_sigma).unsqueeze(-2)
+    A, a, mA, ma, vA, va, taken = phi
+    loss = torch.zeros_like(lr)
+    for k, (V, noise) in enumerate(zip(batches, latent, strict=True)):
+        if k == 0 or V is not batches[k - 1]:
+            x = V @ W + c.unsqueeze(-2)
+        z = V @ A.mT + a.unsqueeze(-2)
+        if k == len(batches) - 1:
+            quadratic = 0.5 * ((V - b.unsqueeze(-2)).square() * precision).sum(-1)
+            loss = (lower.value(z, x, noise) + quadratic).mean(-1)
+        delta = lower.delta(z, x, noise) / V.shape[-2]
+        A, mA, vA = adam.step(A, delta.mT @ V, mA, vA, taken + 1, lr, rule)
+        a, ma, va = adam.step(a, delta.sum(-2), ma, va, taken + 1, lr, rule)
+        taken = taken + 1
+    return Phi(A, a, mA, ma, vA, va, taken), loss
+
+
 def grbm_bilevel(
     v: Tensor,
     perturb: Sequence[Tensor],
@@ -88,31 +117,20 @@ def grbm_bilevel(
     batches = [v + sigma * eps for eps in perturb] * (K + N + 1 if shared else 1)
     noises: Sequence[Tensor | None] = [None] * (K + N) if exact else latent
     V, eps = batches[-1], perturb[-1]
-    lower_batches = batches[: min(K + N, len(perturb))]
-    xs = [batch @ W + c.unsqueeze(-2) for batch in lower_batches] * (K + N if shared else 1)
+    unrolled = batches[K : K + min(N, len(perturb))]
+    xs = [batch @ W + c.unsqueeze(-2) for batch in unrolled] * (N if shared else 1)
     lower, adam = Lower(tau), adam_backend(v)
     precision = torch.exp(-2 * log_sigma).unsqueeze(-2)
 
-    # K real steps of Adam on (A, a).
-    A, a, mA, ma, vA, va, taken = phi
-    lower_loss = torch.zeros_like(lr)
-    for k in range(K):
-        z = batches[k] @ A.mT + a.unsqueeze(-2)
-        if k == K - 1:
-            quadratic = 0.5 * ((batches[k] - b.unsqueeze(-2)).square() * precision).sum(-1)
-            lower_loss = (lower.value(z, xs[k], noises[k]) + quadratic).mean(-1)
-        delta = lower.delta(z, xs[k], noises[k]) / B
-        A, mA, vA = adam.step(A, delta.mT @ batches[k], mA, vA, taken + 1, lr, rule)
-        a, ma, va = adam.step(a, delta.sum(-2), ma, va, taken + 1, lr, rule)
-        taken = taken + 1
-    moved = Phi(A, a, mA, ma, vA, va, taken)
+    moved, lower_loss = lower_steps(batches[:K], noises[:K], theta, phi, lr, tau=tau, rule=rule)
+    A, a, mA, ma, vA, va, taken = moved
 
     # N unrolled steps; the tape holds what their reverse reads.
     rate = step_size(V) if auto_rate else unroll_lr
     logits, tape = [], []
     for n in range(K, K + N):
         z = batches[n] @ A.mT + a.unsqueeze(-2)
-        delta = lower.delta(z, xs[n], noises[n]) / B
+        delta = lower.delta(z, xs[n - K], noises[n]) / B
         A_grad, a_grad = delta.mT @ batches[n], delta.sum(-2)
         logits.append(z)
         if sgd:
@@ -149,7 +167,7 @@ def grbm_bilevel(
             a_grad_bar, ma_bar, va_bar = adam.reverse(a_bar, ma_bar, va_bar, *tape[n][1])
         batch = batches[K + n]
         delta_bar = (batch @ A_grad_bar.mT + a_grad_bar.unsqueeze(-2)) / B
-        z_bar, x_bar = lower.pull(delta_bar, logits[n], xs[K + n], noises[K + n])
+        z_bar, x_bar = lower.pull(delta_bar, logits[n], xs[n], noises[K + n])
         W_bar, c_bar = W_bar + batch.mT @ x_bar, c_bar + x_bar.sum(-2)
         if n:  # phi_0 is no function of theta
             A_bar, a_bar = A_bar + z_bar.mT @ batch, a_bar + z_bar.sum(-2)

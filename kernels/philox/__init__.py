@@ -57,6 +57,8 @@ class Purpose(IntEnum):
     SAMPLE_H = 15
     EVAL = 16
     LANGEVIN = 17
+    LATENT_SAMPLE = 20
+    LATENT_CHAIN = 21
 
 
 class Key(NamedTuple):

@@ -209,6 +209,13 @@ def test_divergence_stops_with_code_3_and_keeps_the_last_good_checkpoint(tmp_pat
     assert checkpoint.steps(tmp_path / "checkpoints") == [20]
 
 
+def test_langevin_steps_that_diverge_are_named(tmp_path: Path) -> None:
+    config = recipes.recipe("digits", "deep").replaced(method="vages-mdsm", C=30, langevin_step=1e3, steps=2, batch=4)
+    with pytest.raises(DivergedError, match=r"langevin is .* a smaller --langevin-step"):
+        train(config, tmp_path / "run")
+    assert not checkpoint.steps(tmp_path / "run" / "checkpoints")
+
+
 def test_a_diverged_run_exits_with_code_3(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     options = ["--method", "dsm", "--lr", "1e30", "--steps", "50", "--log-every", "1"]
     assert main(["train", "checkerboard", *options, "--out", str(tmp_path)]) == 3

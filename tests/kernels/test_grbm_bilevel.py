@@ -277,9 +277,9 @@ def test_the_rule_names_what_has_a_fused_form() -> None:
     assert fused_step_for(method) is bism
     assert fused_step_for(replace(method, loss=Ssm())) is None
     assert fused_update_for(Update(replace(method, loss=Ssm()), Adam())) is None
-    assert fused_step_for(replace(method, latent_samples=2)) is None
-    exact = replace(bism, divergence=divergences.kl_exact)
-    assert fused_step_for(replace(method, latent_samples=2, estimator=exact)) is exact
+    assert fused_step_for(replace(method, estimator=replace(bism, lower_samples=2))) is None
+    exact = replace(bism, divergence=divergences.kl_exact, lower_samples=2)
+    assert fused_step_for(replace(method, estimator=exact)) is exact
     for change in (
         {"posterior": Bernoulli(5, 4, (3,))},
         {"divergence": lambda *_: torch.zeros(())},
@@ -329,7 +329,7 @@ def test_without_the_native_library_the_reference_serves(monkeypatch) -> None:
     ("change", "message"),
     [
         ({"v": torch.zeros(7, 4).double()}, r"v of shape \[7, 4\]; expected \[7, 5\]"),
-        ({"perturb": [torch.zeros(7, 5).double()] * 2}, r"2 perturbations; expected 1 \(shared\) or K\+N\+1 = 3"),
+        ({"perturb": [torch.zeros(7, 5).double()] * 2}, r"2 perturbations; expected 1 \(shared\) or one a step, 3"),
         ({"perturb": [torch.zeros(7, 5)]}, "perturb of dtype Float; expected that of W, Double"),
         ({"latent": []}, "0 latent noises; expected 3"),
         ({"lr": torch.zeros(2).double()}, r"lr of shape \[2\]; expected \[\]"),

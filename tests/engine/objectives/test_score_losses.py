@@ -111,7 +111,7 @@ def test_ssm_on_a_grbm_takes_the_closed_form() -> None:
     method = ScoreMatching(FreeEnergy(GRBM(D, H)), Ssm(), Adam(), directions=2)
     v = philox.normal(Key(0, 0), 0, B, (D,))
     state, noise = method.init(Key(1, 0), v), method.draw(Key(1, 2), v)
-    surrogate, *_ = method.estimator(state.theta, {}, (), [Ssm().perturb(v)], [], {})
+    surrogate, *_ = method.estimator(state.theta, {}, (), [Ssm().perturb(v)], {}, {})
     assert surrogate.sliced is not None
     generic = Ssm()(surrogate._replace(sliced=None), Ssm().perturb(v), noise["direction"])
     torch.testing.assert_close(Ssm()(surrogate, Ssm().perturb(v), noise["direction"]), generic)

@@ -1,0 +1,78 @@
+"""`eblvm bench vages`: VaGES for any number of samples at the price of MDSM, and on a GRBM.
+
+Two groups of contestants, each interleaved: the deep EBLVM at the width of the published CIFAR-10 model, K = C = 5, and
+the GRBM at Frey face's sizes, K = 5. The naive procedure is the formula, one gradient for every sample.
+"""
+
+import sys
+from typing import Any
+
+import torch
+from tqdm import tqdm
+
+from eblvm.bench import agreement, contestants, deep, record, table
+from eblvm.bench.registry import Case
+from eblvm.bench.timing import Step, interleaved, median
+from eblvm.engine.config import Config
+from eblvm.engine.recipes import recipe
+
+COLUMNS = ("case", "ms", "to_mdsm", "naive_ms", "ratio", "held_mib", "held_published_mib")
+SCHEMA = "eblvm-bench-vages/1"
+
+
+def deep_cases(base: Config | None = None) -> list[deep.Case]:
+    base = base or recipe("cifar10").replaced(batch=deep.BATCH)
+    found = [deep.Case("method=mdsm", base.replaced(method="mdsm"))]
+    for L in (2, 10):
+        config = base.replaced(method="vages-mdsm", L=L, K=5, C=5)
+        found.append(deep.Case(f"method=vages-mdsm L={L} K=5 C=5", config, naive=L == 2))
+    return found
+
+
+def grbm_cases(base: Config | None = None, visible: int = 560) -> list[Case]:
+    """The engine's default semantics, and those of the papers."""
+    base = (base or recipe("freyface")).replaced(method="vages-dsm", K=5)
+    return [Case(base.replaced(noise=n, divergence=d), visible) for n, d in (("shared", "kl-exact"), ("fresh", "kl"))]
+
+
+def run(
+    rounds: int, progress: bool = True, images: list[deep.Case] | None = None, flat: list[Case] | None = None
+) -> dict[str, Any]:
+    """The record of the suite. Raises `AgreementError` before anything is timed if a gradient is wrong."""
+    torch.set_num_threads(1)
+    images, flat = images or deep_cases(), flat or grbm_cases()
+    deep.difference(deep.SMALL.replaced(method="vages-mdsm", L=3, K=2, C=2))
+    for case in flat:
+        agreement.check(case)
+    networks = [deep.EngineStep(case.config) for case in images]
+    by_formula = [deep.NaiveStep(case.config, deep.SHAPE) for case in images if case.naive]
+    grbms, published = [contestants.EngineStep(case) for case in flat], contestants.published(flat[0])
+    groups: list[list[Step]] = [[*networks, *by_formula], [*grbms, contestants.NaiveStep(published)]]
+    with tqdm(total=rounds, desc="vages", disable=None if progress else True, file=sys.stderr, leave=False) as bar:
+        readings = interleaved(groups, rounds, "cpu", bar.update, long=True)
+    network_ms, grbm_ms = ([median(r) for r in group] for group in readings)
+    rows = []
+    slower = iter(network_ms[len(images) :])
+    for case, engine, ms in zip(images, networks, network_ms, strict=False):
+        naive_ms = next(slower) if case.naive else None
+        rows.append(
+            {
+                "case": case.name,
+                "ms": ms,
+                "to_mdsm": ms / network_ms[0],
+                "naive_ms": naive_ms,
+                "ratio": None if naive_ms is None else naive_ms / ms,
+                "held_mib": engine.held_bytes() / deep.MIB,
+                "held_published_mib": engine.held_bytes(deep.PUBLISHED_BATCH) / deep.MIB,
+            }
+        )
+    for one, ms in zip(flat, grbm_ms, strict=False):
+        name = f"{one.name} D={one.visible} H={one.config.latent}"
+        rows.append(
+            dict.fromkeys(COLUMNS) | {"case": name, "ms": ms, "naive_ms": grbm_ms[-1], "ratio": grbm_ms[-1] / ms}
+        )
+    return record.make(SCHEMA, "vages", f"eblvm bench vages --rounds {rounds}", "cpu", {"rounds": rounds, "rows": rows})
+
+
+def shown(result: dict[str, Any]) -> str:
+    return table.text(COLUMNS, [[row[name] for name in COLUMNS] for row in result["rows"]])
