@@ -26,6 +26,7 @@ def add_commands(commands: Any) -> None:
     )
     bench.add_argument("base", metavar="BASE", nargs="?", help="with 'compare': the commit to compare with")
     bench.add_argument("--json", type=Path, metavar="FILE", help="write the record here; a folder names it itself")
+    bench.add_argument("--data", type=Path, metavar="PATH", help="with 'data': the folder of CelebA's pictures")
     bench.add_argument("--rounds", type=int, help="readings of every contestant (default 15; compare: 7)")
     bench.add_argument("--device", default="cpu", help="cpu or cuda")
     bench.add_argument("--compile", action="store_true", help="compile the engine's step (minutes; no memory figures)")
@@ -79,21 +80,29 @@ def command_bench(arguments: argparse.Namespace) -> None:
 
 
 def bench_suite(arguments: argparse.Namespace) -> None:
-    from eblvm.bench import deep, ratios, record
+    from eblvm.bench import data, deep, ratios, record
     from eblvm.bench.agreement import AgreementError
 
+    if arguments.data is not None and arguments.suite != "data":
+        raise UserError(f"suite {arguments.suite!r} needs no data; --data is for 'eblvm bench data'")
     try:
         if arguments.suite == "deep":
             if arguments.compile or arguments.device != "cpu":
                 raise UserError("'eblvm bench deep' is for the eager step on the CPU; leave --compile and --device out")
             result = deep.run(arguments.rounds or 5)
+        elif arguments.suite == "data":
+            if arguments.compile or arguments.device != "cpu":
+                raise UserError("'eblvm bench data' is for the CPU; leave --compile and --device out")
+            result = data.run(arguments.rounds or 20, arguments.data)
         else:
             result = ratios.run(arguments.suite, arguments.rounds or 15, arguments.device, arguments.compile)
     except AgreementError as error:
         fail([str(error)])
-    print((deep if arguments.suite == "deep" else ratios).shown(result))
+    print({"deep": deep, "data": data}.get(arguments.suite, ratios).shown(result))
     if arguments.json:
         print(f"wrote {record.write(result, arguments.json)}")
+    if arguments.suite == "data" and (missed := data.problems(result)):
+        fail(missed)
 
 
 def bench_gates(arguments: argparse.Namespace) -> None:

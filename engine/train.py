@@ -72,9 +72,10 @@ def training_loop(config: Config, dataset: Dataset, update: Update, out: Path, s
             say(f"{out} is complete: {start} steps")
             return True
         say(f"continuing {out} at step {start}")
-    batches = open_input(config, dataset, seed, payload and payload.get("input"))
-    if payload is None:
-        start, best, state = 0, {}, initial_state(config, objective, seed, batches.batch(0), device)
+    else:
+        v = open_input(config, dataset, seed).batch(0)
+        start, best, state = 0, {}, initial_state(config, objective, seed, v, device)
+    batches = open_input(config, dataset, seed, payload and payload["input"])
 
     write_config(config, out)
     stop = Interrupt()

@@ -6,6 +6,7 @@ from torch import Tensor
 from eblvm.engine.config import Config
 from eblvm.engine.data import images
 from eblvm.engine.data.dataset import Dataset
+from eblvm.engine.data.input import check_input
 from eblvm.engine.errors import UserError
 from eblvm.kernels import philox
 from eblvm.kernels.philox import Key, Purpose, purpose
@@ -24,6 +25,7 @@ def load(config: Config) -> Dataset:
         dataset = freyface(config)
     else:
         dataset = images.load(config)
+    check_input(config, dataset)
     return dataset.to(config.device, getattr(torch, config.dtype))
 
 

@@ -1,5 +1,6 @@
 """Where a step's minibatch comes from: memory, or pictures decoded ahead. Both give the same batches for a step."""
 
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, Protocol, cast
 
 import torch
@@ -61,7 +62,9 @@ class Memory:
 
     def batch(self, step: int) -> Tensor:
         batches, train = self.batches, self.batches.dataset.train
-        x = train[batches.indices(step).to(train.device)]
+        places = batches.indices(step).to(train.device)
+        # Whole rows are copied, where an index by a tensor would go element by element.
+        x = train.index_select(0, places.flatten()).view(*places.shape, *train.shape[1:])
         if batches.config.flip:
             mirrored = batches.mirrored(step).to(x.device)[..., None, None, None]
             x = torch.where(mirrored, x.flip(-1), x)
@@ -72,38 +75,52 @@ class Memory:
 
 
 class Streaming:
-    """Pictures decoded by DALI while the step before computes."""
+    """Pictures decoded by DALI, and made a minibatch by a thread of their own, while the step before computes."""
 
     def __init__(self, batches: Batches, pictures: PicturesOnDemand, state: dict[str, Any]):
         self.batches = batches
-        self.rows = batches.seed.numel() * batches.count
-        self.stream = Stream(pictures, self._choose, self.rows, batches.config.threads)
+        self.rows, threads = batches.seed.numel() * batches.count, batches.config.threads
+        self.stream = Stream(pictures, self._choose, self.rows, threads)
         self.stream.restore(state)
-        self._last: tuple[int, Tensor] | None = None
+        self._state = state  # after the minibatch given last; the stream itself is ahead of it
+        self._ahead: tuple[int, Future[tuple[Tensor, dict[str, Any]]]] | None = None
+        self._thread = ThreadPoolExecutor(1, "input", torch.set_num_threads, (threads,))
 
     def batch(self, step: int) -> Tensor:
-        if self._last is None or self._last[0] != step:  # the start of a run asks for its first minibatch twice
-            self._last = step, self.stream.read(step)
-        x = self._last[1]
-        return self.batches.floats(x.view(*self.batches.seed.shape, self.batches.count, *x.shape[1:]), step)
+        if self._ahead is None or self._ahead[0] != step:
+            self._ahead = step, self._thread.submit(self._make, step)
+        v, self._state = self._ahead[1].result()
+        self._ahead = step + 1, self._thread.submit(self._make, step + 1)
+        return v
 
     def state(self) -> dict[str, Any]:
-        return self.stream.state()
+        return self._state
 
-    def _choose(self, step: int) -> tuple[list[int], list[bool]]:
-        places = self.batches.indices(step).flatten().tolist()
-        flips = self.batches.mirrored(step).flatten().tolist() if self.batches.config.flip else [False] * self.rows
-        return places, flips
+    def _make(self, step: int) -> tuple[Tensor, dict[str, Any]]:
+        x = self.stream.read(step)
+        v = self.batches.floats(x.view(*self.batches.seed.shape, self.batches.count, *x.shape[1:]), step)
+        return v, self.stream.state()
+
+    def _choose(self, step: int) -> tuple[Tensor, Tensor]:
+        places = self.batches.indices(step).flatten()
+        return places, self.batches.mirrored(step).flatten() if self.batches.config.flip else torch.zeros(self.rows)
+
+
+def check_input(config: Config, dataset: Dataset) -> None:
+    """What a data set cannot do, as one sentence each."""
+    if config.input == "dali" and not isinstance(cast(object, dataset.train), PicturesOnDemand):
+        raise UserError(f"--input dali decodes pictures, recipe {config.recipe!r} has none; leave --input out")
+    if (config.flip or config.dequantize) and dataset.train.dtype != torch.uint8:
+        raise UserError(
+            f"flip and dequantize are for images of bytes, recipe {config.recipe!r} has none; leave them out"
+        )
 
 
 def open_input(
     config: Config, dataset: Dataset, seed: Tensor, state: dict[str, Any] | None = None, rank: int = 0, world: int = 1
 ) -> Input:
     """The input of a run from its beginning, or from the `state` that a checkpoint of it holds."""
-    if (config.flip or config.dequantize) and dataset.train.dtype != torch.uint8:
-        raise UserError(
-            f"flip and dequantize are for images of bytes, recipe {config.recipe!r} has none; leave them out"
-        )
+    check_input(config, dataset)
     batches, train = Batches(config, dataset, seed, rank, world), cast(object, dataset.train)
     if isinstance(train, PicturesOnDemand):
         return Streaming(batches, train, state or {})

@@ -4,6 +4,7 @@ DALI decides nothing: which pictures a step sees, in which order and which are m
 through the external source. So a stream gives what memory would give, and resumes exactly.
 """
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ from torch import Tensor
 from eblvm.engine.data.framing import DALI_EXTRA, Framing, PillowDecoder, dali_framed, decoder_for, import_dali
 from eblvm.engine.errors import UserError
 
-Choose = Callable[[int], tuple[list[int], list[bool]]]  # step -> the indices of its pictures, and which are mirrored
+Choose = Callable[[int], tuple[Tensor, Tensor]]  # step -> the indices [B] of its pictures, and which are mirrored
 PREFETCH = 2  # minibatches decoded ahead
 
 
@@ -55,6 +56,7 @@ class Stream:
     def __init__(self, pictures: PicturesOnDemand, choose: Choose, batch: int, threads: int = 1):
         self.dali = import_dali()
         self.pictures, self.choose, self.batch, self.threads = pictures, choose, batch, threads
+        self.names = name_rows(pictures.paths)
         self._pipeline: Any = None
         self._first = 0  # the step of the pipeline's first iteration
         self._next = 0  # the step of the minibatch that it gives next
@@ -103,7 +105,7 @@ class Stream:
         )
         def streaming() -> Any:
             names, mirror = dali.fn.external_source(
-                source=Chosen(self.pictures.paths, self.choose, self._first),
+                source=Chosen(self.names, self.choose, self._first),
                 num_outputs=2,
                 batch=True,
                 batch_info=True,
@@ -128,7 +130,7 @@ class Stream:
         """DALI does not say which picture it was; Pillow does. The pipeline may have been ahead of `step`."""
         decode = PillowDecoder(self.pictures.framing)
         for ahead in range(step, step + PREFETCH + 1):
-            for path in (self.pictures.paths[i] for i in self.choose(ahead)[0]):
+            for path in (self.pictures.paths[i] for i in self.choose(ahead)[0].tolist()):
                 if not path.is_file():
                     return UserError(f"{path} has gone since the run began; put it back")
                 (found,) = decode([path.read_bytes()])
@@ -140,13 +142,22 @@ class Stream:
 class Chosen:
     """The external source: a function of the iteration alone, which is what DALI can checkpoint."""
 
-    def __init__(self, paths: list[Path], choose: Choose, first: int):
-        self.paths, self.choose, self.first = paths, choose, first
+    def __init__(self, names: np.ndarray, choose: Choose, first: int):
+        self.names, self.choose, self.first = names, choose, first
 
-    def __call__(self, info: Any) -> tuple[list[np.ndarray], np.ndarray]:
+    def __call__(self, info: Any) -> tuple[np.ndarray, np.ndarray]:
         places, mirrored = self.choose(self.first + info.iteration)
-        names = [np.frombuffer(str(self.paths[i]).encode(), np.uint8) for i in places]
-        return names, np.array(mirrored, np.int32)
+        return self.names[places.numpy()], mirrored.int().numpy()
+
+
+def name_rows(paths: list[Path]) -> np.ndarray:
+    """Absolute names as bytes [n, L]; shorter ones begin with more slashes, which mean one.
+
+    The main thread hands them over in every step, and a list of arrays would take it longer than one array.
+    """
+    names = [os.fsencode(path.absolute()) for path in paths]
+    longest = max(map(len, names))
+    return np.frombuffer(b"".join(name.rjust(longest, b"/") for name in names), np.uint8).reshape(len(names), longest)
 
 
 def unreadable(path: Path, reason: str) -> UserError:

@@ -79,7 +79,9 @@ from pathlib import Path
 from eblvm.engine import checkpoint
 from eblvm.engine.config import Config
 from eblvm.engine.data import load, open_input
+from eblvm.engine.data.framing import has_dali
 
+has_dali()  # imported once, before the forks
 torch.set_num_threads(1)
 folder, steps = Path(sys.argv[1]), int(sys.argv[2])
 config = Config.from_json(json.loads((folder / "config.json").read_text()))
