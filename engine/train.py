@@ -75,7 +75,7 @@ def training_loop(config: Config, dataset: Dataset, update: Update, out: Path, s
     else:
         v = open_input(config, dataset, seed).batch(0)
         start, best, state = 0, {}, initial_state(config, objective, seed, v, device)
-    batches = open_input(config, dataset, seed, payload and payload["input"])
+    batches = open_input(config, dataset, seed, payload and payload.get("input"))
 
     write_config(config, out)
     stop = Interrupt()

@@ -8,6 +8,7 @@ import pytest
 from PIL import Image
 
 from eblvm.engine.cli import main
+from eblvm.engine.recipes import options, recipe
 
 from .conftest import write_mnist
 
@@ -61,3 +62,8 @@ def test_bad_input(arguments: str, sentence: str, capsys, tmp_path: Path, monkey
     assert sentence in error
     assert error.count("\n") == 1
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_runs_command_names_no_folders() -> None:
+    config = recipe("celeba64").replaced(data="/somewhere/celeba", cache="/elsewhere", input="dali", flip=True)
+    assert options(config) == ["--data celeba", "--input dali", "--flip"]

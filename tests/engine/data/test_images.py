@@ -94,6 +94,8 @@ def test_a_folder_of_pictures_is_prepared_once_and_cached(tmp_path: Path, capsys
     Image.new("RGB", (178, 218)).save(folder / "000020.png")
     assert len(load(config).train) == 19
     assert "preparing" in capsys.readouterr().err
+    Image.new("RGB", (178, 218), (9, 9, 9)).save(folder / "000000.png")
+    assert load(config).train[0].unique().tolist() == [9]
 
 
 def test_an_unreadable_picture_is_named(pictures: Path, tmp_path: Path) -> None:

@@ -141,6 +141,22 @@ def test_a_killed_reader_goes_on_with_the_same_samples(path: str, pictures: Path
 
 
 @needs_dali
+def test_the_state_is_that_of_the_last_minibatch_though_the_stream_is_ahead(pictures: Path, tmp_path: Path) -> None:
+    config = config_of(pictures, tmp_path, input="dali")
+    dataset = load(config)
+    batches = open_input(config, dataset, SEED)
+    batches.batch(4)
+    batches.batch(5)
+    state = batches.state()
+    assert (state["first"], state["next"]) == (4, 6)
+    assert state["pipeline"].numel() > 0
+    stream = open_input(config, dataset, SEED, state).stream
+    before = stream._pipeline
+    assert torch.equal(stream.read(6).float() / 255, batches.batch(6))
+    assert stream._pipeline is before  # it went on, and did not start anew
+
+
+@needs_dali
 def test_a_state_of_another_dali_is_refused(pictures: Path, tmp_path: Path) -> None:
     config = config_of(pictures, tmp_path, input="dali")
     dataset = load(config)
