@@ -77,11 +77,12 @@ class DaliDecoder:
         good = [content for content in encoded if content]
         try:
             images = iter(self._run(good) if good else [])
-        except RuntimeError as error:
+        except RuntimeError:
             self._pipeline = None  # DALI's pipelines do not outlive an error
-            if len(good) > 1:
+            if len(encoded) > 1:
                 return [one for content in encoded for one in self._decode([content])]
-            return [bad.get(0) or reason(error)]
+            (told,) = PillowDecoder(self.framing)(encoded)  # DALI prints what is wrong and gives a number
+            return [told if isinstance(told, str) else "DALI cannot decode it"]
         return [bad[i] if i in bad else next(images) for i in range(len(encoded))]
 
     def _run(self, encoded: Sequence[bytes]) -> np.ndarray:
@@ -119,9 +120,8 @@ def dali_framed(encoded: Any, framing: Framing, mirror: Any = None, device: str 
     )
     shape = fn.peek_image_shape(encoded, adjust_orientation=False, dtype=types.INT32)
     height, width = shape[0], shape[1]
-    smaller = dali.math.min(height, width)
     if framing.share is None:
-        side = smaller
+        side = dali.math.min(height, width)
     else:
         side = dali.math.min(fn.cast(dali.math.floor(width * framing.share + 0.5), dtype=types.INT32), height)
     start = fn.stack((height - side) // 2, (width - side) // 2)
@@ -132,9 +132,11 @@ def dali_framed(encoded: Any, framing: Framing, mirror: Any = None, device: str 
     )
 
 
-def decoder_for(framing: Framing, threads: int = 1) -> Decoder:
-    """DALI where it is installed, Pillow otherwise."""
-    return DaliDecoder(framing, threads) if has_dali() else PillowDecoder(framing)
+def decoder_for(framing: Framing, threads: int = 1, name: str | None = None) -> Decoder:
+    """'dali' or 'pillow'; no name: DALI where it is installed, Pillow otherwise."""
+    if name == "dali" or (name is None and has_dali()):
+        return DaliDecoder(framing, threads)
+    return PillowDecoder(framing)
 
 
 def has_dali() -> bool:
@@ -155,12 +157,3 @@ def import_dali() -> Any:
     except ImportError as error:
         raise UserError(f"DALI cannot be imported ({error}); install the extra: {DALI_EXTRA}") from None
     return nvidia.dali
-
-
-def reason(error: Exception) -> str:
-    """The line of a DALI error that says what went wrong."""
-    lines = [line.strip() for line in str(error).splitlines()]
-    told = [line for line in lines if "rror" in line or "ailed" in line]
-    return next(
-        (line.partition("] ")[2] or line for line in reversed(told) if "pipeline" not in line), "DALI cannot decode it"
-    )

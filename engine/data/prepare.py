@@ -13,7 +13,7 @@ import torch
 from eblvm.engine.checkpoint import write_atomic
 from eblvm.engine.data import store
 from eblvm.engine.data.contents import Contents, Pictures
-from eblvm.engine.data.framing import Decoder, Framing, PillowDecoder, decoder_for
+from eblvm.engine.data.framing import Decoder, Framing, decoder_for
 from eblvm.engine.data.resizing import resized
 from eblvm.engine.errors import UserError
 from eblvm.engine.log import progress
@@ -55,8 +55,7 @@ def prepare(
     if contents.pictures:
         if size is None:
             raise UserError(f"{source} holds pictures of any size; give the size of the squares to make, as --size 64")
-        framing = Framing(size, share)
-        decode = PillowDecoder(framing) if decoder == "pillow" else decoder_for(framing, threads)
+        decode = decoder_for(Framing(size, share), threads, decoder)
         settings["decoder"] = decode.name
     of: dict[str, Any] = {"name": source.resolve().name, "count": sum(len(s.images) for s in contents.splits.values())}
     if fingerprint is not None:

@@ -8,8 +8,6 @@ from eblvm.engine.data.contents import Contents
 from eblvm.engine.data.readers import arrays, cifar, folder, idx, matlab
 from eblvm.engine.errors import UserError
 
-MATLAB, HDF5 = b"MATLAB 5.0", b"\x89HDF"
-
 
 def read(path: Path) -> Contents:
     """The splits that `path` holds: a file, or the folder of a set of several files."""
@@ -17,14 +15,15 @@ def read(path: Path) -> Contents:
         return read_folder(path)
     if not path.is_file():
         raise UserError(f"data file {path} does not exist; give --data the path of the files as they are published")
-    start = path.read_bytes()[:0] if path.stat().st_size == 0 else _start(path)
+    with path.open("rb") as file:
+        start = file.read(16)
     if not start:
         raise UserError(f"{path} is empty; copy it again")
     if start[:2] == b"PK":
         return arrays.read_npz(path)
     if start[:6] == b"\x93NUMPY":
         return arrays.read_npy(path)
-    if start.startswith(MATLAB) or path.suffix == ".mat":
+    if start.startswith(b"MATLAB 5.0") or path.suffix == ".mat":
         return matlab.read_mat(path)
     if idx.is_idx(path):
         return idx.read_mnist(path.parent)
@@ -55,8 +54,3 @@ def read_folder(path: Path) -> Contents:
     if (path / "frey_rawface.mat").is_file():
         return matlab.read_mat(path / "frey_rawface.mat")
     return folder.read_folder(path)
-
-
-def _start(path: Path) -> bytes:
-    with path.open("rb") as file:
-        return file.read(16)

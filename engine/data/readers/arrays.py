@@ -8,6 +8,7 @@ import numpy as np
 from eblvm.engine.data.contents import Contents, Split
 from eblvm.engine.errors import UserError
 
+KEYS = {name: (f"x_{name}", f"y_{name}") for name in ("train", "valid", "test")} | {"all": ("x", "y")}
 DAMAGED = (zipfile.BadZipFile, ValueError, OSError, EOFError)
 
 
@@ -19,18 +20,14 @@ def read_npz(path: Path) -> Contents:
             keys = ", ".join(archive) or "none"
     except DAMAGED as error:
         raise UserError(f"{path} cannot be read as .npz ({error}); it may be truncated: copy it again") from None
-    names = {f"{part}{suffix}": split for split, suffix in _SUFFIXES.items() for part in ("x",)}
     splits = {
-        split: Split(as_images(path, key, arrays[key]), as_labels(path, arrays.get("y" + key[1:]), len(arrays[key])))
-        for key, split in names.items()
-        if key in arrays
+        split: Split(as_images(path, x, arrays[x]), as_labels(path, arrays.get(y), len(arrays[x])))
+        for split, (x, y) in KEYS.items()
+        if x in arrays
     }
     if not splits:
         raise UserError(f"{path}: got keys {keys}, expected 'x', or 'x_train' and 'x_test'")
     return Contents(".npz archive", splits)
-
-
-_SUFFIXES = {"train": "_train", "valid": "_valid", "test": "_test", "all": ""}
 
 
 def read_npy(path: Path) -> Contents:

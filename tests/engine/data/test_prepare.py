@@ -1,6 +1,7 @@
 """Preparing a store: what it holds, resume after a kill, unreadable pictures, both decoders."""
 
 import json
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -130,6 +131,13 @@ def test_dali_and_pillow_agree(size: int, share: float | None, pictures: Path, t
     difference = np.abs(pillow.astype(int) - dali)
     assert difference.max() <= 1
     assert difference.mean() < 0.3
+
+
+def test_a_decoder_that_is_asked_for_is_not_replaced(pictures: Path, tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.setitem(sys.modules, "nvidia.dali", None)
+    assert make(pictures, tmp_path / "store", decoder=None).manifest.settings["decoder"] == "pillow"
+    with pytest.raises(UserError, match=r"pip install 'eblvm\[dali\]'"):
+        make(pictures, tmp_path / "other", decoder="dali")
 
 
 def test_a_store_of_something_else_is_left_alone(pictures: Path, tmp_path: Path) -> None:
