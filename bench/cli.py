@@ -26,6 +26,7 @@ def add_commands(commands: Any) -> None:
     )
     bench.add_argument("base", metavar="BASE", nargs="?", help="with 'compare': the commit to compare with")
     bench.add_argument("--json", type=Path, metavar="FILE", help="write the record here; a folder names it itself")
+    bench.add_argument("--data", type=Path, metavar="PATH", help="with 'data': the folder of CelebA's pictures")
     bench.add_argument("--rounds", type=int, help="readings of every contestant (default 15; compare: 7)")
     bench.add_argument("--device", default="cpu", help="cpu or cuda")
     bench.add_argument("--compile", action="store_true", help="compile the engine's step (minutes; no memory figures)")
@@ -79,24 +80,30 @@ def command_bench(arguments: argparse.Namespace) -> None:
 
 
 def bench_suite(arguments: argparse.Namespace) -> None:
-    from eblvm.bench import deep, ratios, record, vages
+    from eblvm.bench import data, deep, ratios, record, vages
     from eblvm.bench.agreement import AgreementError
 
+    if arguments.data is not None and arguments.suite != "data":
+        raise UserError(f"suite {arguments.suite!r} needs no data; --data is for 'eblvm bench data'")
     networks = {"deep": deep, "vages": vages}.get(arguments.suite)
+    if (networks or arguments.suite == "data") and (arguments.compile or arguments.device != "cpu"):
+        raise UserError(
+            f"'eblvm bench {arguments.suite}' times eager steps on the CPU; leave --compile and --device out"
+        )
     try:
         if networks:
-            if arguments.compile or arguments.device != "cpu":
-                raise UserError(
-                    f"'eblvm bench {arguments.suite}' times the eager step on the CPU; leave --compile and --device out"
-                )
             result = networks.run(arguments.rounds or 5)
+        elif arguments.suite == "data":
+            result = data.run(arguments.rounds or 20, arguments.data)
         else:
             result = ratios.run(arguments.suite, arguments.rounds or 15, arguments.device, arguments.compile)
     except AgreementError as error:
         fail([str(error)])
-    print((networks or ratios).shown(result))
+    print((networks or {"data": data}.get(arguments.suite, ratios)).shown(result))
     if arguments.json:
         print(f"wrote {record.write(result, arguments.json)}")
+    if arguments.suite == "data" and (missed := data.problems(result)):
+        fail(missed)
 
 
 def bench_gates(arguments: argparse.Namespace) -> None:

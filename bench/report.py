@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Any
 
-from eblvm.bench import deep, profile, ratios, record, table, vages
+from eblvm.bench import data, deep, profile, ratios, record, table, vages
 
 DOCUMENT = record.SOURCE / "docs" / "performance.md"
 COLUMNS = {
@@ -43,6 +43,20 @@ DEEP_COLUMNS = {
     "held_published_mib": "held MiB, batch 100",
     "peak_published_mib": "peak MiB, batch 100",
 }
+DATA = """\
+CelebA's pictures at half their published size, cut, and resized to 64 pixels. A decoder's and the store's figures are
+pictures a second of CPU time with one thread; the ratio is to Pillow, of the store to the faster decoder. The row of
+memory is the fetch of a minibatch against the step it feeds, as a percentage of it. The row of the stream is wall time:
+what a minibatch takes with no step to hide behind, and the percentage of it that training hides.
+"""
+DATA_COLUMNS = {
+    "case": "case",
+    "images_per_s": "images/s",
+    "ratio": "ratio",
+    "input_ms": "input ms",
+    "step_ms": "step ms",
+    "percent": "%",
+}
 INTRODUCTION = """\
 # Performance
 
@@ -80,6 +94,11 @@ def render(folder: Path) -> str:
         rows = [[row[name] for name in names] for row in found["rows"]]
         body = VAGES + "\n" + table.markdown(list(names.values()), rows)
         parts.append(section("VaGES on the same model, and on a GRBM at Frey face's sizes", found, body))
+    for path in sorted(folder.glob("data-*.json")):
+        found = record.read(path, data.SCHEMA)
+        rows = [[row[name] for name in DATA_COLUMNS] for row in found["rows"]]
+        body = DATA + "\n" + table.markdown(list(DATA_COLUMNS.values()), rows)
+        parts.append(section(f"Input: {found['pictures']} pictures", found, body))
     parts += [profiled(record.read(path, profile.SCHEMA)) for path in sorted(folder.glob("profile-*.json"))]
     return "\n".join(parts)
 

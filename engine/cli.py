@@ -151,6 +151,7 @@ def command_demo(arguments: argparse.Namespace) -> None:
 
 def build_parser() -> Parser:
     from eblvm.bench.cli import add_commands as add_bench_commands  # it takes `add_config_options` from here
+    from eblvm.engine.data.commands import add_commands as add_data_commands
 
     parser = Parser(prog="eblvm", description="Training engine for energy-based latent variable models.")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", parser_class=Parser)
@@ -194,6 +195,7 @@ def build_parser() -> Parser:
         command.add_argument("--json", metavar="FILE", help="write the figures to FILE")
 
     add_bench_commands(commands)
+    add_data_commands(commands)
 
     demo = commands.add_parser("demo", help="train a small model in about a minute, with a table and a picture")
     demo.add_argument("--out", default="runs/demo", help="run folder")

@@ -108,6 +108,14 @@ class Config:
 
     # Running
     data: str | None = option(None, "path of the data set, where the recipe needs one", mathematical=False)
+    input: str = option(
+        "memory", "the data set in memory, or pictures decoded ahead of the step", choices=("memory", "dali")
+    )
+    flip: bool = option(False, "mirror images at random")
+    dequantize: bool = option(False, "train on (x + u)/256 with u uniform, in place of x/255")
+    cache: str | None = option(
+        None, "folder of the stores made from pictures; none: $EBLVM_CACHE, or the user's cache", mathematical=False
+    )
     device: str = option("cpu", "cpu or cuda", mathematical=False)
     threads: int = option(1, "CPU threads; more than one rarely pays for a GRBM", mathematical=False)
     size: int | None = option(None, "resize images to this many pixels; none: the recipe's own size")

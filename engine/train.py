@@ -14,7 +14,7 @@ from torch import Tensor
 
 from eblvm.engine import checkpoint, guard, replicas
 from eblvm.engine.config import Config
-from eblvm.engine.data import Dataset, Order, load
+from eblvm.engine.data import Dataset, load, open_input
 from eblvm.engine.errors import UserError
 from eblvm.engine.log import Log
 from eblvm.engine.models.energy import Energy, Params
@@ -62,7 +62,6 @@ def training_loop(config: Config, dataset: Dataset, update: Update, out: Path, s
     training_step = training_step_of(config, update)
 
     # The state: from the newest good checkpoint, or from the beginning.
-    order = Order(seed, len(dataset.train), config.batch)
     payload, passed_over = checkpoint.newest(out / "checkpoints")
     for sentence in passed_over:
         say(f"warning: {sentence}; using an older one")
@@ -74,8 +73,9 @@ def training_loop(config: Config, dataset: Dataset, update: Update, out: Path, s
             return True
         say(f"continuing {out} at step {start}")
     else:
-        v = dataset.floats(dataset.train[order.indices(0).to(device)])
+        v = open_input(config, dataset, seed).batch(0)
         start, best, state = 0, {}, initial_state(config, objective, seed, v, device)
+    batches = open_input(config, dataset, seed, payload and payload.get("input"))
 
     write_config(config, out)
     stop = Interrupt()
@@ -84,7 +84,7 @@ def training_loop(config: Config, dataset: Dataset, update: Update, out: Path, s
     try:
         for step in range(start, config.steps):
             # One step: a minibatch, its noise, the update.
-            v = dataset.floats(dataset.train[order.indices(step).to(device)])
+            v = batches.batch(step)
             noise = objective.draw(Key(seed, step), v, 0)
             state, info = training_step(state, v, noise, step_rates(config, step, v))
             done, stopping = step + 1, stop.requested
@@ -107,7 +107,7 @@ def training_loop(config: Config, dataset: Dataset, update: Update, out: Path, s
             if logging:
                 log.write(done, values)
             if saving:
-                payload = {"step": done, "best": best, "state": tree(state)}
+                payload = {"step": done, "best": best, "state": tree(state), "input": batches.state()}
                 checkpoint.save(out / "checkpoints", done, payload, config.keep)
             if stopping and done < config.steps:
                 say(f"interrupted: saved at step {done} in {out}; the same command continues it")

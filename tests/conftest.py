@@ -9,6 +9,12 @@ import torch
 torch.set_num_threads(1)
 
 
+@pytest.fixture(scope="session", autouse=True)
+def cache(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Stores that training makes of pictures go to a folder of the tests'."""
+    os.environ["EBLVM_CACHE"] = str(tmp_path_factory.mktemp("cache"))
+
+
 @pytest.fixture(scope="session")
 def real_data() -> Path:
     """The folder of real data sets, $EBLVM_DATA or ../shared/data; the test skips where there is none."""

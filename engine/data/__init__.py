@@ -2,6 +2,7 @@
 
 from eblvm.engine.data.dataset import Dataset
 from eblvm.engine.data.datasets import WIDTHS, load
+from eblvm.engine.data.input import open_input
 from eblvm.engine.data.order import Order
 
-__all__ = ["WIDTHS", "Dataset", "Order", "load"]
+__all__ = ["WIDTHS", "Dataset", "Order", "load", "open_input"]

@@ -24,4 +24,4 @@ class Dataset(NamedTuple):
 
     def floats(self, v: Tensor) -> Tensor:
         """Samples as a model sees them; bytes become [0, 1]."""
-        return v.to(self.dtype) / 255 if v.dtype == torch.uint8 else v
+        return v.to(self.dtype).div_(255) if v.dtype == torch.uint8 else v

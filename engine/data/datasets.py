@@ -1,14 +1,12 @@
 """The data sets of the recipes, in memory: points and small images as floats, larger images as uint8."""
 
-from pathlib import Path
-
 import torch
 from torch import Tensor
 
 from eblvm.engine.config import Config
 from eblvm.engine.data import images
 from eblvm.engine.data.dataset import Dataset
-from eblvm.engine.data.files import read_npz
+from eblvm.engine.data.input import check_input
 from eblvm.engine.errors import UserError
 from eblvm.kernels import philox
 from eblvm.kernels.philox import Key, Purpose, purpose
@@ -24,9 +22,10 @@ def load(config: Config) -> Dataset:
     elif config.recipe == "digits":
         dataset = digits(flat=config.model == "grbm")
     elif config.recipe == "freyface":
-        dataset = freyface(config.data)
+        dataset = freyface(config)
     else:
         dataset = images.load(config)
+    check_input(config, dataset)
     return dataset.to(config.device, getattr(torch, config.dtype))
 
 
@@ -49,14 +48,14 @@ def digits(flat: bool = True) -> Dataset:
     return dataset._replace(train_labels=labels[:1400], test_labels=labels[1600:])
 
 
-def freyface(path: str | None) -> Dataset:
-    """`.npz` with `x` 1965x28x20 uint8 in the original order: first 1400 train, next 300 validation, last 265 test."""
-    if path is None:
-        raise UserError(
-            "recipe 'freyface' needs the data set; give --data PATH, an .npz with key 'x', 1965x28x20 uint8"
-        )
-    faces = read_npz(Path(path), "x", (1965, 28, 20))
-    return _split(torch.from_numpy(faces.reshape(1965, -1) / 255).float(), (1400, 300, 265), (28, 20))
+def freyface(config: Config) -> Dataset:
+    """1965 faces of 28x20 in their original order, flat, scaled to [0, 1]: 1400 train, 300 validation, 265 test."""
+    faces = images.load(config)
+    if len(faces.train) != 1400:
+        total = sum(len(part) for part in faces[:3])
+        raise UserError(f"{config.data} holds {total} faces, expected Frey face's 1965; copy it again")
+    train, valid, test = (part.flatten(1).double().div(255).float() for part in faces[:3])
+    return Dataset(train, valid, test, (28, 20))
 
 
 def _split(v: Tensor, sizes: tuple[int, int, int], image_shape: tuple[int, int] | None) -> Dataset:

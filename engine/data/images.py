@@ -1,80 +1,87 @@
-"""Image data sets of the deep recipes as uint8 tensors [n, C, S, S]."""
+"""Image data sets of the recipes as uint8 tensors [n, C, S, S], from whatever `--data` names."""
 
+import sys
 from pathlib import Path
+from typing import cast
 
 import numpy as np
 import torch
 import torch.nn.functional as F
-from PIL import Image, UnidentifiedImageError
 from torch import Tensor
 
 from eblvm.engine.config import Config
+from eblvm.engine.data.cache import cached
+from eblvm.engine.data.contents import Contents, Pictures, Split
 from eblvm.engine.data.dataset import Dataset
-from eblvm.engine.data.files import read_npz
+from eblvm.engine.data.framing import Framing, import_dali
+from eblvm.engine.data.readers import read
+from eblvm.engine.data.readers.folder import CELEBA_SHARE
+from eblvm.engine.data.resizing import resized
+from eblvm.engine.data.stream import PicturesOnDemand
 from eblvm.engine.errors import UserError, unknown
-from eblvm.engine.log import progress
 
-CELEBA_CROP = 140 / 178  # the centre of the aligned pictures that the papers keep, as a share of the width
-ARCHIVES = {"mnist": (28, 28), "cifar10": (32, 32, 3), "svhn": (32, 32, 3)}
+SHAPES = {"freyface": (1, 28, 20), "mnist": (1, 28, 28), "cifar10": (3, 32, 32), "svhn": (3, 32, 32)}
+FREY_HELD = (300, 265)  # the papers' validation and test faces, after 1400 for training
 
 
 def load(config: Config) -> Dataset:
-    """mnist, cifar10, svhn: an .npz with x_train, y_train, x_test, y_test. celeba32, celeba64: a folder of pictures."""
+    """The images of a recipe. Of a training set without a validation one the last 10 %, at most 1,000, validate."""
     if config.data is None:
         raise UserError(f"recipe {config.recipe!r} needs the data set; give --data PATH")
     path = Path(config.data)
-    if config.recipe in ARCHIVES:
-        return archive(path, ARCHIVES[config.recipe], config.size)
     if config.recipe.startswith("celeba"):
-        return celeba(path, config.size or int(config.recipe.removeprefix("celeba")))
-    raise unknown("recipe", config.recipe, ["checkerboard", "freyface", "digits", *ARCHIVES, "celeba32", "celeba64"])
+        contents, size = read(path), config.size or int(config.recipe.removeprefix("celeba"))
+        if contents.pictures:
+            return of_pictures(config, path, contents._replace(share=CELEBA_SHARE).divided(), size)
+        return dataset_of(path, contents, (3, size, size), config)
+    if config.recipe not in SHAPES:
+        raise unknown("recipe", config.recipe, ["checkerboard", "digits", *SHAPES, "celeba32", "celeba64", "celeba128"])
+    return dataset_of(path, read(path), SHAPES[config.recipe], config)
 
 
-def archive(path: Path, shape: tuple[int, ...], size: int | None) -> Dataset:
-    """Images of an .npz; MNIST's 28 pixels get a frame of 2. Of the training images the last 1,000 validate."""
-    train, test = (read_npz(path, f"x_{split}", (None, *shape)) for split in ("train", "test"))
-    labels = [
-        torch.from_numpy(read_npz(path, f"y_{split}", (None,), np.integer).astype(np.int64))
-        for split in ("train", "test")
-    ]
-    train_v, test_v = (resized(_channels_first(torch.from_numpy(x)), size) for x in (train, test))
-    kept = len(train_v) - min(1000, len(train_v) // 10)
-    return Dataset(train_v[:kept], train_v[kept:], test_v, train_labels=labels[0][:kept], test_labels=labels[1])
+def of_pictures(config: Config, path: Path, contents: Contents, size: int) -> Dataset:
+    """Prepared once and cached; with `--input dali` only what validates and tests is, and training is streamed."""
+
+    def say(sentence: str) -> None:
+        print(sentence, file=sys.stderr)
+
+    if config.input != "dali":
+        prepared = cached(path, contents, size, config.cache, config.threads, say)
+        return dataset_of(path, prepared.contents(), (3, size, size), config)
+    import_dali()
+    train = contents.splits["train"].images
+    assert isinstance(train, Pictures)
+    held = contents._replace(splits={name: contents.splits[name] for name in ("valid", "test")})
+    splits = cached(path, held, size, config.cache, config.threads, say).contents().splits
+    streamed = PicturesOnDemand(train.paths, Framing(size, contents.share))
+    valid, test = (torch.from_numpy(pixels(splits[name])) for name in ("valid", "test"))
+    return Dataset(cast(Tensor, streamed), valid, test)
 
 
-def _channels_first(x: Tensor) -> Tensor:
-    return F.pad(x[:, None], (2, 2, 2, 2)) if x.dim() == 3 else x.permute(0, 3, 1, 2).contiguous()
+def dataset_of(path: Path, contents: Contents, shape: tuple[int, ...], config: Config) -> Dataset:
+    """Arrays of images of `shape` as a data set; MNIST's 28 pixels get a frame of 2."""
+    if config.input == "dali":
+        raise UserError(f"--input dali decodes pictures, {path} is {contents.kind}; leave --input out")
+    contents = contents.divided(FREY_HELD if config.recipe == "freyface" else None)
+    if absent := [name for name in ("train", "valid", "test") if name not in contents.splits]:
+        raise UserError(f"{path} has no {' and no '.join(absent)} images, recipe {config.recipe!r} needs them")
+    parts, labels = [], {}
+    for name, split in contents.splits.items():
+        images = pixels(split)
+        if images.shape[1:] != shape:
+            got, expected = ("x".join(map(str, s)) for s in (images.shape[1:], shape))
+            raise UserError(
+                f"{path} ({contents.kind}) has images of {got}, expected {expected} of recipe {config.recipe!r}; "
+                "give the recipe's own data set"
+            )
+        x = torch.from_numpy(images)
+        parts.append(resized(F.pad(x, (2, 2, 2, 2)) if shape[1:] == (28, 28) else x, config.size))
+        if split.labels is not None and split.labels.ndim == 1:
+            labels[name] = torch.from_numpy(np.ascontiguousarray(split.labels))
+    train, valid, test = parts
+    return Dataset(train, valid, test, train_labels=labels.get("train"), test_labels=labels.get("test"))
 
 
-def resized(v: Tensor, size: int | None) -> Tensor:
-    """uint8 images [n, C, S, S] averaged over areas to `size` pixels."""
-    if size is None or size == v.shape[-1]:
-        return v
-    chunks = [F.adaptive_avg_pool2d(chunk.float(), size).round().byte() for chunk in v.split(4096)]
-    return torch.cat(chunks)
-
-
-def celeba(folder: Path, size: int) -> Dataset:
-    """Aligned faces, their centre cut out and resized; by file name the first 90 % train, 5 % validate, 5 % test."""
-    paths = sorted(p for p in folder.glob("*") if p.suffix.lower() in (".jpg", ".jpeg", ".png"))
-    if not paths:
-        raise UserError(f"{folder} holds no .jpg or .png pictures; give --data the folder of the aligned CelebA images")
-    v = torch.empty(len(paths), 3, size, size, dtype=torch.uint8)
-    with progress(len(paths), f"reading {folder.name}", "picture") as bar:
-        for i, path in enumerate(paths):
-            v[i] = _face(path, size)
-            bar.update()
-    held = max(1, len(v) // 20)
-    return Dataset(v[: -2 * held], v[-2 * held : -held], v[-held:])
-
-
-def _face(path: Path, size: int) -> Tensor:
-    try:
-        with Image.open(path) as file:
-            picture = file.convert("RGB")
-            side = round(CELEBA_CROP * picture.width)
-            left, top = (picture.width - side) // 2, (picture.height - side) // 2
-            face = picture.crop((left, top, left + side, top + side)).resize((size, size), Image.Resampling.BILINEAR)
-    except (OSError, UnidentifiedImageError) as error:
-        raise UserError(f"{path} cannot be read as a picture ({error}); copy it again or remove it") from None
-    return torch.from_numpy(np.array(face)).permute(2, 0, 1)
+def pixels(split: Split) -> np.ndarray:
+    assert isinstance(split.images, np.ndarray)
+    return split.images if split.images.flags.writeable else split.images.copy()

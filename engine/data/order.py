@@ -7,6 +7,7 @@ be saved for an exact resume, and no sample is lost or repeated within an epoch.
 import torch
 from torch import Tensor
 
+from eblvm.engine.errors import UserError
 from eblvm.kernels import philox
 from eblvm.kernels.philox import Key, Purpose, purpose
 
@@ -17,8 +18,22 @@ class Order:
         self._epochs: tuple[int, int] | None = None  # first and last epoch that `_stream` holds
         self._stream = torch.empty(0, dtype=torch.int64)
 
-    def indices(self, step: int) -> Tensor:
-        """Indices into the data of step's minibatch, [*seed.shape, B]."""
+    def indices(self, step: int, rank: int = 0, world: int = 1) -> Tensor:
+        """Indices into the data of step's minibatch, [*seed.shape, B]; of a rank its slice, places rank*B/world on.
+
+        The slices of all ranks one after the other are the minibatch, whatever their number: sample i of a rank's slice
+        has the global index rank*B/world + i, by which its noise is drawn.
+        """
+        if self.batch % world:
+            raise UserError(f"got batch={self.batch} for {world} processes, expected a multiple of their number")
+        share = self.batch // world
+        return self._minibatch(step)[..., rank * share : (rank + 1) * share]
+
+    def position(self, step: int) -> tuple[int, int]:
+        """(epoch, samples of it already seen) before `step`."""
+        return divmod(step * self.batch, self.size)
+
+    def _minibatch(self, step: int) -> Tensor:
         start, stop = step * self.batch, (step + 1) * self.batch
         epochs = start // self.size, (stop - 1) // self.size
         if epochs != self._epochs:

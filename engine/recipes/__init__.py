@@ -103,7 +103,7 @@ def recipe(name: str, model: str | None = None, small: bool = False) -> Config:
 
 
 def options(config: Config, leave_out: Collection[str] = ()) -> list[str]:
-    """The options of `eblvm train` that make `config` of its recipe; of a data set the name, not its folder."""
+    """The options of `eblvm train` that make `config` of its recipe; of a data set the name, no folders."""
     start, found = recipe(config.recipe, config.model, config.small), []
     if config.small:
         found.append("--small")
@@ -111,7 +111,7 @@ def options(config: Config, leave_out: Collection[str] = ()) -> list[str]:
         found.append("--model deep")
     for f in fields(Config):
         value, flag = getattr(config, f.name), f.name.replace("_", "-")
-        if f.name in leave_out or value == getattr(start, f.name):
+        if f.name in (*leave_out, "cache") or value == getattr(start, f.name):
             continue
         if isinstance(value, bool):
             found.append(f"--{flag}" if value else f"--no-{flag}")

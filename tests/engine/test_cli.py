@@ -98,7 +98,7 @@ def test_bad_data_files(capsys, tmp_path: Path) -> None:
     out = tmp_path / "out"
     for path, sentence in [
         (truncated, "cannot be read as .npz"),
-        (shape, "got 'x' 10x28x20 uint8, expected 1965x28x20 uint8"),
+        (shape, "holds 10 faces, expected Frey face's 1965"),
         (key, "got keys faces, expected 'x'"),
     ]:
         error = failure(capsys, "train", "freyface", "--data", str(path), "--out", str(out))

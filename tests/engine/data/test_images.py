@@ -1,4 +1,4 @@
-"""Image data sets from small files in the expected formats."""
+"""Image data sets of the recipes from small files in the published formats."""
 
 from pathlib import Path
 
@@ -8,38 +8,61 @@ import torch
 from PIL import Image
 
 from eblvm.engine.data import load
-from eblvm.engine.data.images import celeba, resized
+from eblvm.engine.data.resizing import resized
 from eblvm.engine.errors import UserError
 from eblvm.engine.recipes import recipe
 
-
-def archive(path: Path, shape: tuple[int, ...]) -> Path:
-    generator = np.random.default_rng(0)
-    arrays = {f"x_{s}": generator.integers(0, 256, (n, *shape), np.uint8) for s, n in (("train", 40), ("test", 10))}
-    labels = {f"y_{s}": generator.integers(0, 10, n) for s, n in (("train", 40), ("test", 10))}
-    np.savez(path, **arrays, **labels)
-    return path
+from .conftest import cifar_files, write_mnist, write_tar
 
 
-def test_mnist_gets_a_frame(tmp_path: Path) -> None:
-    path = archive(tmp_path / "mnist.npz", (28, 28))
+@pytest.mark.parametrize("packed", [None, False, True])
+def test_mnist_gets_a_frame(packed: bool | None, mnist: dict, tmp_path: Path) -> None:
+    path = tmp_path / "mnist.npz"
+    if packed is None:
+        np.savez(path, **mnist)
+    else:
+        path = write_mnist(tmp_path, mnist, packed)
     dataset = load(recipe("mnist").replaced(data=str(path)))
     assert dataset.train.shape == (36, 1, 32, 32)
     assert dataset.valid.shape == (4, 1, 32, 32)
     assert dataset.train.dtype == torch.uint8
-    assert torch.equal(dataset.train[0, 0, 2:30, 2:30], torch.from_numpy(np.load(path)["x_train"][0]))
+    assert torch.equal(dataset.train[0, 0, 2:30, 2:30], torch.from_numpy(mnist["x_train"][0]))
     assert not dataset.train[:, :, :2].any()
     assert dataset.train_labels is not None
-    assert len(dataset.train_labels) == 36
+    assert dataset.train_labels.tolist() == mnist["y_train"][:36].tolist()
     v = dataset.floats(dataset.train[:2])
     assert v.dtype == torch.float32
     assert float(v.max()) <= 1
 
 
-def test_colour_images_are_channels_first(tmp_path: Path) -> None:
-    path = archive(tmp_path / "cifar.npz", (32, 32, 3))
+def test_cifar10_from_its_archive(cifar: dict, tmp_path: Path) -> None:
+    path = write_tar(tmp_path / "cifar-10-python.tar.gz", cifar_files(cifar, binary=False))
     dataset = load(recipe("cifar10").replaced(data=str(path)))
-    assert torch.equal(dataset.test[3].permute(1, 2, 0), torch.from_numpy(np.load(path)["x_test"][3]))
+    assert (len(dataset.train), len(dataset.valid), len(dataset.test)) == (45, 5, 10)
+    assert torch.equal(dataset.test[3].permute(1, 2, 0), torch.from_numpy(cifar["x_test"][3]))
+
+
+def test_frey_face_is_split_as_in_the_papers(frey: np.ndarray, tmp_path: Path) -> None:
+    np.savez(tmp_path / "frey.npz", x=frey)
+    dataset = load(recipe("freyface").replaced(data=str(tmp_path / "frey.npz")))
+    assert [tuple(part.shape) for part in dataset[:3]] == [(1400, 560), (300, 560), (265, 560)]
+    expected = torch.from_numpy(frey.reshape(1965, -1) / 255).float()
+    assert torch.equal(torch.cat(dataset[:3]), expected)
+    np.savez(tmp_path / "frey.npz", x=frey[:900])
+    with pytest.raises(UserError, match="holds 900 faces, expected Frey face's 1965"):
+        load(recipe("freyface").replaced(data=str(tmp_path / "frey.npz")))
+
+
+def test_another_recipes_data_is_refused(cifar: dict, tmp_path: Path) -> None:
+    np.savez(tmp_path / "cifar.npz", **cifar)
+    config = recipe("mnist").replaced(data=str(tmp_path / "cifar.npz"))
+    with pytest.raises(UserError, match=r"has images of 3x32x32, expected 1x28x28 of recipe 'mnist'"):
+        load(config)
+    with pytest.raises(UserError, match="--input dali decodes pictures"):
+        load(config.replaced(recipe="cifar10", input="dali"))
+    np.savez(tmp_path / "half.npz", x_test=cifar["x_test"])
+    with pytest.raises(UserError, match=r"half.npz has no train and no valid images"):
+        load(recipe("cifar10").replaced(data=str(tmp_path / "half.npz")))
 
 
 def test_resized_averages_areas() -> None:
@@ -48,19 +71,34 @@ def test_resized_averages_areas() -> None:
     assert resized(v, 2)[0, 0].tolist() == [[25, 0], [0, 0]]
 
 
-def test_celeba_is_cut_in_the_middle(tmp_path: Path) -> None:
+def test_a_folder_of_pictures_is_prepared_once_and_cached(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder, cache = tmp_path / "faces", tmp_path / "cache"
+    folder.mkdir()
     for i in range(20):
         picture = np.zeros((218, 178, 3), np.uint8)
         picture[39 : 39 + 140, 19 : 19 + 140] = 12 * i  # what the crop keeps
         picture[:39] = 255
-        Image.fromarray(picture).save(tmp_path / f"{i:06}.png")
-    dataset = celeba(tmp_path, 64)
+        Image.fromarray(picture).save(folder / f"{i:06}.png")
+    config = recipe("celeba64").replaced(data=str(folder), cache=str(cache))
+    dataset = load(config)
     assert (len(dataset.train), len(dataset.valid), len(dataset.test)) == (18, 1, 1)
     assert dataset.train[5].shape == (3, 64, 64)
     assert dataset.train[5].unique().tolist() == [60]
+    said = capsys.readouterr().err
+    assert f"preparing {folder} at 64 pixels, once, into {cache}" in said
+    assert len(list(folder.iterdir())) == 20
+
+    again = load(config)
+    assert torch.equal(again.train, dataset.train)
+    assert "preparing" not in capsys.readouterr().err
+    Image.new("RGB", (178, 218)).save(folder / "000020.png")
+    assert len(load(config).train) == 19
+    assert "preparing" in capsys.readouterr().err
+    Image.new("RGB", (178, 218), (9, 9, 9)).save(folder / "000000.png")
+    assert load(config).train[0].unique().tolist() == [9]
 
 
-def test_an_unreadable_picture_is_named(tmp_path: Path) -> None:
-    (tmp_path / "000001.jpg").write_bytes(b"no picture")
-    with pytest.raises(UserError, match=r"000001.jpg cannot be read as a picture"):
-        celeba(tmp_path, 32)
+def test_an_unreadable_picture_is_named(pictures: Path, tmp_path: Path) -> None:
+    (pictures / "000003.jpg").write_bytes(b"no picture")
+    with pytest.raises(UserError, match=r"000003.jpg cannot be read as a picture .* 1 of 24 pictures are unreadable"):
+        load(recipe("celeba32").replaced(data=str(pictures), cache=str(tmp_path / "cache")))

@@ -1,8 +1,10 @@
 """The order of samples: every epoch a permutation, the position a pure function of the step."""
 
+import pytest
 import torch
 
 from eblvm.engine.data import Order
+from eblvm.engine.errors import UserError
 
 
 def test_every_epoch_sees_each_sample_once() -> None:
@@ -29,3 +31,18 @@ def test_replicas_have_their_own_order() -> None:
     together = Order(torch.tensor([5, 6]), 20, 8).indices(1)
     for row, seed in zip(together, (5, 6), strict=True):
         assert row.tolist() == Order(torch.tensor(seed), 20, 8).indices(1).tolist()
+
+
+def test_ranks_have_the_slices_of_the_global_batch() -> None:
+    order = Order(torch.tensor([5, 6]), 20, 12)
+    for step in range(5):
+        for world in (1, 2, 3, 4):
+            slices = [order.indices(step, rank, world) for rank in range(world)]
+            assert torch.equal(torch.cat(slices, -1), order.indices(step))
+    with pytest.raises(UserError, match="got batch=12 for 5 processes"):
+        order.indices(0, 0, 5)
+
+
+def test_the_position_is_two_integers() -> None:
+    order = Order(torch.tensor(5), 20, 12)
+    assert [order.position(step) for step in range(4)] == [(0, 0), (0, 12), (1, 4), (1, 16)]

@@ -1,0 +1,46 @@
+"""Stores that training makes by itself of a folder of pictures, kept apart from the user's own files."""
+
+import fcntl
+import hashlib
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+from eblvm.engine.data import store
+from eblvm.engine.data.contents import Contents, Pictures
+from eblvm.engine.data.prepare import prepare
+
+
+def root(given: str | None) -> Path:
+    """--cache, $EBLVM_CACHE, $XDG_CACHE_HOME/eblvm, or ~/.cache/eblvm: the first that is set."""
+    for chosen in (given, os.environ.get("EBLVM_CACHE")):
+        if chosen:
+            return Path(chosen)
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "eblvm"
+
+
+def cached(
+    source: Path, contents: Contents, size: int, given: str | None, threads: int, say: Callable[[str], None]
+) -> store.Store:
+    """The store of these pictures at this size, prepared now if it is not there. Another process's work is awaited."""
+    key = fingerprint(contents, size)
+    splits = "" if len(contents.splits) == 3 else "-" + "-".join(contents.splits)
+    folder = root(given) / f"{source.resolve().name}-{size}{splits}-{key[:12]}"
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with (folder.parent / f".{folder.name}.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if (folder / store.MANIFEST).exists():
+            return store.open_store(folder)
+        say(f"preparing {source} at {size} pixels, once, into {folder}")
+        return prepare(source, contents, folder, size, threads=threads, fingerprint=key, say=say)
+
+
+def fingerprint(contents: Contents, size: int) -> str:
+    """A digest of the settings and of every picture's split, name, length and time of change."""
+    digest = hashlib.sha256(f"{store.VERSION} {size} {contents.share}\n".encode())
+    for name, split in contents.splits.items():
+        assert isinstance(split.images, Pictures)
+        for path in split.images.paths:
+            facts = path.stat()
+            digest.update(f"{name} {path} {facts.st_size} {facts.st_mtime_ns}\n".encode())
+    return digest.hexdigest()

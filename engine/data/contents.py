@@ -1,0 +1,60 @@
+"""What a reader finds: the splits of a data set, as arrays in memory or as names of pictures still to be decoded."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+
+@dataclass(frozen=True)
+class Pictures:
+    """Files of one picture each, of any size."""
+
+    paths: list[Path]
+
+    def __len__(self) -> int:
+        return len(self.paths)
+
+    def __getitem__(self, places: slice) -> "Pictures":
+        return Pictures(self.paths[places])
+
+
+class Split(NamedTuple):
+    images: np.ndarray | Pictures  # uint8 [n, C, H, W]
+    labels: np.ndarray | None = None  # int64 [n], or attributes int8 [n, A]
+
+    def part(self, first: int, end: int) -> "Split":
+        return Split(self.images[first:end], None if self.labels is None else self.labels[first:end])
+
+
+class Contents(NamedTuple):
+    """`splits` holds train, valid and test in this order, those that the files tell apart; otherwise 'all'."""
+
+    kind: str  # in words
+    splits: dict[str, Split]
+    published: bool | None = None  # whether the digests are those of the published files; None: not known
+    attributes: tuple[str, ...] = ()  # names of the columns of the labels
+    share: float | None = None  # of a picture's width that the centre crop keeps; None: the largest square
+
+    def divided(self, sizes: tuple[int, int] | None = None) -> "Contents":
+        """With train, valid and test told apart. `sizes` are those of valid and test where one set holds all.
+
+        Otherwise 5 % each at its end (at least one); of a training set without a valid one the last 10 %, at most 1000.
+        """
+        splits = dict(self.splits)
+        if "all" in splits:
+            whole = splits.pop("all")
+            n, held = len(whole.images), max(1, len(whole.images) // 20)
+            valid, test = sizes or (held, held)
+            bounds = (0, n - valid - test, n - test, n)
+            splits = {name: whole.part(*bounds[i : i + 2]) for i, name in enumerate(("train", "valid", "test"))}
+        elif "valid" not in splits and "train" in splits:
+            train = splits["train"]
+            kept = len(train.images) - min(1000, len(train.images) // 10)
+            splits |= {"train": train.part(0, kept), "valid": train.part(kept, len(train.images))}
+        return self._replace(splits={name: splits[name] for name in ("train", "valid", "test") if name in splits})
+
+    @property
+    def pictures(self) -> bool:
+        return any(isinstance(split.images, Pictures) for split in self.splits.values())

@@ -1,0 +1,127 @@
+"""Where a step's minibatch comes from: memory, or pictures decoded ahead. Both give the same batches for a step."""
+
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any, Protocol, cast
+
+import torch
+from torch import Tensor
+
+from eblvm.engine.config import Config
+from eblvm.engine.data.dataset import Dataset
+from eblvm.engine.data.order import Order
+from eblvm.engine.data.stream import PicturesOnDemand, Stream
+from eblvm.engine.errors import UserError
+from eblvm.kernels import philox
+from eblvm.kernels.philox import Key, Purpose, purpose
+
+FLIP, DEQUANTIZE = purpose(Purpose.DATA, 1), purpose(Purpose.DATA, 2)
+
+
+class Input(Protocol):
+    def batch(self, step: int) -> Tensor:
+        """The minibatch of `step` (a rank's slice of it) as the model sees it: [*seed.shape, B, ...]."""
+        ...
+
+    def state(self) -> dict[str, Any]:
+        """What a checkpoint must hold beside the step."""
+        ...
+
+
+class Batches:
+    """The seed's order and noise over a data set, in one process of `world`."""
+
+    def __init__(self, config: Config, dataset: Dataset, seed: Tensor, rank: int = 0, world: int = 1):
+        self.config, self.dataset, self.seed = config, dataset, seed
+        self.order = Order(seed, len(dataset.train), config.batch)
+        self.rank, self.world = rank, world
+        self.count = config.batch // world
+        self.first = rank * self.count  # the global index of this process's first sample
+
+    def indices(self, step: int) -> Tensor:
+        return self.order.indices(step, self.rank, self.world)
+
+    def mirrored(self, step: int) -> Tensor:
+        """Which samples are mirrored, bool [*seed.shape, B]."""
+        return philox.uniform(Key(self.seed, step), FLIP, self.count, first=self.first) < 0.5
+
+    def floats(self, x: Tensor, step: int) -> Tensor:
+        """Bytes x as x/255, or dequantised as (x + u)/256 with u uniform in [0, 1)."""
+        if not self.config.dequantize:
+            return self.dataset.floats(x)
+        shape = tuple(x.shape[self.seed.dim() + 1 :])
+        place: dict[str, Any] = {"first": self.first, "dtype": self.dataset.dtype, "device": x.device}
+        u = philox.uniform(Key(self.seed, step), DEQUANTIZE, self.count, shape, **place)
+        return u.add_(x).div_(256)
+
+
+class Memory:
+    """The data set on the device; the position is the step, and nothing else needs to be saved."""
+
+    def __init__(self, batches: Batches):
+        self.batches = batches
+
+    def batch(self, step: int) -> Tensor:
+        batches, train = self.batches, self.batches.dataset.train
+        places = batches.indices(step).to(train.device)
+        # Whole rows are copied, where an index by a tensor would go element by element.
+        x = train.index_select(0, places.flatten()).view(*places.shape, *train.shape[1:])
+        if batches.config.flip:
+            mirrored = batches.mirrored(step).to(x.device)[..., None, None, None]
+            x = torch.where(mirrored, x.flip(-1), x)
+        return batches.floats(x, step)
+
+    def state(self) -> dict[str, Any]:
+        return {}
+
+
+class Streaming:
+    """Pictures decoded by DALI, and made a minibatch by a thread of their own, while the step before computes."""
+
+    def __init__(self, batches: Batches, pictures: PicturesOnDemand, state: dict[str, Any]):
+        self.batches = batches
+        self.rows, threads = batches.seed.numel() * batches.count, batches.config.threads
+        self.stream = Stream(pictures, self._choose, self.rows, threads)
+        self.stream.restore(state)
+        self._state = state  # after the minibatch given last; the stream itself is ahead of it
+        self._ahead: tuple[int, Future[tuple[Tensor, dict[str, Any]]]] | None = None
+        self._thread = ThreadPoolExecutor(1, "input", torch.set_num_threads, (threads,))
+
+    def batch(self, step: int) -> Tensor:
+        if self._ahead is None or self._ahead[0] != step:
+            self._ahead = step, self._thread.submit(self._make, step)
+        v, self._state = self._ahead[1].result()
+        self._ahead = step + 1, self._thread.submit(self._make, step + 1)
+        return v
+
+    def state(self) -> dict[str, Any]:
+        return self._state
+
+    def _make(self, step: int) -> tuple[Tensor, dict[str, Any]]:
+        x = self.stream.read(step)
+        v = self.batches.floats(x.view(*self.batches.seed.shape, self.batches.count, *x.shape[1:]), step)
+        return v, self.stream.state()
+
+    def _choose(self, step: int) -> tuple[Tensor, Tensor]:
+        places = self.batches.indices(step).flatten()
+        return places, self.batches.mirrored(step).flatten() if self.batches.config.flip else torch.zeros(self.rows)
+
+
+def check_input(config: Config, dataset: Dataset) -> None:
+    """What a data set cannot do, as one sentence each."""
+    if config.input == "dali" and not isinstance(cast(object, dataset.train), PicturesOnDemand):
+        raise UserError(f"--input dali decodes pictures, recipe {config.recipe!r} has none; leave --input out")
+    if (config.flip or config.dequantize) and dataset.train.dtype != torch.uint8:
+        raise UserError(
+            f"flip and dequantize are for images of bytes, recipe {config.recipe!r} has none; leave them out"
+        )
+
+
+def open_input(
+    config: Config, dataset: Dataset, seed: Tensor, state: dict[str, Any] | None = None, rank: int = 0, world: int = 1
+) -> Input:
+    """The input of a run from its beginning, or from the `state` that a checkpoint of it holds."""
+    check_input(config, dataset)
+    batches, train = Batches(config, dataset, seed, rank, world), cast(object, dataset.train)
+    if isinstance(train, PicturesOnDemand):
+        return Streaming(batches, train, state or {})
+    return Memory(batches)

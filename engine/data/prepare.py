@@ -1,0 +1,192 @@
+"""`eblvm data prepare`: decode, crop and resize once, into a store. Continues where it was stopped."""
+
+import hashlib
+import json
+import math
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+
+from eblvm.engine.checkpoint import write_atomic
+from eblvm.engine.data import store
+from eblvm.engine.data.contents import Contents, Pictures
+from eblvm.engine.data.framing import Decoder, Framing, decoder_for
+from eblvm.engine.data.resizing import resized
+from eblvm.engine.errors import UserError
+from eblvm.engine.log import progress
+
+PROGRESS = "progress.json"
+CHUNK = 512  # pictures between two records of the progress
+SKIP_LIMIT = 0.001  # share of the pictures that may be unreadable
+OURS = {store.MANIFEST, store.IMAGES, store.LABELS, PROGRESS, f".{PROGRESS}.tmp", f".{store.MANIFEST}.tmp"}
+
+
+class Position(NamedTuple):
+    """How far a preparation has come; all that a resume needs."""
+
+    read: int = 0  # pictures of the source
+    written: int = 0
+    digest: str = ""  # chained: sha256 of (digest before, name, sha256 of the file) for each file read
+    skipped: tuple[dict[str, str], ...] = ()
+    ends: tuple[int, ...] = ()  # places written at the end of each split that is complete
+    shape: tuple[int, ...] = ()  # of an image, once one is known
+
+
+def prepare(
+    source: Path,
+    contents: Contents,
+    folder: Path,
+    size: int | None = None,
+    *,
+    share: float | None = None,
+    decoder: str | None = None,
+    threads: int = 1,
+    skip_limit: float = SKIP_LIMIT,
+    fingerprint: str | None = None,
+    say: Callable[[str], None] = print,
+) -> store.Store:
+    """The store of `contents` in `folder`, made, continued or found complete."""
+    share = contents.share if share is None else share
+    settings: dict[str, Any] = {"size": size, "share": share}
+    decode: Decoder | None = None
+    if contents.pictures:
+        if size is None:
+            raise UserError(f"{source} holds pictures of any size; give the size of the squares to make, as --size 64")
+        decode = decoder_for(Framing(size, share), threads, decoder)
+        settings["decoder"] = decode.name
+    of: dict[str, Any] = {"name": source.resolve().name, "count": sum(len(s.images) for s in contents.splits.values())}
+    if fingerprint is not None:
+        of["fingerprint"] = fingerprint
+    identity = {"source": of, "settings": settings, "version": store.VERSION}
+    start = open_folder(folder, identity)
+    if start is None:
+        return store.open_store(folder)
+    if start.read:
+        say(f"continuing {folder} at picture {start.read} of {of['count']}")
+
+    limit = int(skip_limit * of["count"]) if contents.pictures else 0
+    images, position = folder / store.IMAGES, start
+    with (
+        images.open("r+b" if images.exists() else "w+b") as file,
+        progress(of["count"], f"preparing {of['name']}", "picture", start.read) as bar,
+    ):
+        file.seek(start.written * math.prod(start.shape))
+        file.truncate()  # what was written after the last record of the progress
+        for position, batch in chunks(contents, decode, size, start):
+            for one in position.skipped[len(start.skipped) :]:
+                say(f"skipped {one['name']}: {one['reason']}")
+            if len(position.skipped) > limit:
+                worst = position.skipped[-1]
+                raise UserError(
+                    f"{worst['name']} cannot be read as a picture ({worst['reason']}): {len(position.skipped)} of "
+                    f"{of['count']} pictures are unreadable, at most {limit} may be; copy them again, or raise --skip"
+                )
+            file.write(batch.tobytes())
+            file.flush()
+            record_progress(folder, identity, position)
+            bar.update(position.read - start.read)
+            start = position
+    if not position.written:
+        raise UserError(f"{source} holds no picture that can be read; nothing was prepared")
+    labels = kept_labels(contents, position)
+    if labels is not None:
+        np.save(folder / store.LABELS, labels)
+    bounds = [0, *position.ends]
+    splits = {name: (bounds[i], bounds[i + 1]) for i, name in enumerate(contents.splits)}
+    manifest = store.Manifest(
+        contents.kind,
+        position.written,
+        position.shape,
+        splits,
+        of | {"sha256": position.digest},
+        settings,
+        list(position.skipped),
+        contents.attributes,
+        contents.published,
+    )
+    store.write_manifest(folder, manifest)
+    (folder / PROGRESS).unlink()
+    return store.open_store(folder)
+
+
+def open_folder(folder: Path, identity: dict[str, Any]) -> Position | None:
+    """Where to go on: None if the store is complete. A folder of something else is refused."""
+    if (folder / store.MANIFEST).exists():
+        m = store.open_store(folder).manifest
+        source = {k: v for k, v in m.source.items() if k != "sha256"}
+        if {"source": source, "settings": m.settings, "version": m.version} == identity:
+            return None
+        raise UserError(f"{folder} is a store of another source or other settings; give another folder, or remove it")
+    if not folder.exists():
+        folder.mkdir(parents=True)
+    elif not folder.is_dir() or any(path.name not in OURS for path in folder.iterdir()):
+        raise UserError(f"{folder} exists and is not a store; nothing was overwritten: give another folder")
+    try:
+        saved = json.loads((folder / PROGRESS).read_text())
+    except (OSError, ValueError):
+        return Position()
+    if saved["identity"] != identity:
+        raise UserError(f"{folder} was begun with another source or other settings; give another folder, or remove it")
+    values: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in saved["position"].items()}
+    return Position(**values)
+
+
+def record_progress(folder: Path, identity: dict[str, Any], position: Position) -> None:
+    content = json.dumps({"identity": identity, "position": position._asdict()})
+    write_atomic(folder / PROGRESS, content.encode())
+
+
+def chunks(
+    contents: Contents, decode: Decoder | None, size: int | None, position: Position
+) -> Iterator[tuple[Position, np.ndarray]]:
+    """(position after it, uint8 [m, C, H, W]) of every chunk after `position`. No chunk crosses a split's end."""
+    first = 0
+    for split in contents.splits.values():
+        count = len(split.images)
+        for place in range(max(0, position.read - first), count, CHUNK):
+            end = min(place + CHUNK, count)
+            if isinstance(split.images, Pictures):
+                assert decode is not None
+                batch, position = decoded(split.images.paths[place:end], decode, position)
+            else:
+                pixels = np.ascontiguousarray(split.images[place:end])
+                batch = resized(torch.from_numpy(pixels), size).numpy()
+                digest = hashlib.sha256(position.digest.encode() + pixels.tobytes()).hexdigest()
+                position = position._replace(digest=digest, written=position.written + len(batch))
+            position = position._replace(read=first + end, shape=tuple(batch.shape[1:]))
+            if end == count:
+                position = position._replace(ends=(*position.ends, position.written))
+            yield position, batch
+        first += count
+
+
+def decoded(paths: list[Path], decode: Decoder, position: Position) -> tuple[np.ndarray, Position]:
+    encoded = [path.read_bytes() for path in paths]
+    good, skipped, digest = [], list(position.skipped), position.digest
+    for path, content, image in zip(paths, encoded, decode(encoded), strict=True):
+        chained = f"{digest}{path.name}{hashlib.sha256(content).hexdigest()}"
+        digest = hashlib.sha256(chained.encode()).hexdigest()
+        if isinstance(image, str):
+            skipped.append({"name": path.name, "reason": image})
+        else:
+            good.append(image)
+    written, size = position.written + len(good), decode.framing.size
+    batch = np.stack(good) if good else np.empty((0, 3, size, size), np.uint8)
+    return batch, position._replace(written=written, digest=digest, skipped=tuple(skipped))
+
+
+def kept_labels(contents: Contents, position: Position) -> np.ndarray | None:
+    """The labels of all splits, without those of the skipped pictures; None if a split has none."""
+    if any(split.labels is None for split in contents.splits.values()):
+        return None
+    skipped, found = {one["name"] for one in position.skipped}, []
+    for split in contents.splits.values():
+        assert split.labels is not None
+        if isinstance(split.images, Pictures):
+            found.append(split.labels[[path.name not in skipped for path in split.images.paths]])
+        else:
+            found.append(split.labels)
+    return np.concatenate(found)

@@ -1,0 +1,56 @@
+"""`read(path)`: a data set as its owners publish it, recognised by content; errors name the file and what is wrong."""
+
+import tarfile
+from pathlib import Path
+
+from eblvm.engine.data import store
+from eblvm.engine.data.contents import Contents
+from eblvm.engine.data.readers import arrays, cifar, folder, idx, matlab
+from eblvm.engine.errors import UserError
+
+
+def read(path: Path) -> Contents:
+    """The splits that `path` holds: a file, or the folder of a set of several files."""
+    if path.is_dir():
+        return read_folder(path)
+    if not path.is_file():
+        raise UserError(f"data file {path} does not exist; give --data the path of the files as they are published")
+    with path.open("rb") as file:
+        start = file.read(16)
+    if not start:
+        raise UserError(f"{path} is empty; copy it again")
+    if start[:2] == b"PK":
+        return arrays.read_npz(path)
+    if start[:6] == b"\x93NUMPY":
+        return arrays.read_npy(path)
+    if start.startswith(b"MATLAB 5.0") or path.suffix == ".mat":
+        return matlab.read_mat(path)
+    if idx.is_idx(path):
+        return idx.read_mnist(path.parent)
+    if path.name.removesuffix(".bin") in cifar.NAMES:
+        return cifar.read_folder(path.parent)
+    if start[:2] == b"\x1f\x8b" or tarfile.is_tarfile(path):
+        return cifar.read_tar(path)
+    if path.suffix == ".npz":
+        return arrays.read_npz(path)
+    raise UserError(
+        f"{path} begins with {start[:4].hex()}, which is none of .npz, .npy, .mat, idx or a CIFAR-10 archive; "
+        "of pictures give the folder"
+    )
+
+
+def read_folder(path: Path) -> Contents:
+    """A prepared store, MNIST, CIFAR-10 (or its folder in it), SVHN, or pictures."""
+    if (path / store.MANIFEST).is_file():
+        return store.open_store(path).contents()
+    names = [name for pair in idx.FILES.values() for name in pair]
+    if any(idx.find(path, name) for name in names):
+        return idx.read_mnist(path)
+    for place in (path, path / "cifar-10-batches-py", path / "cifar-10-batches-bin"):
+        if cifar.is_folder(place):
+            return cifar.read_folder(place)
+    if any((path / name).is_file() for name in matlab.SVHN.values()):
+        return matlab.read_svhn(path)
+    if (path / "frey_rawface.mat").is_file():
+        return matlab.read_mat(path / "frey_rawface.mat")
+    return folder.read_folder(path)
