@@ -11,6 +11,7 @@ from typing import Any, NoReturn
 from eblvm.engine import recipes
 from eblvm.engine.checkpoint import write_atomic
 from eblvm.engine.config import Config
+from eblvm.engine.distributed import is_first
 from eblvm.engine.errors import DivergedError, UserError, unknown
 
 
@@ -214,7 +215,8 @@ def main(argv: list[str] | None = None) -> int:
         arguments.run(arguments)
         return 0
     except (UserError, DivergedError) as error:
-        print(f"eblvm: {error}", file=sys.stderr)
+        if is_first():
+            print(f"eblvm: {error}", file=sys.stderr)
         return error.exit_code
     except OSError as error:
         print(f"eblvm: {error.filename}: {error.strerror}; give a path that can be read and written", file=sys.stderr)

@@ -14,6 +14,7 @@ from eblvm.engine.precision import PRECISIONS
 
 SCORE_MATCHING = ("sm", "ssm", "dsm", "mdsm")
 BILEVEL = ("bissm", "bidsm", "bimdsm")
+CUTS = CHECKPOINTS[1:]  # that rebuild something
 METHODS = (*SCORE_MATCHING, *BILEVEL, "cd", "pcd", "nce", "vnce")
 
 
@@ -61,6 +62,11 @@ class Config:
         "keep the unroll's graph, or rebuild it step by step (pays where q's activations outweigh its parameters)",
         choices=("store", "recompute", "compiled"),
     )
+    sync: str = option(
+        "global",
+        "of several processes: average the unrolled steps over all, as one process would, or leave each its own",
+        choices=("global", "local"),
+    )
     memory_budget: float = option(
         0.5, "with --unroll-memory compiled: share of the activations that the compiler may keep"
     )
@@ -97,8 +103,15 @@ class Config:
     channels_last: bool = option(False, "images and convolutions in channels_last memory order")
     checkpoint: str = option(
         "none",
-        "rebuild a deep energy's activations in backward, block by block, or within these layer by layer too",
-        choices=CHECKPOINTS,
+        "rebuild a deep energy's activations in backward, block by block, or within these layer by layer too; auto: as "
+        "the plan for the device's memory says",
+        choices=("auto", *CHECKPOINTS),
+        mathematical=False,
+    )
+    micro_batch: int | None = option(
+        None,
+        "samples that go through the networks at once, with the same result; none: a process's part of the batch",
+        mathematical=False,
     )
     fused: bool = option(True, "take the fused native step where a method has one; it equals the other to rounding")
     compile: bool = option(False, "compile the whole step with torch.compile")
@@ -168,6 +181,8 @@ class Config:
             self._validate_deep()
         if self.model == "grbm":
             self._validate_grbm()
+        if self.micro_batch is not None:
+            self._validate_micro_batch()
         if not 0 < self.memory_budget <= 1:
             raise UserError(f"got memory-budget={self.memory_budget}, expected a share above 0, at most 1")
         if self.unroll_memory == "compiled" and not self.compile:
@@ -192,17 +207,25 @@ class Config:
             )
         if self.unroll_optimizer == "sgd" and self.unroll_lr is None and self.method in BILEVEL and self.N > 0:
             raise UserError("unrolled SGD on a deep model needs a step size; give --unroll-lr, or use Adam")
-        if self.checkpoint != "none" and (self.compile or self.replicated):
+        if self.checkpoint in CUTS and (self.compile or self.replicated):
             raise UserError(
                 "checkpoint is for the eager, single run; with --compile use --unroll-memory compiled, and train "
                 "replicas one by one"
             )
-        if self.checkpoint != "none" and self.method not in ("dsm", "mdsm", "bidsm", "bimdsm"):
+        if self.checkpoint in CUTS and self.method not in ("dsm", "mdsm", "bidsm", "bimdsm"):
             raise UserError(
                 f"method {self.method!r} needs a third derivative, a checkpointed model has two; use --checkpoint none"
             )
         if self.precision != "fp32" and self.dtype != "float32":
             raise UserError(f"precision {self.precision!r} is for dtype float32, got {self.dtype!r}")
+
+    def _validate_micro_batch(self) -> None:
+        if self.micro_batch is not None and self.micro_batch < 1:
+            raise UserError(f"got micro-batch={self.micro_batch}, expected 1 or more")
+        if self.method not in (*SCORE_MATCHING, *BILEVEL) or self.compile or self.replicated:
+            raise UserError("micro-batch is for the eager, single run of a score matching method; leave it out")
+        if self.method in BILEVEL and self.noise == "fresh":
+            raise UserError("micro-batch needs the features of one batch for all lower steps; use --noise shared")
 
     def _validate_grbm(self) -> None:
         if self.posterior == "conv" or self.divergence == "fisher":

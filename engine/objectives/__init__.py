@@ -44,6 +44,7 @@ def build(config: Config, dataset: Dataset, energy: Energy | None = None, poster
                 adam,
                 auto_unroll_rate=sgd and config.unroll_lr is None,
                 exact_posterior=config.posterior == "exact",
+                sync=config.sync,
             )
         objective = ScoreMatching(
             estimator,

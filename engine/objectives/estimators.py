@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_map
 
+from eblvm.engine import distributed
 from eblvm.engine.bilevel.derivatives import grad, vjp
 from eblvm.engine.bilevel.optimizers import Adam, Moments, Sgd
 from eblvm.engine.bilevel.unroll import unroll
@@ -24,6 +25,7 @@ from eblvm.engine.objectives.score_losses import Batch, Surrogate
 
 Rates = dict[str, Tensor]  # 0-dimensional learning rates: "theta", "phi", "unroll"
 Info = dict[str, Tensor]
+Features = Callable[[int, Params], Any]  # features of a lower step's batch, at given parameters
 
 
 @dataclass(frozen=True)
@@ -77,6 +79,7 @@ class Bism:
     lower_optimizer: Adam
     auto_unroll_rate: bool = False  # SGD's step size from the batch, see `linear_step_size`
     exact_posterior: bool = False
+    sync: str = "global"  # unrolled steps average over ranks, or stay "local"
 
     @property
     def steps(self) -> int:
@@ -91,40 +94,67 @@ class Bism:
         latents: Sequence[Tensor],
         rates: Rates,
     ) -> tuple[Surrogate, Params, Moments, Info]:
-        v, K, N = batches[-1].v, self.K, self.N
-        shared = len(batches) == 1
+        v = batches[-1].v
         # The only pass of the features when the noise is shared; `pull` is its transposed Jacobian.
         f, pull = vjp(lambda x: call(self.energy, theta, "features", x), v)
-        frozen = tree_map(Tensor.detach, theta)
 
         def features(step: int, parameters: Params) -> Any:
-            if shared:
-                return f
-            return call(self.energy, parameters, "features", batches[step].v)
+            return f if len(batches) == 1 else call(self.energy, parameters, "features", batches[step].v)
 
-        def place(step: int) -> tuple[Tensor, Tensor]:
-            batch = batches[0 if shared else step]
-            return batch.v, batch.lower_weight
+        phi, phi_opt, info = self.real_steps(theta, phi, phi_opt, features, batches, latents, rates)
+        unrolled = self.unrolled_steps(theta, phi, phi_opt, features, batches, latents, rates)
+        return self.surrogate(theta, unrolled, f, pull, v, latents[-1][0]), phi, phi_opt, info
 
+    def real_steps(
+        self,
+        theta: Params,
+        phi: Params,
+        phi_opt: Moments,
+        features: Features,
+        batches: Sequence[Batch],
+        latents: Sequence[Tensor],
+        rates: Rates,
+    ) -> tuple[Params, Moments, Info]:
+        """phi after its K steps on the divergence, at `features(step, theta)`; theta gets no gradient."""
+        frozen = tree_map(Tensor.detach, theta)
         info: Info = {}
         with torch.no_grad():
-            for k in range(K):
+            for k in range(self.K):
                 f_k = tree_map(Tensor.detach, features(k, frozen))
-                lower = partial(self._lower_loss, frozen, f_k, *place(k), latents[k])
+                lower = partial(self._lower_loss, frozen, f_k, *_place(batches, k), latents[k])
                 gradient, info["lower"] = grad(lower, phi)
+                gradient = distributed.mean(gradient)
                 phi, phi_opt = self.lower_optimizer.step(phi, gradient, phi_opt, rates["phi"])
+        return phi, phi_opt, info
 
-        unrolled = phi
+    def unrolled_steps(
+        self,
+        theta: Params,
+        phi: Params,
+        phi_opt: Moments,
+        features: Features,
+        batches: Sequence[Batch],
+        latents: Sequence[Tensor],
+        rates: Rates,
+    ) -> Params:
+        """phi_N as a function of theta and the features."""
         if self.exact_posterior:
-            unrolled = call(self.energy, theta, "linear_posterior")
-        elif N:
-            with torch.no_grad():
-                rate = linear_step_size(v) if self.auto_unroll_rate else rates["unroll"]
-            contexts = [(theta, features(K + n, theta), *place(K + n), latents[K + n], rate) for n in range(N)]
-            moments = () if isinstance(self.unroll_optimizer, Sgd) else phi_opt
-            unrolled = unroll(self._unrolled_step, phi, moments, contexts, self.unroll_memory)
+            return call(self.energy, theta, "linear_posterior")
+        if not self.N:
+            return phi
+        with torch.no_grad():
+            rate = linear_step_size(batches[-1].v) if self.auto_unroll_rate else rates["unroll"]
+        contexts = [
+            (theta, features(n, theta), *_place(batches, n), latents[n], rate) for n in range(self.K, self.K + self.N)
+        ]
+        moments = () if isinstance(self.unroll_optimizer, Sgd) else phi_opt
+        return unroll(self._unrolled_step, phi, moments, contexts, self.unroll_memory)
 
-        h = self.posterior.rsample(call(self.posterior, unrolled, "params", v), latents[-1][0])
+    def surrogate(
+        self, theta: Params, unrolled: Params, f: Any, pull: Callable[..., Any], v: Tensor, noise: Tensor
+    ) -> Surrogate:
+        """log p~(v, h) - log q(h|v; phi_N) at h ~ q; `pull` is the transposed Jacobian of f = features(v)."""
+        h = self.posterior.rsample(call(self.posterior, unrolled, "params", v), noise)
 
         def log_q(x: Tensor) -> Tensor:
             return self.posterior.log_prob(call(self.posterior, unrolled, "params", x), h)
@@ -136,7 +166,7 @@ class Bism:
             u, _ = grad(lambda x: (-call(self.energy, theta, "head", x, h).sum(), ()), f)
             return pull(u) - grad(lambda x: (log_q(x).sum(), ()), v)[0]
 
-        return Surrogate(log_density, score), phi, phi_opt, info
+        return Surrogate(log_density, score)
 
     def gap(self, theta: Params, phi: Params, batch: Batch, noise: Tensor) -> Tensor:
         """The mean divergence between q and the model's posterior on a batch, up to what a KL leaves out."""
@@ -154,4 +184,12 @@ class Bism:
     def _unrolled_step(self, phi: Params, opt: Moments, context: tuple[Any, ...]) -> tuple[Params, Moments]:
         *inputs, rate = context
         gradient, _ = grad(partial(self._lower_loss, *inputs), phi)
+        if self.sync == "global":
+            gradient = distributed.mean_through(gradient)
         return self.unroll_optimizer.step(phi, gradient, opt, rate)
+
+
+def _place(batches: Sequence[Batch], step: int) -> tuple[Tensor, Tensor]:
+    """The visible values and weights of a lower step: its own batch's, or the one that all share."""
+    batch = batches[0 if len(batches) == 1 else step]
+    return batch.v, batch.lower_weight

@@ -12,7 +12,7 @@ from eblvm.engine.bilevel.optimizers import Adam, Moments
 from eblvm.engine.models.energy import Params
 from eblvm.engine.objectives.divergences import kl_exact
 from eblvm.engine.objectives.estimators import Bism, FreeEnergy, Info, Rates
-from eblvm.engine.objectives.score_losses import Batch, Mdsm, ScoreLoss, Ssm
+from eblvm.engine.objectives.score_losses import Batch, Mdsm, ScoreLoss, Ssm, Surrogate
 from eblvm.engine.objectives.state import Noise, State
 from eblvm.kernels import philox
 from eblvm.kernels.philox import Key, Purpose, purpose
@@ -42,7 +42,8 @@ class ScoreMatching:
     def draw(self, key: Key, v: Tensor, first: int = 0, total: int | None = None) -> Noise:
         """Noise of samples first .. first + B - 1 of a global batch of `total` (none: v is all of it).
 
-        perturb: [B, ...] a step (one if shared), latent: [L, B, H] a step, direction: [M, B, ...]."""
+        perturb: [B, ...] a step (one if shared), latent: [L, B, H] a step, direction: [M, B, ...]; MDSM's level: [B] in
+        [0, 1], and third: [3, B], weights whose mean over the batch is that of a third of the levels."""
         replicas = torch.as_tensor(key.seed).dim()
         count, shape = v.shape[replicas], tuple(v.shape[replicas + 1 :])
         place: dict[str, Any] = {"first": first, "dtype": v.dtype, "device": v.device}
@@ -67,8 +68,13 @@ class ScoreMatching:
                 drawn = philox.streams(posterior.noise, steps, key, purpose(Purpose.LATENT), *sizes, **place)
                 noise["latent"] = [latent.movedim(-2, -3) for latent in drawn]
         if isinstance(self.loss, Mdsm):
-            level = (first + torch.arange(count, dtype=v.dtype, device=v.device)) / max(1, (total or first + count) - 1)
-            noise["level"] = level.expand(*v.shape[:replicas], count)
+            total = total or first + count
+            level = torch.arange(total, dtype=v.dtype, device=v.device) / max(1, total - 1)
+            third = torch.arange(3, device=v.device)[:, None] == (3 * level).long().clamp(max=2)
+            share = third * (total / third.sum(1, keepdim=True).clamp(min=1))
+            here = slice(first, first + count)
+            noise["level"] = level[here].expand(*v.shape[:replicas], count)
+            noise["third"] = share[:, here].to(v.dtype).expand(*v.shape[:replicas], 3, count)
         if isinstance(self.loss, Ssm):
             directions = [
                 self.draw_direction(key, purpose(Purpose.DIRECTION, i), count, shape, **place)
@@ -85,13 +91,19 @@ class ScoreMatching:
         self, theta: Params, state: State, v: Tensor, noise: Noise, rates: Rates
     ) -> tuple[Tensor, tuple[Params, Moments, Info]]:
         """The loss as a function of theta, with the posterior's next real state and what is logged."""
-        batches = self._batches(v, noise)
+        batches = self.batches(v, noise)
         surrogate, phi, phi_opt, info = self.estimator(theta, state.phi, state.phi_opt, batches, noise["latent"], rates)
-        loss_B = self.loss(surrogate, batches[-1], noise.get("direction"))
-        loss = loss_B.mean()
-        return loss, (phi, phi_opt, info | {"loss": loss.detach()} | self._by_level(loss_B.detach(), noise))
+        loss, upper_info = self.value(surrogate, batches[-1], noise)
+        return loss, (phi, phi_opt, info | upper_info)
 
-    def _batches(self, v: Tensor, noise: Noise) -> list[Batch]:
+    def value(self, surrogate: Surrogate, batch: Batch, noise: Noise) -> tuple[Tensor, Info]:
+        """The mean loss of a batch and what is logged of it: means over the batch, all of them."""
+        loss_B = self.loss(surrogate, batch, noise.get("direction"))
+        loss = loss_B.mean()
+        return loss, {"loss": loss.detach()} | self._by_level(loss_B.detach(), noise)
+
+    def batches(self, v: Tensor, noise: Noise) -> list[Batch]:
+        """The perturbed data, one batch of it if the noise is shared, else one a step."""
         if isinstance(self.loss, Mdsm):
             return [self.loss.perturb(v, eps, noise["level"]) for eps in noise["perturb"]]
         return [self.loss.perturb(v, eps) for eps in noise["perturb"] or [None]]
@@ -100,9 +112,8 @@ class ScoreMatching:
         """MDSM's mean loss over the lowest, middle and highest third of the noise levels."""
         if not isinstance(self.loss, Mdsm):
             return {}
-        third_B = (3 * noise["level"]).long().clamp(max=2)
-        thirds = {"low": third_B == 0, "middle": third_B == 1, "high": third_B == 2}
-        return {f"loss_{name}_sigma": (loss_B * t).sum() / t.sum().clamp(min=1) for name, t in thirds.items()}
+        names = ("loss_low_sigma", "loss_middle_sigma", "loss_high_sigma")
+        return dict(zip(names, (noise["third"] * loss_B).mean(1), strict=True))
 
     def validation(self, state: State, v: Tensor, noise: Noise) -> Tensor:
         return self.diagnostics(state, v, noise)["loss"]
@@ -110,7 +121,7 @@ class ScoreMatching:
     def diagnostics(self, state: State, v: Tensor, noise: Noise) -> Info:
         """The upper loss and, of a bi-level method, the divergence D(q || p), at the state as it is."""
         estimator = replace(self.estimator, K=0, N=0) if isinstance(self.estimator, Bism) else self.estimator
-        batch = self._batches(v, noise)[0]
+        batch = self.batches(v, noise)[0]
         surrogate, *_ = estimator(state.theta, state.phi, state.phi_opt, [batch], noise["latent"], {})
         info = {"loss": self.loss(surrogate, batch, noise.get("direction")).mean()}
         if isinstance(self.estimator, Bism):

@@ -6,6 +6,7 @@ from typing import Any, NamedTuple, Protocol
 import torch
 from torch import Tensor
 
+from eblvm.engine import distributed
 from eblvm.engine.bilevel.optimizers import Adam, AdamState, Moments
 from eblvm.engine.models.energy import Params
 from eblvm.engine.objectives.estimators import Info, Rates
@@ -30,13 +31,14 @@ Noise = dict[str, Any]
 class Objective(Protocol):
     """One training method on one model.
 
-    `init` makes a start from a key; `draw` makes all noise of a step from (key, batch size, first global index);
+    `init` makes a start from a key; `draw` makes all noise of a step for samples first .. first + B - 1 of a global
+    batch of `total` (none: v is the end of it);
     `gradient` is pure: (state, batch, noise, rates) -> (gradient for theta, state with phi and chain moved, info).
     `validation` is the method's own loss at fixed noise, without any step, to choose the best model by.
     """
 
     def init(self, key: Key, v: Tensor) -> State: ...
-    def draw(self, key: Key, v: Tensor, first: int) -> Noise: ...
+    def draw(self, key: Key, v: Tensor, first: int = 0, total: int | None = None) -> Noise: ...
     def gradient(self, state: State, v: Tensor, noise: Noise, rates: Rates) -> tuple[Params, State, Info]: ...
     def validation(self, state: State, v: Tensor, noise: Noise) -> Tensor: ...
 
@@ -54,6 +56,7 @@ class Update:
     @torch.no_grad()
     def __call__(self, state: State, v: Tensor, noise: Noise, rates: Rates) -> tuple[State, Info]:
         gradient, state, info = self.objective.gradient(state, v, noise, rates)
+        gradient, info = distributed.mean((gradient, info))
         return self.move(state, gradient, info, rates)
 
     def move(self, state: State, gradient: Params, info: Info, rates: Rates) -> tuple[State, Info]:
@@ -63,7 +66,7 @@ class Update:
         norm = torch.linalg.vector_norm(torch.stack(norms), dim=0)
         if self.clip_norm is not None:
             scale = (self.clip_norm / (norm + 1e-12)).clamp(max=1)
-            gradient = {k: g * scale.view(*scale.shape, *[1] * (g.dim() - replicas)) for k, g in gradient.items()}
+            gradient = {k: g * scale.view((*scale.shape, *[1] * (g.dim() - replicas))) for k, g in gradient.items()}
         assert isinstance(state.theta_opt, AdamState)
         m, second, taken = state.theta_opt
         adam, t = self.optimizer, taken + 1
