@@ -13,7 +13,7 @@ from typing import IO, Any
 import torch
 from torch import Tensor
 
-from eblvm.engine import checkpoint, distributed, guard, replicas
+from eblvm.engine import checkpoint, distributed, guard, plan, replicas
 from eblvm.engine.config import Config
 from eblvm.engine.data import Dataset, Order, load
 from eblvm.engine.errors import UserError
@@ -24,6 +24,7 @@ from eblvm.engine.objectives import Objective, State, Update, build
 from eblvm.engine.objectives.grbm_fused import TrainingStep, fused_update_for
 from eblvm.engine.objectives.micro_batches import in_pieces
 from eblvm.engine.objectives.state import state_from, tree
+from eblvm.engine.precision import set_products
 from eblvm.engine.run import read_config
 from eblvm.engine.schedule import step_rates
 from eblvm.kernels.philox import Key
@@ -56,9 +57,22 @@ def train(
             raise UserError(f"got batch={config.batch}, expected at most the {len(dataset.train)} training samples")
         for model in (energy, posterior):
             distributed.refuse_wrapped(model)
+        say = say if distributed.is_first() else silently
+        set_products(config.precision)
+        shape = tuple(dataset.train.shape[1:])
+        if config.checkpoint == "auto":
+            config = distributed.from_first(
+                lambda: plan.settled(config, shape, distributed.size(), plan.device_memory(config.device))
+            )
+            say(f"the plan chooses --checkpoint {config.checkpoint}, micro-batch {config.micro_batch or 'none'}")
         update = build(config, dataset, energy, posterior)
         distributed.from_first(lambda: held.enter_context(open_run(config, out)) and None)
-        return training_loop(config, dataset, update, out, say if distributed.is_first() else silently)
+        try:
+            return training_loop(config, dataset, update, out, say)
+        except RuntimeError as error:
+            if not plan.out_of_memory(error):
+                raise
+            raise UserError(f"out of memory: {plan.next_smaller(config, shape, distributed.size())}") from error
 
 
 def training_loop(config: Config, dataset: Dataset, update: Update, out: Path, say: Callable[[str], None]) -> bool:
