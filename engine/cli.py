@@ -144,7 +144,7 @@ def command_plan(arguments: argparse.Namespace) -> None:
     Ns = arguments.N
     arguments.N = None
     config = config_from(arguments)
-    config = config.replaced(device="cpu", checkpoint="none" if config.checkpoint == "auto" else config.checkpoint)
+    config = config.replaced(device="cpu", checkpoint=arguments.checkpoint or "auto")
     config.validate()
     facts = plan.plan(config, Ns or (config.N,), arguments.gpus, memory)
     print(plan.shown(facts))

@@ -99,7 +99,9 @@ class Config:
     threads: int = option(1, "CPU threads; more than one rarely pays for a GRBM", mathematical=False)
     size: int | None = option(None, "resize images to this many pixels; none: the recipe's own size")
     dtype: str = option("float32", "float32 or float64", choices=("float32", "float64"))
-    precision: str = option("fp32", "of a deep model's networks", choices=PRECISIONS)
+    precision: str = option(
+        "fp32", "of a deep model's networks; tf32: of CUDA's products, fp16: with a loss scale", choices=PRECISIONS
+    )
     channels_last: bool = option(False, "images and convolutions in channels_last memory order")
     checkpoint: str = option(
         "none",
@@ -215,6 +217,11 @@ class Config:
         if self.checkpoint in CUTS and self.method not in ("dsm", "mdsm", "bidsm", "bimdsm"):
             raise UserError(
                 f"method {self.method!r} needs a third derivative, a checkpointed model has two; use --checkpoint none"
+            )
+        if self.precision == "fp16" and (self.compile or self.method not in ("dsm", "mdsm", "bidsm", "bimdsm")):
+            raise UserError(
+                "precision 'fp16' scales the gradients of eager denoising methods; use bf16, or leave --compile and "
+                f"method {self.method!r}"
             )
         if self.precision != "fp32" and self.dtype != "float32":
             raise UserError(f"precision {self.precision!r} is for dtype float32, got {self.dtype!r}")

@@ -21,10 +21,11 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_leaves
 
-from eblvm.engine.config import BILEVEL, CUTS, SCORE_MATCHING, Config
+from eblvm.engine.config import BILEVEL, SCORE_MATCHING, Config
 from eblvm.engine.data import Dataset
 from eblvm.engine.errors import UserError
 from eblvm.engine.footprint import Operators, Saved, Storages
+from eblvm.engine.models.deep import CHECKPOINTS
 from eblvm.engine.objectives import State, build
 from eblvm.engine.objectives.estimators import Bism
 from eblvm.engine.objectives.micro_batches import in_pieces
@@ -145,38 +146,33 @@ def _saved_bytes(plain: ScoreMatching, state: State, v: Tensor, config: Config, 
 
 
 def needs(config: Config, shape: Sequence[int], gpus: int, memory: int | None) -> Iterator[Need]:
-    """Of every checkpointing, the whole part of the batch at once, and smaller pieces of it until one fits."""
+    """In the order of their work: of every checkpointing (the configuration's, or all for 'auto') the whole part of the
+    batch at once, and smaller pieces of it until one fits."""
     share = config.batch // gpus
-    for checkpoint in ("none", *CUTS) if config.model == "deep" else ("none",):
+    for checkpoint in CHECKPOINTS if config.checkpoint == "auto" else [config.checkpoint]:
         sizes = sorted({-(-share // pieces) for pieces in PIECES}, reverse=True)
         for size in sizes if config.micro_batch is None else [config.micro_batch]:
-            found = need(
-                config.replaced(checkpoint=checkpoint, micro_batch=None if size == share else size), shape, gpus
-            )
+            piece = None if size == share else size
+            found = need(config.replaced(checkpoint=checkpoint, micro_batch=piece), shape, gpus)
             yield found
             if found.fits(memory):
                 break
 
 
-def best(found: Sequence[Need], memory: int | None) -> Need | None:
-    """The one that fits with the least work; of equal ones the smaller."""
-    return min((n for n in found if n.fits(memory)), key=lambda n: (n.flops, n.total_bytes), default=None)
-
-
 def settled(config: Config, shape: Sequence[int], gpus: int, memory: int) -> Config:
-    """`config` with 'auto' replaced by the plan's choice of checkpointing and micro-batch for this memory."""
+    """`config` with 'auto' replaced by the first checkpointing and micro-batch of the plan that fit this memory."""
     if config.model != "deep" or config.compile or config.replicated:
         return config.replaced(checkpoint="none")
-    found = list(needs(config, shape, gpus, memory))
-    chosen = best(found, memory)
-    if chosen is None:
-        least = min(n.total_bytes for n in found)
-        raise UserError(
-            f"no setting of the plan fits: the smallest needs {least / GIB:.2f} GiB beside a reserve of "
-            f"{RESERVED / GIB:.0f} GiB, and the device has {memory / GIB:.2f} GiB; use more processes, a smaller "
-            "--batch or --precision bf16"
-        )
-    return chosen.config
+    least = None
+    for found in needs(config, shape, gpus, memory):
+        if found.fits(memory):
+            return found.config
+        least = min(least or found.total_bytes, found.total_bytes)
+    raise UserError(
+        f"no setting of the plan fits: the smallest needs {(least or 0) / GIB:.2f} GiB beside a reserve of "
+        f"{RESERVED / GIB:.0f} GiB, and the device has {memory / GIB:.2f} GiB; use more processes, a smaller "
+        "--batch or --precision bf16"
+    )
 
 
 def device_memory(device: str) -> int:
@@ -197,11 +193,10 @@ def next_smaller(config: Config, shape: Sequence[int], gpus: int) -> str:
     if config.model != "deep":
         return "use a smaller --batch, or more processes"
     present = need(config, shape, gpus)
-    plain = config.replaced(micro_batch=None)
-    smaller = [n for n in needs(plain, shape, gpus, memory=0) if n.total_bytes < present.total_bytes]
-    if not smaller:
+    others = needs(config.replaced(checkpoint="auto", micro_batch=None), shape, gpus, memory=0)
+    following = next((n for n in others if n.total_bytes < present.total_bytes), None)
+    if following is None:
         return f"this is the plan's smallest setting ({present.total_bytes / GIB:.2f} GiB); use more processes, or bf16"
-    following = max(smaller, key=lambda n: n.total_bytes)
     how = f"--checkpoint {following.config.checkpoint}"
     if following.config.micro_batch is not None:
         how += f" --micro-batch {following.config.micro_batch}"
@@ -213,18 +208,21 @@ def next_smaller(config: Config, shape: Sequence[int], gpus: int) -> str:
 
 def plan(config: Config, Ns: Sequence[int], gpus: int, memory: int | None) -> dict[str, Any]:
     """Rows by N, checkpointing, precision and micro-batch, and the command to use at the first N."""
+    full = "tf32" if config.precision == "tf32" else "fp32"
     half = "fp16" if config.precision == "fp16" else "bf16"
     shape = shape_of(config)
-    precisions = ("fp32", half) if config.model == "deep" and config.dtype == "float32" else ("fp32",)
+    if config.model != "deep":
+        config = config.replaced(checkpoint="none")
+    precisions = (full, half) if config.model == "deep" and config.dtype == "float32" else (full,)
     found = [
         n
         for N in (Ns if config.method in BILEVEL else [0])
         for precision in precisions
         for n in needs(config.replaced(N=N, precision=precision), shape, gpus, memory)
     ]
-    at_first = [n for n in found if n.config.N == found[0].config.N]
+    at_first = [n for n in found if n.config.N == found[0].config.N and n.fits(memory)]
     asked = [n for n in at_first if n.config.precision == config.precision]
-    chosen = best(asked, memory) or best(at_first, memory)
+    chosen = next(iter(asked or at_first), None)
     return {
         "recipe": config.recipe,
         "gpus": gpus,

@@ -24,7 +24,7 @@ from eblvm.engine.objectives import Objective, State, Update, build
 from eblvm.engine.objectives.grbm_fused import TrainingStep, fused_update_for
 from eblvm.engine.objectives.micro_batches import in_pieces
 from eblvm.engine.objectives.state import state_from, tree
-from eblvm.engine.precision import set_products
+from eblvm.engine.precision import initial_scale, set_products
 from eblvm.engine.run import read_config
 from eblvm.engine.schedule import step_rates
 from eblvm.kernels.philox import Key
@@ -210,7 +210,10 @@ def initial_state(config: Config, objective: Objective, seed: Tensor, v: Tensor,
 
     def one(seed: int, v: Tensor) -> State:
         state = objective.init(Key(seed, 0), v)
-        state = state._replace(ema={k: p.clone() for k, p in state.theta.items()} if config.ema is not None else {})
+        state = state._replace(
+            ema={k: p.clone() for k, p in state.theta.items()} if config.ema is not None else {},
+            scale=initial_scale(config.precision if config.model == "deep" else "fp32", torch.zeros(())),
+        )
         return state_from(tree(state), device, v.dtype)
 
     if not config.replicated:

@@ -22,8 +22,9 @@ from eblvm.engine.models.energy import Energy, Params, call
 from eblvm.engine.models.posteriors import Posterior
 from eblvm.engine.objectives.divergences import Divergence, linear_step_size
 from eblvm.engine.objectives.score_losses import Batch, Surrogate
+from eblvm.engine.precision import grad_scaled
 
-Rates = dict[str, Tensor]  # 0-dimensional learning rates: "theta", "phi", "unroll"
+Rates = dict[str, Tensor]  # 0-dimensional learning rates: "theta", "phi", "unroll"; in fp16 "scale", of gradients
 Info = dict[str, Tensor]
 Features = Callable[[int, Params], Any]  # features of a lower step's batch, at given parameters
 
@@ -50,7 +51,7 @@ class FreeEnergy:
             return -call(self.energy, theta, "free_energy", x)
 
         def score() -> Tensor:
-            return grad(lambda x: (log_density(x).sum(), ()), v)[0]
+            return grad_scaled(lambda x: (log_density(x).sum(), ()), v, rates.get("scale"))[0]
 
         def closed_form(method: str) -> Callable[..., Any] | None:
             return partial(call, self.energy, theta, method, v) if hasattr(self.energy, method) else None
@@ -103,7 +104,7 @@ class Bism:
 
         phi, phi_opt, info = self.real_steps(theta, phi, phi_opt, features, batches, latents, rates)
         unrolled = self.unrolled_steps(theta, phi, phi_opt, features, batches, latents, rates)
-        return self.surrogate(theta, unrolled, f, pull, v, latents[-1][0]), phi, phi_opt, info
+        return self.surrogate(theta, unrolled, f, pull, v, latents[-1][0], rates), phi, phi_opt, info
 
     def real_steps(
         self,
@@ -122,7 +123,7 @@ class Bism:
             for k in range(self.K):
                 f_k = tree_map(Tensor.detach, features(k, frozen))
                 lower = partial(self._lower_loss, frozen, f_k, *_place(batches, k), latents[k])
-                gradient, info["lower"] = grad(lower, phi)
+                gradient, info["lower"] = grad_scaled(lower, phi, rates.get("scale"))
                 gradient = distributed.mean(gradient)
                 phi, phi_opt = self.lower_optimizer.step(phi, gradient, phi_opt, rates["phi"])
         return phi, phi_opt, info
@@ -143,15 +144,15 @@ class Bism:
         if not self.N:
             return phi
         with torch.no_grad():
-            rate = linear_step_size(batches[-1].v) if self.auto_unroll_rate else rates["unroll"]
+            rates = rates | ({"unroll": linear_step_size(batches[-1].v)} if self.auto_unroll_rate else {})
         contexts = [
-            (theta, features(n, theta), *_place(batches, n), latents[n], rate) for n in range(self.K, self.K + self.N)
+            (theta, features(n, theta), *_place(batches, n), latents[n], rates) for n in range(self.K, self.K + self.N)
         ]
         moments = () if isinstance(self.unroll_optimizer, Sgd) else phi_opt
         return unroll(self._unrolled_step, phi, moments, contexts, self.unroll_memory)
 
     def surrogate(
-        self, theta: Params, unrolled: Params, f: Any, pull: Callable[..., Any], v: Tensor, noise: Tensor
+        self, theta: Params, unrolled: Params, f: Any, pull: Callable[..., Any], v: Tensor, noise: Tensor, rates: Rates
     ) -> Surrogate:
         """log p~(v, h) - log q(h|v; phi_N) at h ~ q; `pull` is the transposed Jacobian of f = features(v)."""
         h = self.posterior.rsample(call(self.posterior, unrolled, "params", v), noise)
@@ -164,7 +165,9 @@ class Bism:
 
         def score() -> Tensor:
             u, _ = grad(lambda x: (-call(self.energy, theta, "head", x, h).sum(), ()), f)
-            return pull(u) - grad(lambda x: (log_q(x).sum(), ()), v)[0]
+            scale = rates.get("scale")
+            from_energy = pull(u) if scale is None else pull(tree_map(lambda x: x * scale, u)) / scale
+            return from_energy - grad_scaled(lambda x: (log_q(x).sum(), ()), v, scale)[0]
 
         return Surrogate(log_density, score)
 
@@ -182,11 +185,11 @@ class Bism:
         return (weight * d_B).mean(), d_B.detach().mean()
 
     def _unrolled_step(self, phi: Params, opt: Moments, context: tuple[Any, ...]) -> tuple[Params, Moments]:
-        *inputs, rate = context
-        gradient, _ = grad(partial(self._lower_loss, *inputs), phi)
+        *inputs, rates = context
+        gradient, _ = grad_scaled(partial(self._lower_loss, *inputs), phi, rates.get("scale"))
         if self.sync == "global":
             gradient = distributed.mean_through(gradient)
-        return self.unroll_optimizer.step(phi, gradient, opt, rate)
+        return self.unroll_optimizer.step(phi, gradient, opt, rates["unroll"])
 
 
 def _place(batches: Sequence[Batch], step: int) -> tuple[Tensor, Tensor]:

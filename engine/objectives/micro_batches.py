@@ -19,11 +19,12 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_map
 
-from eblvm.engine.bilevel.derivatives import grad, vjp
+from eblvm.engine.bilevel.derivatives import vjp
 from eblvm.engine.models.energy import Energy, Params, call
 from eblvm.engine.objectives.estimators import Bism, Info, Rates
-from eblvm.engine.objectives.score_matching import ScoreMatching
+from eblvm.engine.objectives.score_matching import ScoreMatching, scales
 from eblvm.engine.objectives.state import Noise, State, Update
+from eblvm.engine.precision import grad_scaled
 from eblvm.kernels.philox import Key
 
 BATCH_AXIS = {"perturb": 0, "latent": 1, "level": 0, "third": 1, "direction": 1}  # of every kind of noise
@@ -55,6 +56,7 @@ class MicroBatched:
         self, estimator: Bism, state: State, v: Tensor, noise: Noise, rates: Rates
     ) -> tuple[Params, State, Info]:
         theta, energy = state.theta, estimator.energy
+        scale, rates = scales(state, rates)
         batches = self.objective.batches(v, noise)
         lower = (batches, noise["latent"], rates)
         perturbed = batches[0].v.split(self.size)
@@ -68,24 +70,28 @@ class MicroBatched:
 
         found: Any = None
         for piece, its_noise, share in self._pieces(v, noise):
-            upper = partial(self._upper, estimator, piece, its_noise)
-            found = _plus(found, grad(upper, (theta, phi_N)), share)
+            upper = partial(self._upper, estimator, piece, its_noise, rates)
+            found = _plus(found, grad_scaled(upper, (theta, phi_N), scale), share)
         (gradient, phi_bar), upper_info = found
 
         if estimator.N or estimator.exact_posterior:
-            theta_bar, f_bar = pull(phi_bar)
-            gradient = _plus(gradient, theta_bar)
+            weight = 1.0 if scale is None else scale
+            theta_bar, f_bar = pull(tree_map(lambda x: x * weight, phi_bar))
+            gradient = _plus(gradient, tree_map(lambda x: x / weight, theta_bar))
             for i, x in enumerate(perturbed):
                 _, pull_features = vjp(partial(_features, energy, x), theta)
-                gradient = _plus(gradient, pull_features(_rows(f_bar, i * self.size, len(x))))
+                bar = pull_features(_rows(f_bar, i * self.size, len(x)))
+                gradient = _plus(gradient, tree_map(lambda x: x / weight, bar))
         return gradient, state._replace(phi=phi, phi_opt=phi_opt), info | upper_info
 
-    def _upper(self, estimator: Bism, v: Tensor, noise: Noise, x: tuple[Params, Params]) -> tuple[Tensor, Info]:
+    def _upper(
+        self, estimator: Bism, v: Tensor, noise: Noise, rates: Rates, x: tuple[Params, Params]
+    ) -> tuple[Tensor, Info]:
         """The mean loss of a piece as a function of theta and phi_N, each held fixed while the other moves."""
         theta, phi_N = x
         (batch,) = self.objective.batches(v, noise)
         f, pull = vjp(lambda x: _features(estimator.energy, x, theta), batch.v)
-        surrogate = estimator.surrogate(theta, phi_N, f, pull, batch.v, noise["latent"][-1][0])
+        surrogate = estimator.surrogate(theta, phi_N, f, pull, batch.v, noise["latent"][-1][0], rates)
         return self.objective.value(surrogate, batch, noise)
 
     def validation(self, state: State, v: Tensor, noise: Noise) -> Tensor:

@@ -7,13 +7,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from eblvm.engine.bilevel.derivatives import grad
 from eblvm.engine.bilevel.optimizers import Adam, Moments
 from eblvm.engine.models.energy import Params
 from eblvm.engine.objectives.divergences import kl_exact
 from eblvm.engine.objectives.estimators import Bism, FreeEnergy, Info, Rates
 from eblvm.engine.objectives.score_losses import Batch, Mdsm, ScoreLoss, Ssm, Surrogate
 from eblvm.engine.objectives.state import Noise, State
+from eblvm.engine.precision import grad_scaled
 from eblvm.kernels import philox
 from eblvm.kernels.philox import Key, Purpose, purpose
 
@@ -84,7 +84,10 @@ class ScoreMatching:
         return noise
 
     def gradient(self, state: State, v: Tensor, noise: Noise, rates: Rates) -> tuple[Params, State, Info]:
-        gradient, (phi, phi_opt, info) = grad(lambda theta: self.upper(theta, state, v, noise, rates), state.theta)
+        scale, rates = scales(state, rates)
+        gradient, (phi, phi_opt, info) = grad_scaled(
+            lambda theta: self.upper(theta, state, v, noise, rates), state.theta, scale
+        )
         return gradient, state._replace(phi=phi, phi_opt=phi_opt), info
 
     def upper(
@@ -127,3 +130,10 @@ class ScoreMatching:
         if isinstance(self.estimator, Bism):
             info["divergence"] = self.estimator.gap(state.theta, state.phi, batch, noise["latent"][0])
         return info
+
+
+def scales(state: State, rates: Rates) -> tuple[Tensor | None, Rates]:
+    """The loss's scale, and the rates with that of inner gradients; in fp16 only."""
+    if not state.scale:
+        return None, rates
+    return state.scale["value"], rates | {"scale": state.scale["value"].sqrt()}

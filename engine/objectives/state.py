@@ -5,11 +5,13 @@ from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
+from torch.utils._pytree import tree_leaves
 
 from eblvm.engine import distributed
 from eblvm.engine.bilevel.optimizers import Adam, AdamState, Moments
 from eblvm.engine.models.energy import Params
 from eblvm.engine.objectives.estimators import Info, Rates
+from eblvm.engine.precision import next_scale
 from eblvm.kernels.adam_unroll import Rule, adam_unroll, adam_unroll_
 from eblvm.kernels.philox import Key
 
@@ -23,6 +25,7 @@ class State(NamedTuple):
     phi_opt: Moments
     chain: Params  # persistent Markov chains, empty without
     ema: Params  # moving average of theta, empty without
+    scale: Params = {}  # of the loss in fp16, empty without  # noqa: RUF012
 
 
 Noise = dict[str, Any]
@@ -55,8 +58,16 @@ class Update:
 
     @torch.no_grad()
     def __call__(self, state: State, v: Tensor, noise: Noise, rates: Rates) -> tuple[State, Info]:
+        before = state
         gradient, state, info = self.objective.gradient(state, v, noise, rates)
         gradient, info = distributed.mean((gradient, info))
+        if before.scale:
+            finite = all_finite((gradient, state.phi))
+            info = info | {"loss_scale": before.scale["value"]}
+            if not finite and float(before.scale["value"]) > 1:  # an overflow of the scale's making: no step is taken
+                skipped = {"loss_scale": info["loss_scale"], "skipped": torch.ones_like(info["loss_scale"])}
+                return before._replace(scale=next_scale(before.scale, finite)), skipped
+            state = state._replace(scale=next_scale(before.scale, finite))
         return self.move(state, gradient, info, rates)
 
     def move(self, state: State, gradient: Params, info: Info, rates: Rates) -> tuple[State, Info]:
@@ -77,6 +88,10 @@ class Update:
         ema = {k: average(e, torch.lerp(theta[k], e, self.ema_decay or 0.0)) for k, e in state.ema.items()}
         state = state._replace(theta=theta, theta_opt=AdamState(m, second, t), ema=ema)
         return state, info | {"gradient_norm": norm}
+
+
+def all_finite(values: Any) -> bool:
+    return bool(torch.stack([x.isfinite().all() for x in tree_leaves(values)]).all())
 
 
 def tree(value: Any) -> Any:
