@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from eblvm.engine.bilevel import apex
 from eblvm.engine.errors import UserError, unknown
 from eblvm.engine.models.deep import ACTIVATIONS, CHECKPOINTS, DEPTHS, PIECEWISE_LINEAR
 from eblvm.engine.precision import PRECISIONS
@@ -83,6 +84,7 @@ class Config:
     batch: int = option(100, "minibatch size")
     lr: tuple[float, ...] = option((1e-3,), "Adam's learning rate for theta; a list trains one replica each")
     lower_lr: float | None = option(None, "Adam's learning rate for phi; none: that of theta")
+    optimizer: str = option("adam", "who takes theta's Adam step: the engine, or NVIDIA apex", choices=("adam", "apex"))
     beta1: float = option(0.9, "Adam's first decay")
     beta2: float = option(0.95, "Adam's second decay")
     schedule: str = option("constant", "learning rate schedule", choices=("constant", "cosine", "step"))
@@ -179,6 +181,10 @@ class Config:
             raise UserError(f"got device={self.device!r}, expected cpu or cuda (cuda:0, cuda:1, ...)") from None
         if device.type == "cuda" and not torch.cuda.is_available():
             raise UserError("got device 'cuda', but torch sees no CUDA device here; use --device cpu")
+        if self.optimizer == "apex":
+            apex.require()
+            if device.type != "cuda" or self.compile or self.replicated:
+                raise UserError("optimizer 'apex' is for the eager, single run on --device cuda; use 'adam'")
         if self.model == "deep":
             self._validate_deep()
         if self.model == "grbm":

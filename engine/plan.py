@@ -31,6 +31,7 @@ from eblvm.engine.objectives.estimators import Bism
 from eblvm.engine.objectives.micro_batches import in_pieces
 from eblvm.engine.objectives.score_matching import ScoreMatching
 from eblvm.engine.recipes import options
+from eblvm.engine.run import versions
 from eblvm.engine.schedule import step_rates
 from eblvm.kernels.philox import Key
 
@@ -231,6 +232,7 @@ def plan(config: Config, Ns: Sequence[int], gpus: int, memory: int | None) -> di
         "batch": config.batch,
         "rows": [n.row(memory) for n in found],
         "command": None if chosen is None else command(chosen.config, gpus),
+        "versions": versions(),
     }
 
 

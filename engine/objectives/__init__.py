@@ -66,7 +66,7 @@ def build(config: Config, dataset: Dataset, energy: Energy | None = None, poster
     else:
         contrast = GaussianNoise.fitted(dataset.train)
         objective = Vnce(energy, posterior, adam, adam, contrast, config.K, config.latent_samples)
-    return Update(objective, adam, config.clip_norm, config.ema)
+    return Update(objective, adam, config.clip_norm, config.ema, apex=config.optimizer == "apex")
 
 
 def _score_loss(config: Config) -> ScoreLoss:

@@ -8,6 +8,7 @@ from torch import Tensor
 from torch.utils._pytree import tree_leaves
 
 from eblvm.engine import distributed
+from eblvm.engine.bilevel.apex import apex_adam_
 from eblvm.engine.bilevel.optimizers import Adam, AdamState, Moments
 from eblvm.engine.models.energy import Params
 from eblvm.engine.objectives.estimators import Info, Rates
@@ -54,6 +55,7 @@ class Update:
     optimizer: Adam
     clip_norm: float | None = None
     ema_decay: float | None = None
+    apex: bool = False  # Adam's steps in place are NVIDIA apex's
     in_place: bool = False  # theta, its moments and its average move in the state's own memory: the old state is spent
 
     @torch.no_grad()
@@ -83,8 +85,12 @@ class Update:
         adam, t = self.optimizer, taken + 1
         rule = Rule(*adam.betas, adam.eps, adam.eps_root)
         adam_step, average = (adam_unroll_, Tensor.copy_) if self.in_place else (adam_unroll, lambda _, new: new)
-        moved = {k: adam_step(p, gradient[k], m[k], second[k], t, rates["theta"], rule) for k, p in state.theta.items()}
-        theta, m, second = ({k: moved[k][i] for k in moved} for i in range(3))
+        theta = state.theta
+        if self.apex and self.in_place:
+            apex_adam_(theta, gradient, m, second, t, rates["theta"], rule)
+        else:
+            moved = {k: adam_step(p, gradient[k], m[k], second[k], t, rates["theta"], rule) for k, p in theta.items()}
+            theta, m, second = ({k: moved[k][i] for k in moved} for i in range(3))
         ema = {k: average(e, torch.lerp(theta[k], e, self.ema_decay or 0.0)) for k, e in state.ema.items()}
         state = state._replace(theta=theta, theta_opt=AdamState(m, second, t), ema=ema)
         return state, info | {"gradient_norm": norm}
