@@ -16,12 +16,12 @@ from tqdm import tqdm
 
 from eblvm.bench import record, table
 from eblvm.bench.agreement import TOLERANCE, AgreementError, under_way
-from eblvm.bench.footprint import Saved, Storages, footprint
 from eblvm.bench.naive import BiMdsm, Mdsm, VagesMdsm
 from eblvm.bench.timing import Step, interleaved, median
 from eblvm.engine.bilevel.optimizers import AdamState
 from eblvm.engine.config import Config
 from eblvm.engine.data import Dataset
+from eblvm.engine.footprint import Saved, Storages, footprint
 from eblvm.engine.objectives import State, build
 from eblvm.engine.objectives.score_matching import ScoreMatching
 from eblvm.engine.recipes import recipe

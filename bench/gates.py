@@ -9,8 +9,8 @@ import torch
 
 from eblvm.bench import record, registry
 from eblvm.bench.contestants import EngineStep
-from eblvm.bench.footprint import footprint
 from eblvm.engine.errors import UserError
+from eblvm.engine.footprint import footprint
 
 SCHEMA = "eblvm-gates/1"
 PATH = record.RECORDS / "gates.json"

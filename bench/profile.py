@@ -10,13 +10,13 @@ from tqdm import tqdm
 
 from eblvm.bench import record, table
 from eblvm.bench.contestants import EngineStep
-from eblvm.bench.footprint import footprint
 from eblvm.bench.registry import Case
 from eblvm.bench.timing import interleaved, median
 from eblvm.engine import recipes
 from eblvm.engine.config import BILEVEL, Config
 from eblvm.engine.data import WIDTHS
 from eblvm.engine.errors import UserError
+from eblvm.engine.footprint import footprint
 
 SCHEMA = "eblvm-profile/1"
 MIB = 2**20

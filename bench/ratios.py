@@ -10,8 +10,8 @@ from tqdm import tqdm
 from eblvm.bench import agreement, kernels, record, registry, table
 from eblvm.bench.contestants import Contest, EngineStep, NaiveStep, published
 from eblvm.bench.floor import FloorStep
-from eblvm.bench.footprint import footprint
 from eblvm.bench.timing import interleaved, median
+from eblvm.engine.footprint import footprint
 
 SCHEMA = "eblvm-bench/1"
 MIB = 2**20

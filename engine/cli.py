@@ -11,6 +11,7 @@ from typing import Any, NoReturn
 from eblvm.engine import recipes
 from eblvm.engine.checkpoint import write_atomic
 from eblvm.engine.config import Config
+from eblvm.engine.distributed import is_first
 from eblvm.engine.errors import DivergedError, UserError, unknown
 
 
@@ -135,6 +136,24 @@ def command_report(arguments: argparse.Namespace) -> None:
     write_json(arguments.json, facts)
 
 
+def command_plan(arguments: argparse.Namespace) -> None:
+    from eblvm.engine import plan
+
+    at_least(arguments, gpus=1)
+    memory = None if arguments.memory is None else plan.parse_bytes(arguments.memory)
+    Ns = arguments.N
+    arguments.N = None
+    config = config_from(arguments)
+    config = config.replaced(device="cpu", checkpoint=arguments.checkpoint or "auto")
+    config.validate()
+    facts = plan.plan(config, Ns or (config.N,), arguments.gpus, memory)
+    print(plan.shown(facts))
+    write_json(arguments.json, facts)
+    if arguments.plot is not None:
+        plan.plot(facts, Path(arguments.plot))
+        print(f"plot: {arguments.plot}")
+
+
 def command_doctor(arguments: argparse.Namespace) -> None:
     from eblvm.engine import doctor
 
@@ -152,6 +171,7 @@ def command_demo(arguments: argparse.Namespace) -> None:
 def build_parser() -> Parser:
     from eblvm.bench.cli import add_commands as add_bench_commands  # it takes `add_config_options` from here
     from eblvm.engine.data.commands import add_commands as add_data_commands
+    from eblvm.bench.cli import integers
 
     parser = Parser(prog="eblvm", description="Training engine for energy-based latent variable models.")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", parser_class=Parser)
@@ -187,11 +207,22 @@ def build_parser() -> Parser:
     report.add_argument("dir", metavar="DIR", help="run folder")
     report.set_defaults(run=command_report)
 
+    plan = commands.add_parser(
+        "plan", help="memory, FLOPs and traffic of a step, before anything is allocated", conflict_handler="resolve"
+    )
+    plan.add_argument("recipe", metavar="RECIPE", help=", ".join(recipes.RECIPES))
+    add_config_options(plan)
+    plan.add_argument("--N", type=integers, metavar="N,N,...", help="unrolled steps")
+    plan.add_argument("--gpus", type=int, default=1, help="processes that share the batch")
+    plan.add_argument("--memory", help="of each, such as 11GiB: says what fits")
+    plan.add_argument("--plot", metavar="FILE", help="plot memory against N")
+    plan.set_defaults(run=command_plan)
+
     doctor = commands.add_parser("doctor", help="what is installed, and which backend serves each kernel")
     doctor.add_argument("--kernels", action="store_true", help="compile every Triton kernel: registers, occupancy")
     doctor.set_defaults(run=command_doctor)
 
-    for command in (evaluate, report, doctor):
+    for command in (evaluate, report, plan, doctor):
         command.add_argument("--json", metavar="FILE", help="write the figures to FILE")
 
     add_bench_commands(commands)
@@ -216,7 +247,8 @@ def main(argv: list[str] | None = None) -> int:
         arguments.run(arguments)
         return 0
     except (UserError, DivergedError) as error:
-        print(f"eblvm: {error}", file=sys.stderr)
+        if is_first():
+            print(f"eblvm: {error}", file=sys.stderr)
         return error.exit_code
     except OSError as error:
         print(f"eblvm: {error.filename}: {error.strerror}; give a path that can be read and written", file=sys.stderr)

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from eblvm.engine.bilevel import apex
 from eblvm.engine.errors import UserError, unknown
 from eblvm.engine.models.deep import ACTIVATIONS, CHECKPOINTS, DEPTHS, PIECEWISE_LINEAR
 from eblvm.engine.precision import PRECISIONS
@@ -18,6 +19,7 @@ VAGES = ("vages-dsm", "vages-mdsm", "vages-ssm", "vages-ksd")
 SAMPLED = (*VAGES, "is-ksd")  # estimates from samples of q
 VARIATIONAL = (*BILEVEL, *SAMPLED)
 METHODS = (*SCORE_MATCHING, *VARIATIONAL, "cd", "pcd", "nce", "vnce")
+CUTS = CHECKPOINTS[1:]  # that rebuild something
 
 
 def option(default: Any, help: str, *, choices: tuple[str, ...] = (), mathematical: bool = True) -> Any:
@@ -64,6 +66,11 @@ class Config:
         "keep the unroll's graph, or rebuild it step by step (pays where q's activations outweigh its parameters)",
         choices=("store", "recompute", "compiled"),
     )
+    sync: str = option(
+        "global",
+        "of several processes: average the unrolled steps over all, as one process would, or leave each its own",
+        choices=("global", "local"),
+    )
     memory_budget: float = option(
         0.5, "with --unroll-memory compiled: share of the activations that the compiler may keep"
     )
@@ -96,6 +103,7 @@ class Config:
     batch: int = option(100, "minibatch size")
     lr: tuple[float, ...] = option((1e-3,), "Adam's learning rate for theta; a list trains one replica each")
     lower_lr: float | None = option(None, "Adam's learning rate for phi; none: that of theta")
+    optimizer: str = option("adam", "who takes theta's Adam step: the engine, or NVIDIA apex", choices=("adam", "apex"))
     beta1: float = option(0.9, "Adam's first decay")
     beta2: float = option(0.95, "Adam's second decay")
     schedule: str = option("constant", "learning rate schedule", choices=("constant", "cosine", "step"))
@@ -120,12 +128,21 @@ class Config:
     threads: int = option(1, "CPU threads; more than one rarely pays for a GRBM", mathematical=False)
     size: int | None = option(None, "resize images to this many pixels; none: the recipe's own size")
     dtype: str = option("float32", "float32 or float64", choices=("float32", "float64"))
-    precision: str = option("fp32", "of a deep model's networks", choices=PRECISIONS)
+    precision: str = option(
+        "fp32", "of a deep model's networks; tf32: of CUDA's products, fp16: with a loss scale", choices=PRECISIONS
+    )
     channels_last: bool = option(False, "images and convolutions in channels_last memory order")
     checkpoint: str = option(
         "none",
-        "rebuild a deep energy's activations in backward, block by block, or within these layer by layer too",
-        choices=CHECKPOINTS,
+        "rebuild a deep energy's activations in backward, block by block, or within these layer by layer too; auto: as "
+        "the plan for the device's memory says",
+        choices=("auto", *CHECKPOINTS),
+        mathematical=False,
+    )
+    micro_batch: int | None = option(
+        None,
+        "samples that go through the networks at once, with the same result; none: a process's part of the batch",
+        mathematical=False,
     )
     fused: bool = option(True, "take the fused native step where a method has one; it equals the other to rounding")
     compile: bool = option(False, "compile the whole step with torch.compile")
@@ -211,10 +228,16 @@ class Config:
             raise UserError(
                 f"method {self.method!r} pairs the halves of a batch, got batch={self.batch}, expected an even number"
             )
+        if self.optimizer == "apex":
+            apex.require()
+            if device.type != "cuda" or self.compile or self.replicated:
+                raise UserError("optimizer 'apex' is for the eager, single run on --device cuda; use 'adam'")
         if self.model == "deep":
             self._validate_deep()
         if self.model == "grbm":
             self._validate_grbm()
+        if self.micro_batch is not None:
+            self._validate_micro_batch()
         if not 0 < self.memory_budget <= 1:
             raise UserError(f"got memory-budget={self.memory_budget}, expected a share above 0, at most 1")
         if self.unroll_memory == "compiled" and not self.compile:
@@ -257,17 +280,30 @@ class Config:
             )
         if self.unroll_optimizer == "sgd" and self.unroll_lr is None and self.method in BILEVEL and self.N > 0:
             raise UserError("unrolled SGD on a deep model needs a step size; give --unroll-lr, or use Adam")
-        if self.checkpoint != "none" and (self.compile or self.replicated):
+        if self.checkpoint in CUTS and (self.compile or self.replicated):
             raise UserError(
                 "checkpoint is for the eager, single run; with --compile use --unroll-memory compiled, and train "
                 "replicas one by one"
             )
-        if self.checkpoint != "none" and (self.method == "sm" or self.method.endswith("ssm")):
+        if self.checkpoint in CUTS and (self.method == "sm" or self.method.endswith("ssm")):
             raise UserError(
                 f"method {self.method!r} needs a third derivative, a checkpointed model has two; use --checkpoint none"
             )
+        if self.precision == "fp16" and (self.compile or self.method not in ("dsm", "mdsm", "bidsm", "bimdsm")):
+            raise UserError(
+                "precision 'fp16' scales the gradients of eager denoising methods; use bf16, or leave --compile and "
+                f"method {self.method!r}"
+            )
         if self.precision != "fp32" and self.dtype != "float32":
             raise UserError(f"precision {self.precision!r} is for dtype float32, got {self.dtype!r}")
+
+    def _validate_micro_batch(self) -> None:
+        if self.micro_batch is not None and self.micro_batch < 1:
+            raise UserError(f"got micro-batch={self.micro_batch}, expected 1 or more")
+        if self.method not in (*SCORE_MATCHING, *BILEVEL) or self.compile or self.replicated:
+            raise UserError("micro-batch is for the eager, single run of a score matching method; leave it out")
+        if self.method in BILEVEL and self.noise == "fresh":
+            raise UserError("micro-batch needs the features of one batch for all lower steps; use --noise shared")
 
     def _validate_grbm(self) -> None:
         if self.posterior == "conv" or self.divergence == "fisher":

@@ -49,3 +49,13 @@ class Log:
         self.bar.close()
         self.file.close()
         self.board.close()
+
+
+class Silence:
+    """The log of a process that is not the first of its run."""
+
+    bar = tqdm(disable=True)
+
+    def write(self, step: int, values: dict[str, list[float]]) -> None: ...
+
+    def close(self) -> None: ...

@@ -1,16 +1,89 @@
-"""Mixed precision: networks run under autocast, all else (log densities, residuals, reductions) stays as it is."""
+"""Mixed precision: networks run under autocast, all else (log densities, residuals, reductions) stays as it is.
 
+tf32 lets CUDA round the factors of fp32 products. fp16 has few exponents, and small cotangents vanish in it, so losses
+are scaled (`grad_scaled`). Gradients are taken inside a step as well: a score is grad_v of a sum of energies, a lower
+step's direction grad_phi of a divergence; each is unscaled before anything is made of it. The loss's backward sends a
+cotangent through the score's own backward pass, divided by the score's scale on its way in. So with S on the loss and
+sqrt(S) on inner gradients both passes run at sqrt(S), and their products, the parameters' gradients, at S.
+"""
+
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
+from torch.overrides import TorchFunctionMode
+from torch.utils._pytree import tree_map
 
-PRECISIONS = ("fp32", "bf16")
+from eblvm.engine.bilevel.derivatives import grad
+
+PRECISIONS = ("fp32", "tf32", "bf16", "fp16")
+HALVES = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
 
 def autocast(x: Tensor, precision: str) -> AbstractContextManager[Any]:
     """The context of a network's matrix products and convolutions on x's device."""
-    if precision == "fp32" or x.device.type == "meta":  # torch has no autocast of shapes
+    if precision not in HALVES:
         return nullcontext()
-    return torch.autocast(x.device.type, torch.bfloat16)
+    if x.device.type == "meta":
+        return ShapesAutocast(HALVES[precision])
+    return torch.autocast(x.device.type, HALVES[precision])
+
+
+class ShapesAutocast(TorchFunctionMode):
+    """Autocast of the meta device, which torch has none for: products and convolutions take 16-bit arguments."""
+
+    CAST = (F.conv2d, F.linear, torch.conv2d, torch.matmul, torch.Tensor.matmul, torch.Tensor.__matmul__)
+
+    def __init__(self, dtype: torch.dtype):
+        super().__init__()
+        self.dtype = dtype
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func in self.CAST:
+            args = [a.to(self.dtype) if isinstance(a, Tensor) and a.is_floating_point() else a for a in args]
+        return func(*args, **(kwargs or {}))
+
+
+def set_products(precision: str) -> None:
+    """Let CUDA round the factors of fp32 products to tf32, or forbid it: torch allows convolutions to by default."""
+    kind = "tf32" if precision == "tf32" else "ieee"
+    torch.backends.cuda.matmul.fp32_precision = kind
+    torch.backends.cudnn.conv.fp32_precision = kind  # type: ignore[attr-defined]
+
+
+START, LARGEST, FACTOR, PATIENCE = 2.0**16, 2.0**24, 4.0, 1000  # even powers of 2: a scale and its root are exact
+
+
+def initial_scale(precision: str, like: Tensor) -> dict[str, Tensor]:
+    """The loss scale of a state: its value, and the finite steps since it last changed; nothing but for fp16."""
+    if precision != "fp16":
+        return {}
+    return {"value": torch.full_like(like, START), "clean": torch.zeros_like(like)}
+
+
+def next_scale(scale: dict[str, Tensor], finite: bool) -> dict[str, Tensor]:
+    """Smaller after a step that overflowed, larger after PATIENCE that did not."""
+    value, clean = scale["value"], scale["clean"] + 1
+    if not finite:
+        return {"value": (value / FACTOR).clamp(min=1.0), "clean": torch.zeros_like(clean)}
+    grow = clean >= PATIENCE
+    return {
+        "value": torch.where(grow, (value * FACTOR).clamp(max=LARGEST), value),
+        "clean": torch.where(grow, torch.zeros_like(clean), clean),
+    }
+
+
+def grad_scaled(fn: Callable[[Any], tuple[Tensor, Any]], x: Any, scale: Tensor | None) -> tuple[Any, Any]:
+    """`grad` of fn, its backward pass run at `scale` times the size and the result divided by it."""
+    if scale is None:
+        return grad(fn, x)
+
+    def scaled(y: Any) -> tuple[Tensor, Any]:
+        value, aux = fn(y)
+        return value * scale, aux
+
+    gradient, aux = grad(scaled, x)
+    return tree_map(lambda g: g / scale, gradient), aux

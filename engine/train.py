@@ -4,6 +4,7 @@ import fcntl
 import json
 import signal
 from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from types import FrameType
@@ -12,16 +13,18 @@ from typing import IO, Any
 import torch
 from torch import Tensor
 
-from eblvm.engine import checkpoint, guard, replicas
+from eblvm.engine import checkpoint, distributed, guard, plan, replicas
 from eblvm.engine.config import Config
 from eblvm.engine.data import Dataset, load, open_input
 from eblvm.engine.errors import UserError
-from eblvm.engine.log import Log
+from eblvm.engine.log import Log, Silence
 from eblvm.engine.models.energy import Energy, Params
 from eblvm.engine.models.posteriors import Posterior
 from eblvm.engine.objectives import Objective, State, Update, build
 from eblvm.engine.objectives.grbm_fused import TrainingStep, fused_update_for
+from eblvm.engine.objectives.micro_batches import in_pieces
 from eblvm.engine.objectives.state import state_from, tree
+from eblvm.engine.precision import initial_scale, set_products
 from eblvm.engine.run import read_config
 from eblvm.engine.schedule import step_rates
 from eblvm.kernels.philox import Key
@@ -43,51 +46,75 @@ def train(
     """Train `config` in folder `out`, continuing what is there. True if the run is complete, False if interrupted.
 
     Data and models are the recipe's, or your own (docs/models.md); a run continues only with the ones it began with.
+    Started by torchrun, each process takes its part of every batch (docs/scale.md), and the first one writes.
     """
     config.validate()
     torch.set_num_threads(config.threads)
-    dataset = dataset or load(config)
-    if config.batch > len(dataset.train):
-        raise UserError(f"got batch={config.batch}, expected at most the {len(dataset.train)} training samples")
-    update = build(config, dataset, energy, posterior)
-    with open_run(config, out):
-        return training_loop(config, dataset, update, out, say)
+    with distributed.joined(config.device), ExitStack() as held:
+        check_world(config)
+        dataset = dataset or load(config)
+        if config.batch > len(dataset.train):
+            raise UserError(f"got batch={config.batch}, expected at most the {len(dataset.train)} training samples")
+        for model in (energy, posterior):
+            distributed.refuse_wrapped(model)
+        say = say if distributed.is_first() else silently
+        set_products(config.precision)
+        shape = tuple(dataset.train.shape[1:])
+        if config.checkpoint == "auto":
+            config = distributed.from_first(
+                lambda: plan.settled(config, shape, distributed.size(), plan.device_memory(config.device))
+            )
+            say(f"the plan chooses --checkpoint {config.checkpoint}, micro-batch {config.micro_batch or 'none'}")
+        update = build(config, dataset, energy, posterior)
+        distributed.from_first(lambda: held.enter_context(open_run(config, out)) and None)
+        try:
+            return training_loop(config, dataset, update, out, say)
+        except RuntimeError as error:
+            if not plan.out_of_memory(error):
+                raise
+            raise UserError(f"out of memory: {plan.next_smaller(config, shape, distributed.size())}") from error
 
 
 def training_loop(config: Config, dataset: Dataset, update: Update, out: Path, say: Callable[[str], None]) -> bool:
     # The training step: a pure function, vectorised over the replicas.
     device = torch.device(config.device)
+    update = in_pieces(update, config.micro_batch)
     objective = update.objective
     seed = replicas.seeds(config)
     training_step = training_step_of(config, update)
+    share = distributed.part(config.batch)
 
     # The state: from the newest good checkpoint, or from the beginning.
-    payload, passed_over = checkpoint.newest(out / "checkpoints")
+    payload, passed_over = distributed.from_first(lambda: checkpoint.newest(out / "checkpoints"))
     for sentence in passed_over:
         say(f"warning: {sentence}; using an older one")
     if payload is not None:
-        checkpoint.set_aside(out / "checkpoints", payload["step"])
         start, best, state = payload["step"], payload["best"], state_from(payload["state"], device)
+        distributed.from_first(lambda: checkpoint.set_aside(out / "checkpoints", start))
         if start >= config.steps:
             say(f"{out} is complete: {start} steps")
             return True
         say(f"continuing {out} at step {start}")
     else:
         v = open_input(config, dataset, seed).batch(0)
-        start, best, state = 0, {}, initial_state(config, objective, seed, v, device)
-    batches = open_input(config, dataset, seed, payload and payload.get("input"))
+        begun = distributed.from_first(lambda: tree(initial_state(config, objective, seed, v, device)))
+        start, best, state = 0, {}, state_from(begun, device)
+    saved = payload and payload.get("input")
+    batches = open_input(config, dataset, seed, saved, distributed.rank(), distributed.size())
 
-    write_config(config, out)
+    first = distributed.is_first()
+    if first:
+        write_config(config, out)
     stop = Interrupt()
-    log = Log(out, start, config.steps, f"{config.recipe} {config.method}")
+    log = Log(out, start, config.steps, f"{config.recipe} {config.method}") if first else Silence()
     validate_every = max(1, config.steps // config.validations) if config.validations else 0
     try:
         for step in range(start, config.steps):
-            # One step: a minibatch, its noise, the update.
+            # One step: this process's part of a minibatch, its noise, the update.
             v = batches.batch(step)
-            noise = objective.draw(Key(seed, step), v, 0)
+            noise = objective.draw(Key(seed, step), v, share.start, config.batch)
             state, info = training_step(state, v, noise, step_rates(config, step, v))
-            done, stopping = step + 1, stop.requested
+            done, stopping = step + 1, distributed.anywhere(stop.requested)
             log.bar.update()
 
             # What is logged and checked leaves the device here and nowhere else.
@@ -106,7 +133,7 @@ def training_loop(config: Config, dataset: Dataset, update: Update, out: Path, s
                 best = better(best, done, values["validation"], state)
             if logging:
                 log.write(done, values)
-            if saving:
+            if saving and first:
                 payload = {"step": done, "best": best, "state": tree(state), "input": batches.state()}
                 checkpoint.save(out / "checkpoints", done, payload, config.keep)
             if stopping and done < config.steps:
@@ -128,8 +155,28 @@ def training_step_of(config: Config, update: Update) -> TrainingStep:
             torch._functorch.config.activation_memory_budget = config.memory_budget
         return torch.compile(step, dynamic=False)
     in_place = replace(update, in_place=True)
-    fused = fused_update_for(in_place) if config.fused else None
+    # The fused steps hold their lower steps inside, where nothing can be averaged over processes.
+    fused = fused_update_for(in_place) if config.fused and distributed.size() == 1 else None
     return fused or (step if config.replicated else in_place.__call__)
+
+
+def check_world(config: Config) -> None:
+    """What several processes cannot do, as one sentence each."""
+    size = distributed.size()
+    if size == 1:
+        return
+    if config.batch % size:
+        raise UserError(f"got batch={config.batch} for {size} processes, expected a multiple of {size}")
+    if config.replicated or config.compile:
+        raise UserError(
+            f"{size} processes train one run with the eager step; leave --replicas, --lr lists and --compile"
+        )
+    if config.method == "pcd":
+        raise UserError("method 'pcd' keeps its chains in one process; use 'cd', or start it without torchrun")
+
+
+def silently(sentence: str) -> None:
+    """What a process that is not the first says."""
 
 
 def open_run(config: Config, out: Path) -> IO[str]:
@@ -164,7 +211,10 @@ def initial_state(config: Config, objective: Objective, seed: Tensor, v: Tensor,
 
     def one(seed: int, v: Tensor) -> State:
         state = objective.init(Key(seed, 0), v)
-        state = state._replace(ema={k: p.clone() for k, p in state.theta.items()} if config.ema is not None else {})
+        state = state._replace(
+            ema={k: p.clone() for k, p in state.theta.items()} if config.ema is not None else {},
+            scale=initial_scale(config.precision if config.model == "deep" else "fp32", torch.zeros(())),
+        )
         return state_from(tree(state), device, v.dtype)
 
     if not config.replicated:
@@ -179,10 +229,13 @@ def validation(config: Config, objective: Objective, state: State, dataset: Data
     states = [replicas.pick(state, r) for r in range(len(replicas.names(config)))] if config.replicated else [state]
     totals = [0.0] * len(states)
     for i, chunk in enumerate(dataset.valid.split(piece)):
-        v = dataset.floats(chunk)
-        noise = objective.draw(Key(VALIDATION_SEED, i), v, 0)
-        totals = [t + float(objective.validation(s, v, noise)) * len(v) for t, s in zip(totals, states, strict=True)]
-    return [total / len(dataset.valid) for total in totals]
+        share = distributed.part(len(chunk))
+        v = dataset.floats(chunk[share])
+        if len(v):
+            noise = objective.draw(Key(VALIDATION_SEED, i), v, share.start, len(chunk))
+            losses = [float(objective.validation(s, v, noise)) for s in states]
+            totals = [t + loss * len(v) for t, loss in zip(totals, losses, strict=True)]
+    return [total / len(dataset.valid) for total in distributed.total(totals)]
 
 
 def better(best: dict[str, Any], step: int, values: list[float], state: State) -> dict[str, Any]:

@@ -54,7 +54,7 @@ def build(config: Config, dataset: Dataset, energy: Energy | None = None, poster
     else:
         contrast = GaussianNoise.fitted(dataset.train)
         objective = Vnce(energy, posterior, adam, adam, contrast, config.K, config.latent_samples)
-    return Update(objective, adam, config.clip_norm, config.ema)
+    return Update(objective, adam, config.clip_norm, config.ema, apex=config.optimizer == "apex")
 
 
 def _estimator(config: Config, energy: Energy, posterior: Posterior) -> Variational:
@@ -75,6 +75,7 @@ def _estimator(config: Config, energy: Energy, posterior: Posterior) -> Variatio
             config.unroll_memory,
             adam,
             auto_unroll_rate=sgd and config.unroll_lr is None,
+            sync=config.sync,
             **shared,
         )
     if config.method not in VAGES:

@@ -31,7 +31,7 @@ class ContrastiveDivergence:
         theta = self.energy.initial(key)
         return State(theta, {}, self.theta_optimizer.init(theta), (), {"v": v.clone()} if self.persistent else {}, {})
 
-    def draw(self, key: Key, v: Tensor, first: int = 0) -> Noise:
+    def draw(self, key: Key, v: Tensor, first: int = 0, total: int | None = None) -> Noise:
         count = v.shape[torch.as_tensor(key.seed).dim()]
         place: dict[str, Any] = {"first": first, "dtype": v.dtype, "device": v.device}
         return {

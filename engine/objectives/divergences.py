@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from eblvm.engine import distributed
 from eblvm.engine.bilevel.derivatives import grad
 
 Head = Callable[[Tensor], Tensor]
@@ -44,8 +45,13 @@ def linear_step_size(v_BD: Tensor, iterations: int = 16) -> Tensor:
     A step of size a on (A, a) moves the logits by -a M delta, and the exact KL's curvature in a logit is at most 1/4.
     Of the steps tried on Frey face (docs/results.md) those near the limit gave the best models.
     """
+
+    def norm(x: Tensor) -> Tensor:  # over all ranks' samples, as are M's products
+        return distributed.mean(x.square().sum()).sqrt()
+
     x = torch.ones_like(v_BD[:, :1])
     for _ in range(iterations):
-        x = x / x.norm()
-        x = (v_BD @ (v_BD.T @ x) + x.sum()) / v_BD.shape[0]
-    return 6 / x.norm()
+        x = x / norm(x)
+        pulled, total = distributed.mean((v_BD.T @ x, x.sum()))
+        x = (v_BD @ pulled + total) / v_BD.shape[0]
+    return 6 / norm(x)

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_map
 
+from eblvm.engine import distributed
 from eblvm.engine.bilevel.derivatives import grad, vjp
 from eblvm.engine.bilevel.optimizers import Adam, Moments, Sgd
 from eblvm.engine.bilevel.unroll import unroll
@@ -22,12 +23,14 @@ from eblvm.engine.models.energy import Energy, Params, call
 from eblvm.engine.models.posteriors import Posterior
 from eblvm.engine.objectives.divergences import Divergence, kl_exact, linear_step_size
 from eblvm.engine.objectives.score_losses import Batch, Surrogate
+from eblvm.engine.precision import grad_scaled
 from eblvm.kernels import philox
 from eblvm.kernels.philox import Key, Purpose, purpose
 
-Rates = dict[str, Tensor]  # 0-dimensional learning rates: "theta", "phi", "unroll"
+Rates = dict[str, Tensor]  # 0-dimensional learning rates: "theta", "phi", "unroll"; in fp16 "scale", of gradients
 Info = dict[str, Tensor]
 Noise = dict[str, Any]
+Features = Callable[[int, Params], Any]  # features of a lower step's batch, at given parameters
 
 
 @dataclass(frozen=True)
@@ -52,7 +55,7 @@ class FreeEnergy:
             return -call(self.energy, theta, "free_energy", x)
 
         def score() -> Tensor:
-            return grad(lambda x: (log_density(x).sum(), ()), v)[0]
+            return grad_scaled(lambda x: (log_density(x).sum(), ()), v, rates.get("scale"))[0]
 
         def closed_form(method: str) -> Callable[..., Any] | None:
             return partial(call, self.energy, theta, method, v) if hasattr(self.energy, method) else None
@@ -100,32 +103,37 @@ class Variational:
         drawn = philox.streams(self.posterior.noise, steps, key, purpose(Purpose.LATENT), *sizes, **place)
         return {"latent": [latent.movedim(-2, -3) for latent in drawn]}
 
+    def features(self, f: Any, batches: Sequence[Batch]) -> Features:
+        """f for every step if all share one batch, else those of the step's own."""
+        if len(batches) == 1:
+            return lambda step, theta: f
+        return lambda step, theta: call(self.energy, theta, "features", batches[step].v)
+
     @torch.no_grad()
     def real_steps(
-        self, theta: Params, f: Any, phi: Params, phi_opt: Moments, batches: Sequence[Batch], noise: Noise, rates: Rates
+        self,
+        theta: Params,
+        phi: Params,
+        phi_opt: Moments,
+        features: Features,
+        batches: Sequence[Batch],
+        latents: Sequence[Tensor],
+        rates: Rates,
     ) -> tuple[Params, Moments, Info]:
-        """phi after K real steps at fixed theta, its moments, and the last divergence; f are the shared features."""
-        (theta, f), info = tree_map(Tensor.detach, (theta, f)), {}
+        """phi after its K steps on the divergence, at `features(step, theta)`; theta gets no gradient."""
+        theta = tree_map(Tensor.detach, theta)
+        info: Info = {}
         for k in range(self.K):
-            lower = partial(self._lower_loss, *self._context(k, theta, f, batches, noise))
-            gradient, info["lower"] = grad(lower, phi)
-            phi, phi_opt = self.lower_optimizer.step(phi, gradient, phi_opt, rates["phi"])
+            f_k = tree_map(Tensor.detach, features(k, theta))
+            lower = partial(self._lower_loss, theta, f_k, *_place(batches, k), latents[k])
+            gradient, info["lower"] = grad_scaled(lower, phi, rates.get("scale"))
+            phi, phi_opt = self.lower_optimizer.step(phi, distributed.mean(gradient), phi_opt, rates["phi"])
         return phi, phi_opt, info
 
     def gap(self, theta: Params, phi: Params, batch: Batch, noise: Tensor) -> Tensor:
         """The mean divergence between q and the model's posterior on a batch, up to what a KL leaves out."""
         f = call(self.energy, theta, "features", batch.v)
         return self._lower_loss(theta, f, batch.v, batch.lower_weight, noise, phi)[1]
-
-    def _context(
-        self, step: int, theta: Params, f: Any, batches: Sequence[Batch], noise: Noise
-    ) -> tuple[Params, Any, Tensor, Tensor, Tensor]:
-        """What step `step` on q reads: theta, features, v, the samples' weights, noise."""
-        shared = len(batches) == 1
-        batch = batches[0 if shared else step]
-        if not shared:
-            f = call(self.energy, theta, "features", batch.v)
-        return theta, f, batch.v, batch.lower_weight, noise["latent"][step]
 
     def _lower_loss(
         self, theta: Params, f: Any, v: Tensor, weight: Tensor, noise: Tensor, phi: Params
@@ -155,6 +163,7 @@ class Bism(Variational):
     auto_unroll_rate: bool = False  # SGD's step size from the batch, see `linear_step_size`
     exact_posterior: bool = False
     lower_samples: int = 1
+    sync: str = "global"  # unrolled steps average over ranks, or stay "local"
 
     @property
     def steps(self) -> int:
@@ -172,22 +181,42 @@ class Bism(Variational):
         noise: Noise,
         rates: Rates,
     ) -> tuple[Surrogate, Params, Moments, Info]:
-        v, N = batches[-1].v, self.N
+        v, latents = batches[-1].v, noise["latent"]
         # The only pass of the features when the noise is shared; `pull` is its transposed Jacobian.
         f, pull = vjp(lambda x: call(self.energy, theta, "features", x), v)
-        phi, phi_opt, info = self.real_steps(theta, f, phi, phi_opt, batches, noise, rates)
+        features = self.features(f, batches)
+        phi, phi_opt, info = self.real_steps(theta, phi, phi_opt, features, batches, latents, rates)
+        unrolled = self.unrolled_steps(theta, phi, phi_opt, features, batches, latents, rates)
+        return self.surrogate(theta, unrolled, f, pull, v, latents[-1][0], rates), phi, phi_opt, info
 
-        unrolled = phi
+    def unrolled_steps(
+        self,
+        theta: Params,
+        phi: Params,
+        phi_opt: Moments,
+        features: Features,
+        batches: Sequence[Batch],
+        latents: Sequence[Tensor],
+        rates: Rates,
+    ) -> Params:
+        """phi_N as a function of theta and the features."""
         if self.exact_posterior:
-            unrolled = call(self.energy, theta, "linear_posterior")
-        elif N:
-            with torch.no_grad():
-                rate = linear_step_size(v) if self.auto_unroll_rate else rates["unroll"]
-            contexts = [(*self._context(self.K + n, theta, f, batches, noise), rate) for n in range(N)]
-            moments = () if isinstance(self.unroll_optimizer, Sgd) else phi_opt
-            unrolled = unroll(self._unrolled_step, phi, moments, contexts, self.unroll_memory)
+            return call(self.energy, theta, "linear_posterior")
+        if not self.N:
+            return phi
+        with torch.no_grad():
+            rates = rates | ({"unroll": linear_step_size(batches[-1].v)} if self.auto_unroll_rate else {})
+        contexts = [
+            (theta, features(n, theta), *_place(batches, n), latents[n], rates) for n in range(self.K, self.K + self.N)
+        ]
+        moments = () if isinstance(self.unroll_optimizer, Sgd) else phi_opt
+        return unroll(self._unrolled_step, phi, moments, contexts, self.unroll_memory)
 
-        h = self.posterior.rsample(call(self.posterior, unrolled, "params", v), noise["latent"][-1][0])
+    def surrogate(
+        self, theta: Params, unrolled: Params, f: Any, pull: Callable[..., Any], v: Tensor, noise: Tensor, rates: Rates
+    ) -> Surrogate:
+        """log p~(v, h) - log q(h|v; phi_N) at h ~ q; `pull` is the transposed Jacobian of f = features(v)."""
+        h = self.posterior.rsample(call(self.posterior, unrolled, "params", v), noise)
 
         def log_q(x: Tensor) -> Tensor:
             return self.posterior.log_prob(call(self.posterior, unrolled, "params", x), h)
@@ -197,11 +226,25 @@ class Bism(Variational):
 
         def score() -> Tensor:
             u, _ = grad(lambda x: (-call(self.energy, theta, "head", x, h).sum(), ()), f)
-            return pull(u) - grad(lambda x: (log_q(x).sum(), ()), v)[0]
+            scale = rates.get("scale")
+            return pulled(pull, u, scale) - grad_scaled(lambda x: (log_q(x).sum(), ()), v, scale)[0]
 
-        return Surrogate(log_density, score), phi, phi_opt, info
+        return Surrogate(log_density, score)
 
     def _unrolled_step(self, phi: Params, opt: Moments, context: tuple[Any, ...]) -> tuple[Params, Moments]:
-        *inputs, rate = context
-        gradient, _ = grad(partial(self._lower_loss, *inputs), phi)
-        return self.unroll_optimizer.step(phi, gradient, opt, rate)
+        *inputs, rates = context
+        gradient, _ = grad_scaled(partial(self._lower_loss, *inputs), phi, rates.get("scale"))
+        if self.sync == "global":
+            gradient = distributed.mean_through(gradient)
+        return self.unroll_optimizer.step(phi, gradient, opt, rates["unroll"])
+
+
+def pulled(pull: Callable[..., Any], u: Any, scale: Tensor | None, keep: bool = False) -> Any:
+    """J^T u; in fp16 with u scaled on its way through the network."""
+    return pull(u, keep=keep) if scale is None else pull(tree_map(lambda x: x * scale, u), keep=keep) / scale
+
+
+def _place(batches: Sequence[Batch], step: int) -> tuple[Tensor, Tensor]:
+    """The visible values and weights of a lower step: its own batch's, or the one that all share."""
+    batch = batches[0 if len(batches) == 1 else step]
+    return batch.v, batch.lower_weight

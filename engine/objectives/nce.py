@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import softplus
 
+from eblvm.engine import distributed
 from eblvm.engine.bilevel.derivatives import grad
 from eblvm.engine.bilevel.optimizers import Adam
 from eblvm.engine.models.energy import Energy, Params, call
@@ -55,7 +56,7 @@ class Nce:
         theta["log_z"] = torch.zeros_like(theta["log_sigma"][..., 0])
         return State(theta, {}, self.theta_optimizer.init(theta), (), {}, {})
 
-    def draw(self, key: Key, v: Tensor, first: int = 0) -> Noise:
+    def draw(self, key: Key, v: Tensor, first: int = 0, total: int | None = None) -> Noise:
         count, size = v.shape[-2:]
         place: dict[str, Any] = {"first": first, "dtype": v.dtype, "device": v.device}
         return {"contrast": philox.normal(key, purpose(Purpose.CONTRAST), count, (size,), **place)}
@@ -99,7 +100,7 @@ class Vnce:
         phi = self.posterior.initial(key)
         return state._replace(phi=phi, phi_opt=self.lower_optimizer.init(phi))
 
-    def draw(self, key: Key, v: Tensor, first: int = 0) -> Noise:
+    def draw(self, key: Key, v: Tensor, first: int = 0, total: int | None = None) -> Noise:
         noise = Nce(self.energy, self.theta_optimizer, self.contrast).draw(key, v, first)
         place: dict[str, Any] = {"first": first, "dtype": v.dtype, "device": v.device}
         count, shape = v.shape[-2], (self.samples, self.posterior.latent)
@@ -134,7 +135,7 @@ class Vnce:
         info: Info = {}
         for logistic in noise["latent"][: self.K]:
             gradient, info["lower"] = grad(partial(lower, logistic), phi)
-            phi, phi_opt = self.lower_optimizer.step(phi, gradient, phi_opt, rates["phi"])
+            phi, phi_opt = self.lower_optimizer.step(phi, distributed.mean(gradient), phi_opt, rates["phi"])
 
         def upper(theta: Params) -> tuple[Tensor, Tensor]:
             loss = self._loss(theta, phi, v, noise)

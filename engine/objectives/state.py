@@ -5,10 +5,14 @@ from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
+from torch.utils._pytree import tree_leaves
 
+from eblvm.engine import distributed
+from eblvm.engine.bilevel.apex import apex_adam_
 from eblvm.engine.bilevel.optimizers import Adam, AdamState, Moments
 from eblvm.engine.models.energy import Params
 from eblvm.engine.objectives.estimators import Info, Rates
+from eblvm.engine.precision import next_scale
 from eblvm.kernels.adam_unroll import Rule, adam_unroll, adam_unroll_
 from eblvm.kernels.philox import Key
 
@@ -22,6 +26,7 @@ class State(NamedTuple):
     phi_opt: Moments
     chain: Params  # persistent Markov chains, empty without
     ema: Params  # moving average of theta, empty without
+    scale: Params = {}  # of the loss in fp16, empty without  # noqa: RUF012
 
 
 Noise = dict[str, Any]
@@ -30,13 +35,14 @@ Noise = dict[str, Any]
 class Objective(Protocol):
     """One training method on one model.
 
-    `init` makes a start from a key; `draw` makes all noise of a step from (key, batch size, first global index);
+    `init` makes a start from a key; `draw` makes all noise of a step for samples first .. first + B - 1 of a global
+    batch of `total` (none: v is the end of it);
     `gradient` is pure: (state, batch, noise, rates) -> (gradient for theta, state with phi and chain moved, info).
     `validation` is the method's own loss at fixed noise, without any step, to choose the best model by.
     """
 
     def init(self, key: Key, v: Tensor) -> State: ...
-    def draw(self, key: Key, v: Tensor, first: int) -> Noise: ...
+    def draw(self, key: Key, v: Tensor, first: int = 0, total: int | None = None) -> Noise: ...
     def gradient(self, state: State, v: Tensor, noise: Noise, rates: Rates) -> tuple[Params, State, Info]: ...
     def validation(self, state: State, v: Tensor, noise: Noise) -> Tensor: ...
 
@@ -49,11 +55,21 @@ class Update:
     optimizer: Adam
     clip_norm: float | None = None
     ema_decay: float | None = None
+    apex: bool = False  # Adam's steps in place are NVIDIA apex's
     in_place: bool = False  # theta, its moments and its average move in the state's own memory: the old state is spent
 
     @torch.no_grad()
     def __call__(self, state: State, v: Tensor, noise: Noise, rates: Rates) -> tuple[State, Info]:
+        before = state
         gradient, state, info = self.objective.gradient(state, v, noise, rates)
+        gradient, info = distributed.mean((gradient, info))
+        if before.scale:
+            finite = all_finite((gradient, state.phi))
+            info = info | {"loss_scale": before.scale["value"]}
+            if not finite and float(before.scale["value"]) > 1:  # an overflow of the scale's making: no step is taken
+                skipped = {"loss_scale": info["loss_scale"], "skipped": torch.ones_like(info["loss_scale"])}
+                return before._replace(scale=next_scale(before.scale, finite)), skipped
+            state = state._replace(scale=next_scale(before.scale, finite))
         return self.move(state, gradient, info, rates)
 
     def move(self, state: State, gradient: Params, info: Info, rates: Rates) -> tuple[State, Info]:
@@ -63,17 +79,25 @@ class Update:
         norm = torch.linalg.vector_norm(torch.stack(norms), dim=0)
         if self.clip_norm is not None:
             scale = (self.clip_norm / (norm + 1e-12)).clamp(max=1)
-            gradient = {k: g * scale.view(*scale.shape, *[1] * (g.dim() - replicas)) for k, g in gradient.items()}
+            gradient = {k: g * scale.view((*scale.shape, *[1] * (g.dim() - replicas))) for k, g in gradient.items()}
         assert isinstance(state.theta_opt, AdamState)
         m, second, taken = state.theta_opt
         adam, t = self.optimizer, taken + 1
         rule = Rule(*adam.betas, adam.eps, adam.eps_root)
         adam_step, average = (adam_unroll_, Tensor.copy_) if self.in_place else (adam_unroll, lambda _, new: new)
-        moved = {k: adam_step(p, gradient[k], m[k], second[k], t, rates["theta"], rule) for k, p in state.theta.items()}
-        theta, m, second = ({k: moved[k][i] for k in moved} for i in range(3))
+        theta = state.theta
+        if self.apex and self.in_place:
+            apex_adam_(theta, gradient, m, second, t, rates["theta"], rule)
+        else:
+            moved = {k: adam_step(p, gradient[k], m[k], second[k], t, rates["theta"], rule) for k, p in theta.items()}
+            theta, m, second = ({k: moved[k][i] for k in moved} for i in range(3))
         ema = {k: average(e, torch.lerp(theta[k], e, self.ema_decay or 0.0)) for k, e in state.ema.items()}
         state = state._replace(theta=theta, theta_opt=AdamState(m, second, t), ema=ema)
         return state, info | {"gradient_norm": norm}
+
+
+def all_finite(values: Any) -> bool:
+    return bool(torch.stack([x.isfinite().all() for x in tree_leaves(values)]).all())
 
 
 def tree(value: Any) -> Any:

@@ -28,7 +28,7 @@ from eblvm.engine.bilevel.optimizers import Adam, Moments
 from eblvm.engine.models.energy import Energy, Params, call
 from eblvm.engine.models.posteriors import Posterior
 from eblvm.engine.objectives.divergences import Divergence
-from eblvm.engine.objectives.estimators import Info, Noise, Rates, Variational
+from eblvm.engine.objectives.estimators import Info, Noise, Rates, Variational, pulled
 from eblvm.engine.objectives.score_losses import Batch, Surrogate, score_and_curvature
 from eblvm.kernels import philox
 from eblvm.kernels.philox import Key, Purpose, purpose
@@ -118,7 +118,8 @@ class Vages(Sampled):
     ) -> tuple[Surrogate, Params, Moments, Info]:
         v = batches[-1].v
         f, pull = vjp(lambda x: call(self.energy, theta, "features", x), v)
-        phi, phi_opt, info = self.real_steps(theta, f, phi, phi_opt, batches, noise, rates)
+        lower = (self.features(f, batches), batches, noise["latent"], rates)
+        phi, phi_opt, info = self.real_steps(theta, phi, phi_opt, *lower)
         q, h = self.samples(theta, f, phi, v, noise)
         if self.langevin.steps:
             info["langevin"] = h.square().mean().sqrt()  # chains that diverge show here first
@@ -141,13 +142,13 @@ class Vages(Sampled):
                 zero_mean = self._control_variate(q, v, of_value) if self.control_variate else 0.0
                 if self.independent:
                     u, _ = grad(lambda x: (log_p(x, of_value).mean(0).sum(), ()), tree_map(Tensor.detach, f))
-                    value = pull(u, keep=True) - zero_mean
+                    value = pulled(pull, u, rates.get("scale"), keep=True) - zero_mean
             t_LB = tilt()
             u, _ = grad(
                 lambda x: (log_p(x, of_slope).mean(0).sum() + (t_LB * log_p(x, of_covariance)).sum(), ()),
                 f,
             )
-            s = pull(u)
+            s = pulled(pull, u, rates.get("scale"))
             return value + (s - s.detach()) if self.independent else s - zero_mean
 
         def sliced(directions: Tensor) -> tuple[Tensor, Tensor]:
@@ -193,7 +194,8 @@ class ImportanceSampling(Sampled):
     ) -> tuple[Surrogate, Params, Moments, Info]:
         v = batches[-1].v
         f, pull = vjp(lambda x: call(self.energy, theta, "features", x), v)
-        phi, phi_opt, info = self.real_steps(theta, f, phi, phi_opt, batches, noise, rates)
+        lower = (self.features(f, batches), batches, noise["latent"], rates)
+        phi, phi_opt, info = self.real_steps(theta, phi, phi_opt, *lower)
         q, h = self.samples(theta, f, phi, v, noise)
         with torch.no_grad():
             log_q_LB = self.posterior.log_prob(call(self.posterior, q, "params", v), h)
@@ -203,6 +205,6 @@ class ImportanceSampling(Sampled):
 
         def score() -> Tensor:
             u, _ = grad(lambda x: ((-call(self.energy, theta, "head", x, h) - log_q_LB).logsumexp(0).sum(), ()), f)
-            return pull(u)
+            return pulled(pull, u, rates.get("scale"))
 
         return Surrogate(log_density, score), phi, phi_opt, info

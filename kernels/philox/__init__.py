@@ -256,6 +256,8 @@ def _draw(
             f"shape={tuple(shape)} is {width} words a sample; expected at most 2**34, split it into more samples"
         )
 
+    if place.type == "meta":  # a plan wants shapes, and those of the reference's intermediates take it seconds
+        return torch.empty(*seed.shape, count, *shape, dtype=dtype, device=place)
     noise: Tensor = _backend(seed.device)(seed, key.step, purpose, count, width, first, int(kind))
     # Small draws are many, and most of their time would be these two.
     if len(shape) != 1:

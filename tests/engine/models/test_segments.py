@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from eblvm.bench.footprint import Saved, Storages
+from eblvm.engine.footprint import Saved, Storages
 from eblvm.engine.models.segments import segment
 
 

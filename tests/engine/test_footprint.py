@@ -8,8 +8,8 @@ from torch import Tensor
 
 from eblvm.bench import floor, registry
 from eblvm.bench.contestants import EngineStep
-from eblvm.bench.footprint import Saved, Storages, footprint
 from eblvm.bench.registry import Case
+from eblvm.engine.footprint import Saved, Storages, footprint
 from eblvm.kernels import grbm_bilevel
 
 FLOAT = 4

@@ -65,7 +65,8 @@ class Saved:
 class Operators(TorchDispatchMode):
     """Counts operator calls and FLOPs, and follows every storage from its first appearance to its end.
 
-    What an operator allocates inside itself no mode sees: `grbm_bilevel` says what it used, and what of it was tape.
+    What an operator allocates inside itself no mode sees: `grbm_bilevel` says what it used, and what of it was tape; a
+    convolution copies arguments that are not contiguous, and once more into the order of the library that it calls.
     """
 
     def __init__(self, storages: Storages):
@@ -84,9 +85,14 @@ class Operators(TorchDispatchMode):
                 self._follow(tensor.untyped_storage())
         if func._overloadpacket is NATIVE_STEP:
             scratch, tape = grbm_bilevel.memory()
-            self.storages.peak = max(self.storages.peak, self.storages.live + scratch)
+            self._scratch(scratch)
             self.tape = max(self.tape, tape)
+        if func._overloadpacket is torch.ops.aten.convolution:
+            self._scratch(2 * sum(t.nbytes for t in args[:2] if not _packed(t)))
         return out
+
+    def _scratch(self, nbytes: int) -> None:
+        self.storages.peak = max(self.storages.peak, self.storages.live + nbytes)
 
     def _follow(self, storage: torch.UntypedStorage) -> None:
         key, nbytes = storage._cdata, storage.nbytes()
@@ -99,6 +105,10 @@ class Operators(TorchDispatchMode):
 
         self._alive[key] = weakref.ref(storage, gone)
         self.storages.add(key, nbytes)
+
+
+def _packed(t: Tensor) -> bool:
+    return t.is_contiguous() or (t.dim() == 4 and t.is_contiguous(memory_format=torch.channels_last))
 
 
 def footprint(step: Callable[[], None], inputs: Callable[[], list[Tensor]], hooks: bool = True) -> Footprint:

@@ -1,0 +1,36 @@
+"""theta's real Adam step by NVIDIA apex, the kernel of its FusedAdam: one launch for all parameters. CUDA only."""
+
+import importlib.util
+
+import torch
+
+from eblvm.engine.errors import UserError
+from eblvm.engine.models.energy import Params
+from eblvm.kernels.adam_unroll import Rule
+
+
+def available() -> bool:
+    return all(importlib.util.find_spec(name) is not None for name in ("apex", "amp_C"))
+
+
+def require() -> None:
+    if not available():
+        raise UserError(
+            "optimizer 'apex' needs NVIDIA apex with its CUDA extensions, which is not installed here; use 'adam', "
+            "whose step is fused as well"
+        )
+
+
+@torch.no_grad()
+def apex_adam_(
+    theta: Params, gradient: Params, m: Params, v: Params, t: torch.Tensor, lr: torch.Tensor, rule: Rule
+) -> None:
+    """Adam in the place of theta, m and v; apex has no eps_root, which is below fp32's resolution."""
+    import amp_C
+    from apex.multi_tensor_apply import multi_tensor_applier
+
+    lists = [[tree[k] for k in theta] for tree in (gradient, theta, m, v)]
+    overflow = torch.zeros(1, dtype=torch.int, device=lr.device)
+    plain_adam, correct_bias, weight_decay = 0, 1, 0.0
+    constants = (float(lr), rule.b1, rule.b2, rule.eps, int(t), plain_adam, correct_bias, weight_decay)
+    multi_tensor_applier(amp_C.multi_tensor_adam, overflow, lists, *constants)

@@ -1,0 +1,152 @@
+"""World size does not change the mathematics: 1 x 8 = 2 x 4 = 4 x 2 samples, gradients and ten steps, in fp64."""
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from eblvm.engine import distributed
+from eblvm.engine.config import Config
+from eblvm.engine.data import Dataset
+from eblvm.engine.models.energy import Separable
+from eblvm.engine.models.posteriors import Gaussian
+from eblvm.engine.objectives import build
+from eblvm.engine.recipes import recipe
+from eblvm.engine.schedule import step_rates
+from eblvm.engine.train import initial_state, validation
+from eblvm.kernels import philox
+from eblvm.kernels.philox import Key
+from tests.distributed.ranks import on_ranks
+
+B, STEPS = 8, 10
+GRADIENT_TOLERANCE, WEIGHT_TOLERANCE = 1e-10, 1e-8
+
+DEEP = recipe("digits", "deep").replaced(
+    width=2, latent=3, head_width=5, posterior_width=2, batch=B, dtype="float64", K=2, lr=(1e-2,), clip_norm=50.0
+)
+SGD = {"unroll_optimizer": "sgd", "unroll_lr": 1e-3}
+POINTS = recipe("checkerboard").replaced(batch=B, dtype="float64", N=2, K=2, ema=0.9)
+CASES = {
+    "mdsm": DEEP.replaced(method="mdsm"),
+    "bimdsm N=0": DEEP,
+    "bimdsm N=2 adam": DEEP.replaced(N=2),
+    "bimdsm N=2 sgd": DEEP.replaced(N=2, **SGD),
+    "bimdsm N=2 adam recompute checkpoint": DEEP.replaced(N=2, unroll_memory="recompute", checkpoint="blocks"),
+    "bimdsm N=2 sgd recompute": DEEP.replaced(N=2, unroll_memory="recompute", **SGD),
+    "bimdsm N=2 adam kl fresh": DEEP.replaced(N=2, divergence="kl", noise="fresh"),
+    "unused bias": DEEP.replaced(model="custom", method="bidsm", N=2),
+    "grbm bidsm, automatic step": POINTS.replaced(unroll_optimizer="sgd", fused=False),
+    "grbm bissm": POINTS.replaced(method="bissm"),
+    "grbm vnce": POINTS.replaced(method="vnce", latent_samples=2),
+    "grbm cd": POINTS.replaced(method="cd"),
+}
+
+
+class BiasedHead(nn.Module):
+    """1/2 |h - f|^2 + 1/2 |A(f + h)|^2 + c, whose c no score sees."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear, self.c = nn.Linear(3, 4), nn.Parameter(torch.ones(()))
+
+    def forward(self, f: Tensor, h: Tensor) -> Tensor:
+        return 0.5 * (h - f).square().sum(-1) + 0.5 * self.linear(f + h).square().sum(-1) + self.c
+
+
+def own_models(config: Config) -> tuple[Any, Any]:
+    """Of the custom case; every rank would draw its own start, were the first one's not taken."""
+    if config.model != "custom":
+        return None, None
+    torch.manual_seed(0)
+    features = nn.Sequential(nn.Flatten(), nn.Linear(64, 5), nn.Softplus(), nn.Linear(5, 3))
+    posterior = nn.Sequential(nn.Flatten(), nn.Linear(64, 6))
+    return Separable(features.double(), BiasedHead().double()), Gaussian(posterior.double(), 3)
+
+
+def trained(config: Config) -> dict[str, Any]:
+    """Gradient of the first step, weights after the last, with what is logged and the validation loss there."""
+    shape = (2,) if config.recipe == "checkerboard" else (1, 8, 8)
+    data = philox.uniform(Key(7, 0), 0, STEPS * B, shape, dtype=torch.float64)
+    dataset = Dataset(data, data[:13], data, dtype=data.dtype)
+    update = build(config, dataset, *own_models(config))
+    state = initial_state(config, update.objective, torch.tensor(0), data[:B], torch.device("cpu"))
+    share = distributed.part(B)
+    found: dict[str, Any] = {}
+    for step in range(STEPS):
+        v = data[step * B : (step + 1) * B][share]
+        noise = update.objective.draw(Key(0, step), v, share.start, B)
+        rates = step_rates(config, step, v)
+        if step == 1:  # Adam's moments are no longer zero
+            with torch.no_grad():
+                found["gradient"] = distributed.mean(update.objective.gradient(state, v, noise, rates)[0])
+        state, info = update(state, v, noise, rates)
+    logged = info | {"validation": torch.tensor(validation(config, update.objective, state, dataset))}
+    return found | {"weights": {**state.theta, **state.phi, **state.ema}, "info": logged}
+
+
+def all_cases() -> dict[str, dict[str, Any]]:
+    return {name: trained(config) for name, config in CASES.items()}
+
+
+@pytest.fixture(scope="module")
+def one() -> dict[str, dict[str, Any]]:
+    return all_cases()
+
+
+@pytest.fixture(scope="module", params=[2, 4])
+def several(request: pytest.FixtureRequest) -> list[dict[str, dict[str, Any]]]:
+    return on_ranks(request.param, all_cases)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_world_size_changes_nothing(name: str, one: dict[str, Any], several: list[dict[str, Any]]) -> None:
+    for rank in several:
+        found, expected = rank[name], one[name]
+        for k, g in expected["gradient"].items():
+            assert (found["gradient"][k] - g).abs().max() <= GRADIENT_TOLERANCE * max(1.0, float(g.abs().max())), k
+        for k, p in expected["weights"].items():
+            torch.testing.assert_close(found["weights"][k], p, rtol=0, atol=WEIGHT_TOLERANCE)
+        assert found["info"].keys() == expected["info"].keys()
+        for k, x in expected["info"].items():
+            torch.testing.assert_close(found["info"][k], x, rtol=1e-8, atol=1e-8, msg=k)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_ranks_hold_the_same_bits(name: str, several: list[dict[str, Any]]) -> None:
+    first, *others = several
+    for other in others:
+        for k, p in first[name]["weights"].items():
+            assert torch.equal(other[name]["weights"][k], p), k
+
+
+def local_and_global() -> list[dict[str, Tensor]]:
+    config = DEEP.replaced(N=2, **SGD)
+    return [trained(config.replaced(sync=sync))["gradient"] for sync in ("global", "local")]
+
+
+def test_local_unrolled_steps_are_near_but_not_equal() -> None:
+    """The documented bias of --sync local: each rank unrolls on its own part of the batch."""
+    exact, local = on_ranks(2, local_and_global)[0]
+    difference = sum(float((local[k] - g).square().sum()) for k, g in exact.items()) ** 0.5
+    norm = sum(float(g.square().sum()) for g in exact.values()) ** 0.5
+    assert 1e-9 < difference / norm < 0.5
+
+
+def buckets_of_all_kinds() -> list[Tensor]:
+    rank = distributed.rank()
+    tree = [
+        torch.full((3, 5), 1.0 + rank),
+        torch.full((7,), 2.0 + rank, dtype=torch.float64),
+        torch.full((2, 3, 4, 4), 3.0 + rank).contiguous(memory_format=torch.channels_last),
+        torch.full((distributed.BUCKET_BYTES // 4,), 4.0 + rank),
+        torch.tensor(5.0 + rank),
+    ]
+    found = distributed.mean(tree)
+    assert found[2].is_contiguous(memory_format=torch.channels_last)
+    return [x.unique() for x in found]
+
+
+def test_buckets_of_all_kinds() -> None:
+    for rank in on_ranks(2, buckets_of_all_kinds):
+        assert [x.item() for x in rank] == [1.5, 2.5, 3.5, 4.5, 5.5]
