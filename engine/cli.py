@@ -52,7 +52,7 @@ def add_config_options(parser: argparse.ArgumentParser) -> None:
 
 def config_from(arguments: argparse.Namespace) -> Config:
     given = {f.name: getattr(arguments, f.name) for f in fields(Config) if f.name != "recipe"}
-    return recipes.recipe(arguments.recipe, arguments.model, bool(arguments.small)).replaced(
+    return recipes.recipe(arguments.recipe, arguments.model, bool(arguments.small), arguments.method).replaced(
         **{k: v for k, v in given.items() if v is not None}
     )
 

@@ -9,12 +9,15 @@ from typing import Any
 import torch
 
 from eblvm.engine.errors import UserError, unknown
+from eblvm.engine.models.bidvl import MODELS as BIDVL_MODELS
 from eblvm.engine.models.deep import ACTIVATIONS, CHECKPOINTS, DEPTHS, PIECEWISE_LINEAR
 from eblvm.engine.precision import PRECISIONS
 
 SCORE_MATCHING = ("sm", "ssm", "dsm", "mdsm")
 BILEVEL = ("bissm", "bidsm", "bimdsm")
-METHODS = (*SCORE_MATCHING, *BILEVEL, "cd", "pcd", "nce", "vnce")
+OPPOSITE = ("offset", "complete", "literal", "none")
+RATIO_BIASES = ("none", "sigmoid", "clamped")
+METHODS = (*SCORE_MATCHING, *BILEVEL, "cd", "pcd", "nce", "vnce", "bidvl")
 
 
 def option(default: Any, help: str, *, choices: tuple[str, ...] = (), mathematical: bool = True) -> Any:
@@ -29,7 +32,9 @@ class Config:
 
     # Model
     model: str = option(
-        "grbm", "the energy; 'custom' is given in Python, see docs/models.md", choices=("grbm", "deep", "custom")
+        "grbm",
+        "the energy; 'custom' is given in Python, see docs/models.md; the nets of bidvl are 'sn-conv' or 'sn-resnet'",
+        choices=("grbm", "deep", "custom", *BIDVL_MODELS),
     )
     latent: int = option(4, "H, the number of latent units")
     posterior: str = option(
@@ -39,6 +44,7 @@ class Config:
     )
     posterior_width: int = option(64, "hidden width of the mlp posterior, channels of the conv one")
     width: int = option(128, "channels of a deep energy's first layer")
+    generator_width: int = option(48, "channels of bidvl's generator, as posterior-width of its encoder")
     depth: int = option(18, f"3x3 convolutions of a deep energy ({', '.join(map(str, DEPTHS))})")
     head_width: int = option(128, "width of a deep energy's last layer")
     activation: str = option("elu", "activation of a deep energy", choices=tuple(ACTIVATIONS))
@@ -72,6 +78,33 @@ class Config:
     direction: str = option("rademacher", "distribution of those directions", choices=("rademacher", "gaussian"))
     sweeps: int = option(1, "k, Gibbs sweeps a step of cd and pcd")
 
+    # Method bidvl
+    bidvl_energy: str = option(
+        "decoupled", "E(v) beside q(h|v), or one E(v, h) of both", choices=("decoupled", "joint")
+    )
+    bidvl_divergence: str = option(
+        "symmetric", "lower level's divergence; 'kl' is AdVIL's form", choices=("symmetric", "kl")
+    )
+    bidvl_opposite: str = option(
+        "offset",
+        "the terms D(p||q) of both levels that oppose each other: offset (Eq. 13-14), complete with the stable upper "
+        "term (Eq. 11, section 4.4), literal with its own (Eq. 11-12), or none of them",
+        choices=OPPOSITE,
+    )
+    bidvl_latent: str = option(
+        "mean",
+        "that D(p||q) as the mean squared error of h, as the released code has it, or as the negative log density",
+        choices=("mean", "density"),
+    )
+    bidvl_ratio: float = option(0.05, "r', the mean importance ratio of data in the lower level")
+    bidvl_bias: str = option(
+        "none", "its factor by sample (Eq. 15): none, a sigmoid, or clamped to 0.8 .. 1.2", choices=RATIO_BIASES
+    )
+    bidvl_upper: str = option("plain", "upper level: Eq. 14, or its hinge form (Eq. 23)", choices=("plain", "hinge"))
+    bidvl_output: str = option(
+        "softplus", "energy above zero, or any real number, as the hinge needs", choices=("softplus", "real")
+    )
+
     # Optimisation
     steps: int = option(100_000, "training steps")
     batch: int = option(100, "minibatch size")
@@ -79,6 +112,7 @@ class Config:
     lower_lr: float | None = option(None, "Adam's learning rate for phi; none: that of theta")
     beta1: float = option(0.9, "Adam's first decay")
     beta2: float = option(0.95, "Adam's second decay")
+    weight_decay: float = option(0.0, "L2 in the gradient of phi")
     schedule: str = option("constant", "learning rate schedule", choices=("constant", "cosine", "step"))
     decay_every: int = option(10_000, "steps between decays of the step schedule")
     decay: float = option(0.5, "factor of the step schedule")
@@ -138,11 +172,12 @@ class Config:
             "N": 0, "K": 0, "latent": 1, "latent_samples": 1, "directions": 1, "sweeps": 1, "steps": 1, "batch": 1,
             "replicas": 1, "log_every": 1, "checkpoint_every": 1, "keep": 1, "validations": 0, "seed": 0,
             "posterior_width": 1, "decay_every": 1, "threads": 1, "width": 1, "head_width": 1,
+            "generator_width": 1, "weight_decay": 0,
         }  # fmt: skip
         for name, low in at_least.items():
             if getattr(self, name) < low:
                 raise UserError(f"got {name.replace('_', '-')}={getattr(self, name)}, expected {low} or more")
-        positive = ("temperature", "sigma", "sigma0", "lower_lr", "unroll_lr", "clip_norm")
+        positive = ("temperature", "sigma", "sigma0", "lower_lr", "unroll_lr", "clip_norm", "bidvl_ratio")
         for name in positive:
             value = getattr(self, name)
             if value is not None and not value > 0:
@@ -164,6 +199,13 @@ class Config:
             raise UserError(f"got device={self.device!r}, expected cpu or cuda (cuda:0, cuda:1, ...)") from None
         if device.type == "cuda" and not torch.cuda.is_available():
             raise UserError("got device 'cuda', but torch sees no CUDA device here; use --device cpu")
+        if (self.method == "bidvl") != (self.model in BIDVL_MODELS):
+            raise UserError(
+                f"method 'bidvl' and the models {' and '.join(map(repr, BIDVL_MODELS))} belong together, got method "
+                f"{self.method!r} with model {self.model!r}; use --method bidvl on a recipe of images"
+            )
+        if self.method == "bidvl":
+            self._validate_bidvl()
         if self.model == "deep":
             self._validate_deep()
         if self.model == "grbm":
@@ -203,6 +245,24 @@ class Config:
             )
         if self.precision != "fp32" and self.dtype != "float32":
             raise UserError(f"precision {self.precision!r} is for dtype float32, got {self.dtype!r}")
+
+    def _validate_bidvl(self) -> None:
+        if self.K < 1:
+            raise UserError("got K=0, expected 1 or more: the lower level is where encoder and generator learn")
+        if self.bidvl_energy == "joint" and self.bidvl_opposite != "none":
+            raise UserError(
+                "the opposite terms come from decoupling the energy, a joint one has none; add --bidvl-opposite none"
+            )
+        never = self.bidvl_energy == "decoupled" and self.bidvl_opposite in ("offset", "none")
+        if self.bidvl_divergence == "kl" and never:
+            raise UserError(
+                f"with divergence 'kl' and opposite {self.bidvl_opposite!r} no term is left that trains the encoder; "
+                "use --bidvl-opposite complete, or --bidvl-divergence symmetric"
+            )
+        if self.bidvl_upper == "hinge" and self.bidvl_output == "softplus":
+            raise UserError("a softplus energy never passes the hinge at -1; add --bidvl-output real")
+        if self.precision != "fp32" or self.checkpoint != "none" or self.channels_last:
+            raise UserError("method 'bidvl' takes neither --precision, --checkpoint nor --channels-last; leave them out")
 
     def _validate_grbm(self) -> None:
         if self.posterior == "conv" or self.divergence == "fisher":

@@ -186,8 +186,8 @@ def validation(config: Config, objective: Objective, state: State, dataset: Data
 
 
 def better(best: dict[str, Any], step: int, values: list[float], state: State) -> dict[str, Any]:
-    """The best model by validation loss, for each replica: {value, step, theta, phi, ema}, one entry a replica."""
-    models = {"theta": state.theta, "phi": state.phi, "ema": state.ema}
+    """The best model by validation loss, for each replica: {value, step, theta, phi, ema, buffers}, one entry each."""
+    models = {"theta": state.theta, "phi": state.phi, "ema": state.ema, "buffers": state.buffers}
     if not best:
         copied = {part: {k: p.clone() for k, p in models[part].items()} for part in models}
         return {"value": values, "step": [step] * len(values), **copied}
