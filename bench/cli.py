@@ -79,19 +79,22 @@ def command_bench(arguments: argparse.Namespace) -> None:
 
 
 def bench_suite(arguments: argparse.Namespace) -> None:
-    from eblvm.bench import deep, ratios, record
+    from eblvm.bench import bidvl, deep, ratios, record
     from eblvm.bench.agreement import AgreementError
 
+    suites = {"deep": deep, "bidvl": bidvl}
     try:
-        if arguments.suite == "deep":
+        if arguments.suite in suites:
             if arguments.compile or arguments.device != "cpu":
-                raise UserError("'eblvm bench deep' is for the eager step on the CPU; leave --compile and --device out")
-            result = deep.run(arguments.rounds or 5)
+                raise UserError(
+                    f"'eblvm bench {arguments.suite}' is for the eager step on the CPU; leave --compile and --device out"
+                )
+            result = suites[arguments.suite].run(arguments.rounds or 5)
         else:
             result = ratios.run(arguments.suite, arguments.rounds or 15, arguments.device, arguments.compile)
     except AgreementError as error:
         fail([str(error)])
-    print((deep if arguments.suite == "deep" else ratios).shown(result))
+    print(suites.get(arguments.suite, ratios).shown(result))
     if arguments.json:
         print(f"wrote {record.write(result, arguments.json)}")
 

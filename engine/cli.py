@@ -95,7 +95,10 @@ def command_eval(arguments: argparse.Namespace) -> None:
         write_json(str(run.folder / "gradient_bias.json"), facts)
     else:
         model = arguments.model or run.default_model()
-        facts = evaluation.evaluate(run, model, arguments.chains, arguments.temperatures, arguments.ais)
+        outside = evaluation.bidvl.named_paths(arguments.ood)
+        if outside and run.config.method != "bidvl":
+            raise UserError(f"--ood is for runs of bidvl, {run.folder} is one of {run.config.method!r}; leave it out")
+        facts = evaluation.evaluate(run, model, arguments.chains, arguments.temperatures, arguments.ais, outside)
         print(f"{run.folder}: {model} model, step {facts['step']}, log-likelihood {facts['likelihood']}")
         for name, mean in facts["mean"].items():
             deviation = f" +- {facts['deviation'][name]:.4f}" if run.config.replicated else ""
@@ -166,13 +169,20 @@ def build_parser() -> Parser:
     evaluate.add_argument("--ais", action="store_true", help="estimate log Z by AIS even where it is exact")
     evaluate.add_argument("--chains", type=int, default=2000, help="AIS chains")
     evaluate.add_argument("--temperatures", type=int, default=2000, help="AIS temperatures")
+    evaluate.add_argument(
+        "--ood",
+        action="append",
+        default=[],
+        metavar="NAME=PATH",
+        help="of bidvl: another data set that the energy is to tell from the test set; may be given again",
+    )
     evaluate.add_argument("--study", choices=["bias"], help="bias: the unrolled gradient's bias against N and K")
     evaluate.set_defaults(run=command_eval)
 
     sample = commands.add_parser("sample", help="draw samples of a run")
     sample.add_argument("--count", type=int, default=100, help="samples")
     sample.add_argument("--steps", type=int, help="Gibbs sweeps (1000), or Langevin steps of a deep model (2700)")
-    sample.add_argument("--kind", help="of a deep model: marginal, joint, given-h, conditional or interpolation")
+    sample.add_argument("--kind", help="of a deep model: marginal, joint, given-h, conditional, interpolation")
     sample.add_argument("--seed", type=int, default=0)
     sample.set_defaults(run=command_sample)
 

@@ -6,7 +6,8 @@ no copies.
 """
 
 from eblvm.bench.naive.bidsm import BiDsm
+from eblvm.bench.naive.bidvl import Bidvl
 from eblvm.bench.naive.bimdsm import BiMdsm, Mdsm
 from eblvm.bench.naive.dsm import Dsm
 
-__all__ = ["BiDsm", "BiMdsm", "Dsm", "Mdsm"]
+__all__ = ["BiDsm", "Bidvl", "BiMdsm", "Dsm", "Mdsm"]

@@ -1,8 +1,8 @@
 """The nets of BiDVL: an energy with spectral normalisation, a Gaussian encoder, a deterministic generator.
 
 `sn-conv` cascades convolutions, twice the channels for half the size, for images of 8, 16, 32, 64 or 128 pixels (paper,
-section 5); `sn-resnet` has the blocks of SNGAN, for 32 and 128 pixels (appendix B). Images are in [0, 1], as everywhere
-in the engine; the nets see and make 2v - 1.
+section 5); `sn-resnet` has the blocks of SNGAN, for 32 and 128 pixels (appendix B). They see and make images in
+[-1, 1].
 
 Shape tags: B batch, C channels, S image size, H latent units, w the net's width.
 """
@@ -210,7 +210,7 @@ class SpectralEnergy(Energy):
         self.head_net = nn.Sequential(Spectral(merged, width), LeakyReLU(0.1), Spectral(width, 1))
 
     def features(self, v: Tensor) -> Tensor:
-        return self.trunk(2 * v - 1)
+        return self.trunk(v)
 
     def head(self, f: Tensor, h: Tensor) -> Tensor:
         x = f if self.latent_net is None else torch.cat([f, self.latent_net(h)], -1)
@@ -230,7 +230,7 @@ class Encoder(Gaussian):
 
     def params(self, v: Tensor, seen: Seen | None = None) -> tuple[Tensor, Tensor]:
         """(mean, log std), each [B, H]; `seen` as in batch_norm.py."""
-        mean_BH, log_var_BH = self.net(2 * v - 1, seen).chunk(2, -1)
+        mean_BH, log_var_BH = self.net(v, seen).chunk(2, -1)
         return mean_BH, 0.5 * (-F.softplus(log_var_BH) if self.bounded else log_var_BH)
 
     def initial(self, key: Key) -> Params:
@@ -238,7 +238,7 @@ class Encoder(Gaussian):
 
 
 class Generator(Model):
-    """v = G(h) in [0, 1], deterministic."""
+    """v = G(h) in [-1, 1], deterministic."""
 
     def __init__(self, net: Sequence):
         super().__init__()
@@ -246,7 +246,7 @@ class Generator(Model):
 
     def decode(self, h: Tensor, seen: Seen | None = None) -> Tensor:
         """[B, H] -> [B, C, S, S]; `seen` as in batch_norm.py."""
-        return 0.5 + 0.5 * torch.tanh(self.net(h, seen))
+        return torch.tanh(self.net(h, seen))
 
     def initial(self, key: Key) -> Params:
         return xavier(self, key, Purpose.INIT_PHI, 2**15)

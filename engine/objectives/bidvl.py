@@ -3,7 +3,7 @@
 theta is the energy; phi is encoder (omega_1) and generator (omega_2). With h ~ N(0, I), v~ = G(h) and data v:
 
     upper (Eq. 14)  J(theta) = E E(v) - E E(v~);  hinge (Eq. 23): E relu(1 + E(v)) + E relu(1 - E(v~))
-    lower (Eq. 13)  J(phi)   = E E(v~) + E r(v) [|2v - 2G(h_q)|^2 + KL(q(h|v) || N(0, I))] + D,  h_q ~ q(h|v)
+    lower (Eq. 13)  J(phi)   = E E(v~) + E r(v) [|v - G(h_q)|^2 + KL(q(h|v) || N(0, I))] + D,  h_q ~ q(h|v)
                     D = D(p(v, h) || q(h|v)) = -E log q(h|v~), as a function of the generator alone
 
 `opposite` says what becomes of D's gradient for the encoder, +dD in the lower and -dD in the upper level (Eq. 11-12):
@@ -13,7 +13,7 @@ E [E(v, h_q) + log q(h_q|v)] for E(v). Its reverse divergence in the lower level
 the place of p(h|v), whose samples nobody has. `kl` instead of the symmetric divergence leaves that term out.
 
 theta moves first, then phi at the moved theta. G does not move in between, so one pass of it serves the upper level and
-the first lower step.
+the first lower step. Images are in [0, 1] for whoever calls and in [-1, 1] in the losses and nets.
 
 Shape tags: B batch, H latent units.
 """
@@ -94,7 +94,8 @@ class Bidvl:
 
     def gradient(self, state: State, v: Tensor, noise: Noise, rates: Rates) -> tuple[Params, State, Info]:
         """The upper level's gradient (Eq. 14, or 23) at the state as it is."""
-        gradient, _, info = self.upper_gradient(state, v, self.generated(state.phi, noise["h"][0]), noise, rates)
+        fake = self.generated(state.phi, noise["h"][0])
+        gradient, _, info = self.upper_gradient(state, centred(v), fake, noise, rates)
         return gradient, state, info
 
     def refreshed(self, state: State) -> State:
@@ -248,17 +249,26 @@ class Bidvl:
         return self.ratio * (torch.sigmoid(gap_B) if self.ratio_bias == "sigmoid" else gap_B.exp().clamp(*CLAMP))
 
     def validation(self, state: State, v: Tensor, noise: Noise) -> Tensor:
-        """The mean squared error of images of [-1, 1] rebuilt from their posterior means, by the running statistics."""
-        return squared_error(v, self.reconstruct(state, v)).mean() / v[0].numel()
+        """The mean squared error of images in [-1, 1] rebuilt from their posterior means, by the running statistics."""
+        return squared_error(centred(v), centred(self.reconstruct(state, v))).mean() / v[0].numel()
 
     def reconstruct(self, state: State, v: Tensor) -> Tensor:
         """G(mean of q(h|v)), as evaluated."""
-        return self.decode(state, self._encode(state.phi, state.buffers, v, None)[0])
+        return self.decode(state, self.encode(state, v))
+
+    def encode(self, state: State, v: Tensor) -> Tensor:
+        """The mean of q(h|v), as evaluated."""
+        return self._encode(state.phi, state.buffers, centred(v), None)[0]
 
     def decode(self, state: State, h: Tensor) -> Tensor:
         """G(h), as evaluated."""
         parameters, statistics = (tree for source in (state.phi, state.buffers) for tree in parts(source, GENERATOR))
-        return call(self.generator, parameters | statistics, "decode", h)
+        return 0.5 + 0.5 * call(self.generator, parameters | statistics, "decode", h)
+
+    def marginal_energy(self, state: State, v: Tensor) -> Tensor:
+        """E(v) [B]; of a joint energy, whose marginal nobody knows, E(v, mean of q(h|v))."""
+        h = self.encode(state, v) if self.joint else v.new_empty(len(v), 0)
+        return self._energy(state.theta, state.buffers, centred(v), h)
 
     def _energy(self, theta: Params, buffers: Params, v: Tensor, h: Tensor) -> Tensor:
         (vectors,) = parts(buffers, ENERGY)
@@ -277,7 +287,7 @@ class AlternatingUpdate(Update):
 
     @torch.no_grad()
     def __call__(self, state: State, v: Tensor, noise: Noise, rates: Rates) -> tuple[State, Info]:
-        objective = self.objective
+        objective, v = self.objective, centred(v)
         state = objective.refreshed(state)
         fake = objective.generated(state.phi, noise["h"][0])
         gradient, data_B, info = objective.upper_gradient(state, v, fake, noise, rates)
@@ -310,9 +320,14 @@ class AlternatingUpdate(Update):
         return state._replace(phi=state.phi | phi, phi_opt=phi_opt)
 
 
+def centred(v: Tensor) -> Tensor:
+    """Images of [0, 1] in [-1, 1]."""
+    return 2 * v - 1
+
+
 def squared_error(v: Tensor, rebuilt: Tensor) -> Tensor:
-    """|2v - 2v'|^2 [B]: the squared distance of images in [-1, 1]."""
-    return 4 * (v - rebuilt).square().flatten(1).sum(-1)
+    """|v - v'|^2 [B]; its graph holds the two and nothing more."""
+    return F.mse_loss(rebuilt, v, reduction="none").flatten(1).sum(-1)
 
 
 def prior_kl(p: tuple[Tensor, Tensor]) -> Tensor:

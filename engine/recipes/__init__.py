@@ -108,8 +108,8 @@ def bidvl(recipe: str, small: bool) -> Config:
         published |= {"latent": 20, "width": 16, "posterior_width": 16, "generator_width": 16, "steps": 3_000,
                       "lr": (1e-4,), "lower_lr": 1e-3}  # fmt: skip
     elif small:
-        published |= {"small": True, "width": 16, "posterior_width": 16, "generator_width": 16, "batch": 50,
-                      "steps": 10_000, "checkpoint_every": 500}  # fmt: skip
+        published |= {"small": True, "width": 16, "posterior_width": 16, "generator_width": 16, "batch": 32,
+                      "lr": (3e-4,), "lower_lr": 1e-3, "steps": 4_000, "checkpoint_every": 250}  # fmt: skip
     return Config(recipe=recipe, **published)
 
 

@@ -33,7 +33,8 @@ class Case:
     def __init__(self, **changes: Any):
         self.config: Config = recipe("digits", method="bidvl").replaced(**TINY | changes)
         self.config.validate()
-        self.v = philox.uniform(Key(1, 0), 0, self.config.batch, (1, 8, 8), dtype=torch.float64)
+        self.images = philox.uniform(Key(1, 0), 0, self.config.batch, (1, 8, 8), dtype=torch.float64)
+        self.v = 2 * self.images - 1
         update = build(self.config, Dataset(self.v, self.v, self.v, dtype=torch.float64))
         assert isinstance(update, AlternatingUpdate)
         self.update, self.objective = update, update.objective
@@ -69,7 +70,7 @@ class Case:
         """r [|v - G(h)|^2 + KL(q(h|v) || N(0, I))] of images in [-1, 1]."""
         mean, log_std = self.encode(self.v)
         rebuilt = self.decode(mean + log_std.exp() * self.eps)
-        error = ((2 * self.v - 1) - (2 * rebuilt - 1)).square().sum((1, 2, 3))
+        error = (self.v - rebuilt).square().sum((1, 2, 3))
         q, prior = torch.distributions.Normal(mean, log_std.exp()), torch.distributions.Normal(0.0, 1.0)
         return ratio * (error + torch.distributions.kl_divergence(q, prior).sum(-1)).mean()
 
@@ -107,7 +108,7 @@ def test_upper_gradient_is_eq_14_and_23(energy: str, upper: str) -> None:
     opposite = "none" if energy == "joint" else "offset"
     case = Case(bidvl_upper=upper, bidvl_output="real", bidvl_energy=energy, bidvl_opposite=opposite)
     with torch.no_grad():
-        got, _, info = case.objective.gradient(case.state, case.v, case.noise, case.rates)
+        got, _, info = case.objective.gradient(case.state, case.images, case.noise, case.rates)
     h_q, log_q = case.h, torch.zeros(())
     if energy == "joint":
         mean, log_std = case.encode(case.v)
@@ -278,7 +279,7 @@ def two_passes(case: Case) -> State:
 @pytest.mark.parametrize("bias", ["none", "sigmoid"])
 def test_one_pass_equals_two_passes(bias: str) -> None:
     case = Case(bidvl_bias=bias)
-    one, _ = case.update(case.state, case.v, case.noise, case.rates)
+    one, _ = case.update(case.state, case.images, case.noise, case.rates)
     two = two_passes(case)
     for part in ("theta", "phi", "buffers"):
         assert_equal(getattr(one, part), getattr(two, part))
@@ -288,7 +289,7 @@ def test_one_pass_equals_two_passes(bias: str) -> None:
 def test_running_statistics_follow_every_counted_pass_once() -> None:
     """The generator's first batch norm: prior and reconstruction pass; the encoder's: the data, not generated images."""
     case = Case()
-    after, _ = case.update(case.state, case.v, case.noise, case.rates)
+    after, _ = case.update(case.state, case.images, case.noise, case.rates)
     generator = dict(parts(case.state.phi, "generator.").__next__())
     mean, log_std = case.encode(case.v)
     expected = torch.zeros(4, dtype=torch.float64)
@@ -296,7 +297,7 @@ def test_running_statistics_follow_every_counted_pass_once() -> None:
         x = (h @ generator["net.0.linear.weight"].T).view(5, 4, 4, 4)
         expected = 0.9 * expected + 0.1 * x.mean((0, 2, 3))
     torch.testing.assert_close(after.buffers["generator.net.1.mean"], expected)
-    x = F.conv2d(2 * case.v - 1, case.state.phi["encoder.net.0.weight"], padding=1)
+    x = F.conv2d(case.v, case.state.phi["encoder.net.0.weight"], padding=1)
     torch.testing.assert_close(after.buffers["encoder.net.1.mean"], 0.1 * x.mean((0, 2, 3)))
     expected_var = 0.9 + 0.1 * x.var((0, 2, 3), unbiased=True)
     torch.testing.assert_close(after.buffers["encoder.net.1.var"], expected_var)
@@ -304,7 +305,7 @@ def test_running_statistics_follow_every_counted_pass_once() -> None:
 
 def test_lower_steps_see_the_moved_energy_and_their_own_noise() -> None:
     case = Case(K=2)
-    after, info = case.update(case.state, case.v, case.noise, case.rates)
+    after, info = case.update(case.state, case.images, case.noise, case.rates)
     assert len(case.noise["h"]) == 2
     assert float(after.phi_opt.taken) == 2
     assert {"loss", "lower", "energy_data", "energy_model", "reconstruction", "latent", "gradient_norm"} <= set(info)
@@ -321,7 +322,7 @@ def test_unrolled_gradient_is_the_total_derivative(memory: str) -> None:
         moments = case.state.phi_opt
         v = {k: torch.full_like(p, 0.5) for k, p in moments.v.items()}
         case.state = case.state._replace(phi_opt=moments._replace(v=v, taken=moments.taken + 5))
-        gradient, *_ = case.objective.gradient(case.state, case.v, case.noise, case.rates)
+        gradient, *_ = case.objective.gradient(case.state, case.images, case.noise, case.rates)
         direction = {
             k: philox.normal(Key(3, i), 0, *p.shape[:1], tuple(p.shape[1:]), dtype=p.dtype)
             for i, (k, p) in enumerate(case.state.theta.items())
@@ -330,11 +331,11 @@ def test_unrolled_gradient_is_the_total_derivative(memory: str) -> None:
         def loss(step: float) -> Tensor:
             theta = {k: p + step * direction[k] for k, p in case.state.theta.items()}
             moved = case.state._replace(theta=theta)
-            return case.objective.gradient(moved, case.v, case.noise, case.rates)[2]["loss"]
+            return case.objective.gradient(moved, case.images, case.noise, case.rates)[2]["loss"]
 
         expected = (loss(1e-7) - loss(-1e-7)) / 2e-7
         got = sum((gradient[k] * direction[k]).sum() for k in gradient)
-        held, *_ = Case().objective.gradient(case.state, case.v, case.noise, case.rates)
+        held, *_ = Case().objective.gradient(case.state, case.images, case.noise, case.rates)
         without = sum((held[k] * direction[k]).sum() for k in gradient)
     torch.testing.assert_close(got, expected, rtol=1e-6, atol=1e-8)
     assert abs(without - expected) > 0.1 * abs(expected)
@@ -344,7 +345,7 @@ def test_replicas_equal_single_steps() -> None:
     seeds = torch.tensor([0, 1])
     case = Case()
     config = case.config.replaced(replicas=2)
-    v = torch.stack([case.v, 1 - case.v])
+    v = torch.stack([case.images, 1 - case.images])
     state = initial_state(config, case.objective, seeds, v, torch.device("cpu"))
     noise, rates = case.objective.draw(Key(seeds, 0), v), step_rates(config, 0, v)
     together, _ = torch.vmap(case.update.__call__)(state, v, noise, rates)
