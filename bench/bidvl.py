@@ -1,7 +1,7 @@
 """`eblvm bench bidvl`: one pass of the generator for both levels, at the width of the published CIFAR-10 model.
 
-The engine's step against the naive one, interleaved, and what unrolled lower steps cost. The record has a profile of the
-engine's step: the share of every kind of operator in its time.
+The engine's step against the naive one, interleaved, and what unrolled lower steps cost. The record has a profile of
+the engine's step: the share of every kind of operator in its time.
 """
 
 import sys
@@ -101,7 +101,9 @@ def run(
 
 def shown(result: dict[str, Any]) -> str:
     figures = table.text(COLUMNS, [[row[name] for name in COLUMNS] for row in result["rows"]])
-    spent = table.text(("part of the first case", "share"), [[kind, share] for kind, share in result["profile"].items()])
+    spent = table.text(
+        ("part of the first case", "share"), [[kind, share] for kind, share in result["profile"].items()]
+    )
     return f"{figures}\n\n{spent}"
 
 
@@ -122,8 +124,9 @@ def difference(config: Config | None = None, shape: tuple[int, int, int] = (3, 1
     small: dict[str, Any] = {"width": 3, "posterior_width": 2, "generator_width": 2, "latent": 3, "batch": 6}
     config = config or recipe("cifar10", method="bidvl").replaced(**small, dtype="float64")
     engine, naive = EngineStep(config, shape), naive_method(config, shape)
-    theta_under_way = under_way(State(*[engine.state.theta] * 2, *[engine.state.theta_opt] * 2, {}, {})).phi_opt
-    engine.state = under_way(engine.state)._replace(theta_opt=theta_under_way)
+    state = engine.state
+    theta_opt = under_way(State(state.theta, state.theta, (), state.theta_opt, {}, {})).phi_opt
+    engine.state = under_way(state)._replace(theta_opt=theta_opt)
     load(naive, engine.state)
     for _ in range(CHECKED_STEPS):
         noise = engine.noise()

@@ -86,9 +86,8 @@ def bench_suite(arguments: argparse.Namespace) -> None:
     try:
         if arguments.suite in suites:
             if arguments.compile or arguments.device != "cpu":
-                raise UserError(
-                    f"'eblvm bench {arguments.suite}' is for the eager step on the CPU; leave --compile and --device out"
-                )
+                suite = f"'eblvm bench {arguments.suite}'"
+                raise UserError(f"{suite} is for the eager step on the CPU; leave --compile and --device out")
             result = suites[arguments.suite].run(arguments.rounds or 5)
         else:
             result = ratios.run(arguments.suite, arguments.rounds or 15, arguments.device, arguments.compile)

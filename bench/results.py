@@ -70,12 +70,12 @@ def row(folder: Path) -> dict[str, Any]:
         "mean": facts["mean"],
         "deviation": facts["deviation"],
         "by_replica": [r["test_log_likelihood"] for r in facts["replicas"] if "test_log_likelihood" in r],
-        "curves": curves(folder) if config.model == "deep" else {},
+        "curves": curves(folder) if config.model != "grbm" else {},
     }
 
 
 def curves(folder: Path) -> dict[str, dict[str, float]]:
-    """Of the upper loss and of D(q||p): the highest logged value, and the mean of the last tenth of them."""
+    """Of the upper and the lower loss: the highest logged value, and the mean of the last tenth of them."""
     rows = read_rows(folder / "stats.jsonl")
     found = {}
     for name in ("loss", "lower"):
@@ -119,7 +119,7 @@ def render(folder: Path) -> str:
 
 def deep_figures(row: dict[str, Any]) -> list[tuple[str, str]]:
     """Names and values of a deep run's figures."""
-    named = {"loss": "upper loss", "lower": "D_F(q‖p)"}
+    named = {"loss": "upper loss", "lower": "lower loss" if "--method bidvl" in row["command"] else "D_F(q‖p)"}
     found = [
         (f"{named[name]}: highest, mean of the last tenth", f"{c['highest']:.4g}, {c['last']:.4g}")
         for name, c in row["curves"].items()

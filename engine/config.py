@@ -262,7 +262,9 @@ class Config:
         if self.bidvl_upper == "hinge" and self.bidvl_output == "softplus":
             raise UserError("a softplus energy never passes the hinge at -1; add --bidvl-output real")
         if self.precision != "fp32" or self.checkpoint != "none" or self.channels_last:
-            raise UserError("method 'bidvl' takes neither --precision, --checkpoint nor --channels-last; leave them out")
+            raise UserError(
+                "method 'bidvl' takes neither --precision, --checkpoint nor --channels-last; leave them out"
+            )
 
     def _validate_grbm(self) -> None:
         if self.posterior == "conv" or self.divergence == "fisher":

@@ -5,7 +5,7 @@ import math
 from eblvm.engine.errors import DivergedError
 
 LIMIT = 1e9  # no loss, gradient norm or parameter of a healthy run is near it
-LIMITS = {"energy_data": 1e4, "energy_model": 1e4}  # energies of spectrally normalised nets: some hundreds at most
+LIMITS = {"energy_data": 1e3, "energy_model": 1e3}  # energies of spectrally normalised nets: some tens in health
 RUNAWAY = "--bidvl-upper hinge --bidvl-output real, a smaller --bidvl-ratio, or a smaller --lr"
 
 ADVICE = {

@@ -10,4 +10,4 @@ from eblvm.bench.naive.bidvl import Bidvl
 from eblvm.bench.naive.bimdsm import BiMdsm, Mdsm
 from eblvm.bench.naive.dsm import Dsm
 
-__all__ = ["BiDsm", "Bidvl", "BiMdsm", "Dsm", "Mdsm"]
+__all__ = ["BiDsm", "BiMdsm", "Bidvl", "Dsm", "Mdsm"]

@@ -1,8 +1,8 @@
 """BiDVL with convolutional nets and offset opposite terms (Kan et al. 2022, Eq. 13-14), one lower step an iteration.
 
-As a careful reader of the paper writes it: a pass of the generator without a graph for the upper level, another with one
-for the lower level; the energy's weights get no gradient in the lower level, nor the encoder's where it reads generated
-images; activations in place, fused Adam. Nothing is computed that nobody reads.
+As a careful reader of the paper writes it: a pass of the generator without a graph for the upper level, another with
+one for the lower level; the energy's weights get no gradient in the lower level, nor the encoder's where it reads
+generated images; activations in place, fused Adam. Nothing is computed that nobody reads.
 Shape tags: B batch, H latent units.
 """
 
@@ -13,6 +13,8 @@ from torch import Tensor, nn
 
 class Spectral(nn.Module):
     """A convolution with weight W / |W^T u|; `refresh` is one power iteration of u."""
+
+    u: Tensor
 
     def __init__(self, inputs: int, outputs: int, kernel: int, stride: int = 1, padding: int = 0):
         super().__init__()
@@ -38,9 +40,7 @@ def energy(channels: int, halvings: int, width: int) -> nn.Sequential:
         inputs = w
     top = width << halvings
     layers += [Spectral(inputs, top, 3, 1, 1), leaky(0.1), Spectral(top, top, 4)]
-    return nn.Sequential(
-        *layers, Spectral(top, top, 1), leaky(0.1), Spectral(top, 1, 1), nn.Flatten(0), nn.Softplus()
-    )
+    return nn.Sequential(*layers, Spectral(top, top, 1), leaky(0.1), Spectral(top, 1, 1), nn.Flatten(0), nn.Softplus())
 
 
 def encoder(channels: int, halvings: int, width: int, latent: int) -> nn.Sequential:

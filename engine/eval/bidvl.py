@@ -24,8 +24,8 @@ SHOWN = 100  # samples of a picture, half as many reconstructions beside their o
 
 @torch.no_grad()
 def rows(run: Run, model: str, outside: Mapping[str, Path]) -> list[dict[str, Any]]:
-    """test_rmse of reconstructions and that of the training set's mean image, both of images in [-1, 1]; the mean energy
-    of test images; auroc_NAME of the negative energy of test images against uniform noise and each set `outside`."""
+    """test_rmse of reconstructions and that of the training set's mean image, both of images in [-1, 1]; the mean
+    energy of test images; auroc_NAME of the negative energy against uniform noise and each data set `outside`."""
     objective, state = trained(run, model)
     data, seed = run.dataset, run.config.seed
     test = data.floats(data.test)
@@ -37,7 +37,8 @@ def rows(run: Run, model: str, outside: Mapping[str, Path]) -> list[dict[str, An
         return pieces(lambda piece: objective.marginal_energy(state, piece), v)
 
     rebuilt = pieces(lambda piece: objective.reconstruct(state, piece), test)
-    mean_image = sum(data.floats(piece).double().sum(0) for piece in data.train.split(PIECE)) / len(data.train)
+    mean_image = pieces(lambda piece: data.floats(piece).double().sum(0, keepdim=True), data.train).sum(0)
+    mean_image = (mean_image / len(data.train)).to(test)
     inside = energy(test)
     noise = philox.uniform(
         Key(EVAL_SEED, 0), purpose(Purpose.EVAL), len(test), tuple(test.shape[1:]), dtype=test.dtype, device=test.device
@@ -45,7 +46,7 @@ def rows(run: Run, model: str, outside: Mapping[str, Path]) -> list[dict[str, An
     row: dict[str, Any] = {
         "replica": replicas.names(run.config)[0],
         "test_rmse": rmse(test, rebuilt),
-        "mean_image_rmse": rmse(test, mean_image.to(test).expand_as(test)),
+        "mean_image_rmse": rmse(test, mean_image.expand_as(test)),
         "test_energy": float(inside.mean()),
         "auroc_uniform": auroc(inside, energy(noise)),
     }

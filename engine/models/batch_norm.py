@@ -22,6 +22,9 @@ class Tracked(nn.Module):
 class BatchNorm(Tracked):
     """(x - mean) / sqrt(var + eps) * weight + bias, mean and var of the batch [B, C, ...], or the running ones."""
 
+    mean: Tensor
+    var: Tensor
+
     def __init__(self, channels: int):
         super().__init__()
         self.weight, self.bias = (nn.Parameter(torch.empty(channels, device="meta")) for _ in range(2))

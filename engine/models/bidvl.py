@@ -81,7 +81,12 @@ class Convolutions:
         """v -> f[B, 2^n w] of the energy: at every size a 3x3 convolution and a 4x4 one of stride 2."""
         layers, inputs = [], self.channels
         for width in (w << i for i in range(self.halvings)):
-            layers += [Spectral(inputs, width, 3, 1, 1), LeakyReLU(0.1), Spectral(width, width, 4, 2, 1), LeakyReLU(0.1)]
+            layers += [
+                Spectral(inputs, width, 3, 1, 1),
+                LeakyReLU(0.1),
+                Spectral(width, width, 4, 2, 1),
+                LeakyReLU(0.1),
+            ]
             inputs = width
         top = w << self.halvings
         layers += [Spectral(inputs, top, 3, 1, 1), LeakyReLU(0.1), Spectral(top, top, 4), nn.Flatten()]
@@ -253,7 +258,7 @@ class Generator(Model):
 
 
 def xavier(model: nn.Module, key: Key, of: Purpose, first: int) -> Params:
-    """Weights normal with variance 2 / (fan in + fan out), scales of batch norms 1, biases 0; noise from stream `first`."""
+    """Weights normal with variance 2 / (fan in + fan out), scales of batch norms 1, biases 0; streams from `first`."""
     drawn: Params = {}
     for name, p in model.named_parameters():
         draw = (key, purpose(of, first + len(drawn)), p.shape[0], tuple(p.shape[1:]))

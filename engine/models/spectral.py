@@ -19,6 +19,8 @@ EPS = 1e-12
 class Spectral(nn.Module):
     """x -> (W / sigma(W; u)) x + b: a linear layer, or with a kernel size a convolution."""
 
+    u: Tensor
+
     def __init__(self, inputs: int, outputs: int, kernel: int = 0, stride: int = 1, padding: int = 0):
         super().__init__()
         self.kernel, self.stride, self.padding = kernel, stride, padding
@@ -35,7 +37,7 @@ class Spectral(nn.Module):
 
 
 def power_iteration(params: Params, buffers: Params) -> Params:
-    """u <- W v / |W v| with v = W^T u / |W^T u|, for the vectors among `buffers`; the others stay. Without gradients."""
+    """u <- W v / |W v| with v = W^T u / |W^T u|, for the vectors among `buffers`; the others stay. No gradients."""
     moved = dict(buffers)
     with torch.no_grad():
         for name, u in buffers.items():

@@ -8,9 +8,9 @@ theta is the energy; phi is encoder (omega_1) and generator (omega_2). With h ~ 
 
 `opposite` says what becomes of D's gradient for the encoder, +dD in the lower and -dD in the upper level (Eq. 11-12):
 `offset` leaves both out, `literal` takes both, `complete` takes the first and puts KL(q(h|v~) || N(0, I)) in the place
-of the second (section 4.4), `none` has no D at all. A joint energy (Eq. 4, 6) has E(v~, h) for E(v~), and in both levels
-E [E(v, h_q) + log q(h_q|v)] for E(v). Its reverse divergence in the lower level is the weighted term above, with q in
-the place of p(h|v), whose samples nobody has. `kl` instead of the symmetric divergence leaves that term out.
+of the second (section 4.4), `none` has no D at all. A joint energy (Eq. 4, 6) has E(v~, h) for E(v~), and in both
+levels E [E(v, h_q) + log q(h_q|v)] for E(v). Its reverse divergence in the lower level is the weighted term above, with
+q in the place of p(h|v), whose samples nobody has. `kl` instead of the symmetric divergence leaves that term out.
 
 theta moves first, then phi at the moved theta. G does not move in between, so one pass of it serves the upper level and
 the first lower step. Images are in [0, 1] for whoever calls and in [-1, 1] in the losses and nets.
@@ -139,11 +139,8 @@ class Bidvl:
             log_q_B = self.encoder.log_prob(p, h_q)
         e = self._energy(theta, buffers, torch.cat([v, model_v]), torch.cat([h_q, h]))
         data_B, model_B = e.chunk(2)
-        if self.hinge:
-            loss = F.relu(1 + data_B).mean() + F.relu(1 - model_B).mean()
-        else:
-            loss = data_B.mean() - model_B.mean()
-        loss = loss + log_q_B.mean()
+        loss_B = F.relu(1 + data_B) + F.relu(1 - model_B) if self.hinge else data_B - model_B
+        loss = (loss_B + log_q_B).mean()
         data_B, model_B = data_B.detach(), model_B.detach()
         info = {"loss": loss.detach(), "energy_data": data_B.mean(), "energy_model": model_B.mean()}
         return loss, (data_B, info)
@@ -298,9 +295,7 @@ class AlternatingUpdate(Update):
         for k in range(objective.K):
             if k:
                 fake = objective.generated(state.phi, noise["h"][k])
-            gradient, buffers, lower = objective.lower_gradient(
-                state, v, fake, noise["h"][k], noise["eps"][k], ratio_B
-            )
+            gradient, buffers, lower = objective.lower_gradient(state, v, fake, noise["h"][k], noise["eps"][k], ratio_B)
             phi, phi_opt = objective.lower_optimizer.move(
                 state.phi, gradient, state.phi_opt, rates["phi"], self.in_place
             )

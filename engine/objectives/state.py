@@ -21,7 +21,7 @@ class State(NamedTuple):
     phi_opt: Moments
     chain: Params  # persistent Markov chains, empty without
     ema: Params  # moving average of theta, empty without
-    buffers: Params = {}  # what nets hold beside parameters: running statistics, spectral vectors
+    buffers: Params = {}  # noqa: RUF012  what nets hold beside parameters: running statistics, spectral vectors
 
 
 Noise = dict[str, Any]

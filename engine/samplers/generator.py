@@ -1,5 +1,7 @@
 """Samples of a generator v = G(h): one pass, no chain."""
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
@@ -37,7 +39,7 @@ def generate(run: Run, model: str, count: int, seed: int, kind: str | None = Non
         raise unknown("kind", kind, list(KINDS))
     objective, state = trained(run, model)
     if kind == "marginal":
-        place = {"dtype": run.dataset.dtype, "device": torch.device(run.config.device)}
+        place: dict[str, Any] = {"dtype": run.dataset.dtype, "device": torch.device(run.config.device)}
         h = philox.normal(Key(seed, 0), purpose(Purpose.SAMPLE_H), count, (run.config.latent,), **place)
     else:
         ends = 2 * count if kind == "interpolation" else count

@@ -1,4 +1,4 @@
-"""BiDVL: every gradient against autograd of its definition, Theorem 1 by summation, and the one pass of the generator."""
+"""BiDVL: every gradient against autograd of its definition, Theorem 1 by summation, one pass of the generator."""
 
 from typing import Any
 
@@ -160,9 +160,7 @@ def test_offset_and_complete_differ_by_exactly_the_opposite_terms() -> None:
     assert_equal(difference, lower_term)
     with torch.no_grad():
         fake = complete.decode(complete.h).detach()
-        upper_term = complete.objective.encoder_gradient(
-            complete.state.phi, complete.state.buffers, fake, complete.h
-        )
+        upper_term = complete.objective.encoder_gradient(complete.state.phi, complete.state.buffers, fake, complete.h)
     assert_equal(upper_term, {k: -lower_term[k] for k in upper_term})  # the two cancel: that is the offset
 
 
@@ -287,7 +285,7 @@ def test_one_pass_equals_two_passes(bias: str) -> None:
 
 
 def test_running_statistics_follow_every_counted_pass_once() -> None:
-    """The generator's first batch norm: prior and reconstruction pass; the encoder's: the data, not generated images."""
+    """The generator's first batch norm: prior and reconstruction pass; the encoder's: data, not generated images."""
     case = Case()
     after, _ = case.update(case.state, case.images, case.noise, case.rates)
     generator = dict(parts(case.state.phi, "generator.").__next__())
