@@ -32,7 +32,7 @@ from eblvm.engine.train import initial_state, training_step_of
 from eblvm.kernels import philox
 from eblvm.kernels.philox import Key, Purpose, purpose
 
-SHAPE, BATCH = (3, 32, 32), 20
+SHAPE, BATCHES = (3, 32, 32), (40, 10)  # the smaller one for unrolled steps too
 COLUMNS = ("case", "ms", "naive_ms", "ratio", "saved_mib", "naive_saved_mib", "peak_mib", "naive_peak_mib")
 SCHEMA = "eblvm-bench-bidvl/1"
 CHECKED_STEPS = 3
@@ -62,11 +62,11 @@ class Case:
 
 
 def cases(base: Config | None = None) -> list[Case]:
-    base = base or recipe("cifar10", method="bidvl").replaced(batch=BATCH)
-    found = [Case("N=0 K=1", base, naive=True)]
+    base = base or recipe("cifar10", method="bidvl")
+    found = [Case(f"batch={batch} N=0", base.replaced(batch=batch), naive=True) for batch in BATCHES]
+    unrolled = base.replaced(batch=BATCHES[-1], N=1)
     return found + [
-        Case(f"N={N} K=1 memory={memory}", base.replaced(N=N, unroll_memory=memory))
-        for N in (1, 2)
+        Case(f"batch={BATCHES[-1]} N=1 memory={memory}", unrolled.replaced(unroll_memory=memory))
         for memory in ("store", "recompute")
     ]
 

@@ -41,7 +41,7 @@ DEEP_COLUMNS = {
 }
 BIDVL = """\
 The published convolutional nets for CIFAR-10 (energy of 64, encoder and generator of 48 channels in their first layer),
-batch 20, offset opposite terms, one lower step. The naive step runs the generator once without a graph for the upper
+offset opposite terms, one lower step. The naive step runs the generator once without a graph for the upper
 level and once with one for the lower; it computes nothing that is not used, no gradient of weights that do not move,
 and gives the same parameters after three steps in fp64. N counts unrolled lower steps, which the paper leaves out. The
 second table says where the first case spends its time.

@@ -261,10 +261,13 @@ class Config:
             )
         if self.bidvl_upper == "hinge" and self.bidvl_output == "softplus":
             raise UserError("a softplus energy never passes the hinge at -1; add --bidvl-output real")
-        if self.precision != "fp32" or self.checkpoint != "none" or self.channels_last:
+        if self.precision != "fp32" or self.checkpoint != "none" or self.channels_last or self.compile:
             raise UserError(
-                "method 'bidvl' takes neither --precision, --checkpoint nor --channels-last; leave them out"
+                "method 'bidvl' is the eager step in full precision; leave --precision, --checkpoint, --channels-last "
+                "and --compile out"
             )
+        if self.unroll_optimizer != "adam":
+            raise UserError("method 'bidvl' unrolls the Adam that phi takes; leave --unroll-optimizer out")
 
     def _validate_grbm(self) -> None:
         if self.posterior == "conv" or self.divergence == "fisher":

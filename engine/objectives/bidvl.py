@@ -104,10 +104,13 @@ class Bidvl:
         return state._replace(buffers=power_iteration(nets, state.buffers))
 
     def generated(self, phi: Params, h: Tensor) -> Generated:
+        def decode(parameters: Params) -> tuple[Tensor, Seen]:
+            seen: Seen = []
+            return call(self.generator, parameters, "decode", h, seen), seen
+
         (parameters,) = parts(phi, GENERATOR)
-        seen: Seen = []
-        v, pull = vjp(lambda p: call(self.generator, p, "decode", h, seen), parameters)
-        return Generated(v, lambda u: _named(GENERATOR, pull(u)), seen)
+        (v, seen), pull = vjp(decode, parameters)
+        return Generated(v, lambda u: _named(GENERATOR, pull((u, [torch.zeros_like(s) for s in seen]))), seen)
 
     # The upper level.
 
@@ -158,7 +161,7 @@ class Bidvl:
         return _named(ENCODER, grad(loss, encoder)[0])
 
     def _unrolled(self, theta: Params, state: State, v: Tensor, noise: Noise, rates: Rates) -> Params:
-        ratio_B = torch.full_like(v.flatten(1)[:, 0], self.ratio)
+        ratio_B = torch.full_like(v.flatten(1)[:, 0], self.ratio)  # the energies of its bias term are not known yet
         contexts = [
             (theta, state.buffers, v, h, eps, ratio_B, rates["unroll"])
             for h, eps in zip(noise["h"][self.K :], noise["eps"][self.K :], strict=True)

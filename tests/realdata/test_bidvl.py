@@ -20,9 +20,7 @@ TINY = "--width 2 --posterior-width 2 --generator-width 2 --latent 4 --batch 4 -
     ],
     ids=["conv", "resnet", "grey"],
 )
-def test_ten_steps_and_all_figures(
-    recipe: str, data: str, options: list[str], real_data: Path, tmp_path: Path
-) -> None:
+def test_ten_steps_and_all_figures(recipe: str, data: str, options: list[str], real_data: Path, tmp_path: Path) -> None:
     out = tmp_path / "run"
     given = ["--data", str(real_data / data), *TINY, *options, "--steps", "10", "--log-every", "5"]
     assert main(["train", recipe, "--method", "bidvl", *given, "--out", str(out)]) == 0
