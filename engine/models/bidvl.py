@@ -8,7 +8,6 @@ Shape tags: B batch, C channels, S image size, H latent units, w the net's width
 """
 
 import math
-from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import torch
@@ -282,7 +281,6 @@ def start_buffers(model: nn.Module, params: Params, key: Key, first: int) -> Par
     return buffers
 
 
-def parts(tree: Params, *prefixes: str) -> Iterator[Params]:
-    """The entries under each prefix, named without it."""
-    for prefix in prefixes:
-        yield {name.removeprefix(prefix): p for name, p in tree.items() if name.startswith(prefix)}
+def part(tree: Params, prefix: str) -> Params:
+    """The entries under a prefix, named without it."""
+    return {name.removeprefix(prefix): p for name, p in tree.items() if name.startswith(prefix)}

@@ -30,7 +30,7 @@ from eblvm.engine.bilevel.derivatives import grad, vjp
 from eblvm.engine.bilevel.optimizers import Adam, AdamState, Moments
 from eblvm.engine.bilevel.unroll import unroll
 from eblvm.engine.models.batch_norm import Seen, blended
-from eblvm.engine.models.bidvl import Encoder, Generator, SpectralEnergy, parts, start_buffers
+from eblvm.engine.models.bidvl import Encoder, Generator, SpectralEnergy, part, start_buffers
 from eblvm.engine.models.energy import Params, call
 from eblvm.engine.models.spectral import power_iteration
 from eblvm.engine.objectives.estimators import Info, Rates
@@ -108,8 +108,7 @@ class Bidvl:
             seen: Seen = []
             return call(self.generator, parameters, "decode", h, seen), seen
 
-        (parameters,) = parts(phi, GENERATOR)
-        (v, seen), pull = vjp(decode, parameters)
+        (v, seen), pull = vjp(decode, part(phi, GENERATOR))
         return Generated(v, lambda u: _named(GENERATOR, pull((u, [torch.zeros_like(s) for s in seen]))), seen)
 
     # The upper level.
@@ -124,8 +123,7 @@ class Bidvl:
             phi, model_v = state.phi, fake.v.detach()
             if self.N:
                 phi = self._unrolled(theta, state, v, noise, rates)
-                (parameters,) = parts(phi, GENERATOR)
-                model_v = call(self.generator, parameters, "decode", h, [])
+                model_v = call(self.generator, part(phi, GENERATOR), "decode", h, [])
             return self.upper(theta, phi, state.buffers, v, model_v, h, eps)
 
         gradient, (data_B, info) = grad(upper, state.theta)
@@ -150,7 +148,6 @@ class Bidvl:
 
     def encoder_gradient(self, phi: Params, buffers: Params, model_v: Tensor, h: Tensor) -> Params:
         """The upper level's gradient for the encoder: of KL(q(h|v~) || N(0, I)), or of -D."""
-        encoder, _ = parts(phi, ENCODER, GENERATOR)
 
         def loss(encoder: Params) -> tuple[Tensor, tuple[()]]:
             p = self._encode(_named(ENCODER, encoder), buffers, model_v, [])
@@ -158,7 +155,7 @@ class Bidvl:
                 return -self.latent_divergence(p, h), ()
             return prior_kl(p).mean() / (h.shape[-1] if self.latent == "mean" else 1), ()
 
-        return _named(ENCODER, grad(loss, encoder)[0])
+        return _named(ENCODER, grad(loss, part(phi, ENCODER))[0])
 
     def _unrolled(self, theta: Params, state: State, v: Tensor, noise: Noise, rates: Rates) -> Params:
         ratio_B = torch.full_like(v.flatten(1)[:, 0], self.ratio)  # the energies of its bias term are not known yet
@@ -173,8 +170,7 @@ class Bidvl:
         held = phi
 
         def loss(phi: Params) -> tuple[Tensor, Any]:
-            (parameters,) = parts(phi, GENERATOR)
-            model_v = call(self.generator, parameters, "decode", h, [])
+            model_v = call(self.generator, part(phi, GENERATOR), "decode", h, [])
             return self.lower(theta, phi, held, buffers, v, model_v, h, eps, ratio_B)
 
         gradient, _ = grad(loss, phi)
@@ -224,8 +220,8 @@ class Bidvl:
         if self.joint:
             loss = loss + (self._energy(theta, buffers, v, h_q) + self.encoder.log_prob(p, h_q)).mean()
         if self.symmetric:
-            (generator,) = parts(phi, GENERATOR)
-            error_B = squared_error(v, call(self.generator, generator, "decode", h_q, decoded))
+            rebuilt = call(self.generator, part(phi, GENERATOR), "decode", h_q, decoded)
+            error_B = squared_error(v, rebuilt)
             loss = loss + (ratio_B * (error_B + prior_kl(p))).mean()
             info["reconstruction"] = error_B.detach().mean() / v[0].numel()
         if self.opposite != "none":
@@ -262,8 +258,7 @@ class Bidvl:
 
     def decode(self, state: State, h: Tensor) -> Tensor:
         """G(h), as evaluated."""
-        parameters, statistics = (tree for source in (state.phi, state.buffers) for tree in parts(source, GENERATOR))
-        return 0.5 + 0.5 * call(self.generator, parameters | statistics, "decode", h)
+        return 0.5 + 0.5 * call(self.generator, part(state.phi | state.buffers, GENERATOR), "decode", h)
 
     def marginal_energy(self, state: State, v: Tensor) -> Tensor:
         """E(v) [B]; of a joint energy, whose marginal nobody knows, E(v, mean of q(h|v))."""
@@ -271,12 +266,10 @@ class Bidvl:
         return self._energy(state.theta, state.buffers, centred(v), h)
 
     def _energy(self, theta: Params, buffers: Params, v: Tensor, h: Tensor) -> Tensor:
-        (vectors,) = parts(buffers, ENERGY)
-        return call(self.energy, theta | vectors, "energy", v, h)
+        return call(self.energy, theta | part(buffers, ENERGY), "energy", v, h)
 
     def _encode(self, phi: Params, buffers: Params, v: Tensor, seen: Seen | None) -> tuple[Tensor, Tensor]:
-        parameters, held = (tree for source in (phi, buffers) for tree in parts(source, ENCODER))
-        return call(self.encoder, parameters | held, "params", v, seen)
+        return call(self.encoder, part(phi | buffers, ENCODER), "params", v, seen)
 
 
 @dataclass(frozen=True)

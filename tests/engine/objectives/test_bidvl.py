@@ -10,7 +10,7 @@ from torch.nn import functional as F
 
 from eblvm.engine.config import Config
 from eblvm.engine.data import Dataset
-from eblvm.engine.models.bidvl import parts
+from eblvm.engine.models.bidvl import part
 from eblvm.engine.models.energy import Energy
 from eblvm.engine.models.posteriors import Gaussian
 from eblvm.engine.objectives import build
@@ -48,16 +48,14 @@ class Case:
     # The nets, called with explicit tensors and nothing of the objective.
 
     def energy(self, v: Tensor, h: Tensor) -> Tensor:
-        (vectors,) = parts(self.state.buffers, "energy.")
+        vectors = part(self.state.buffers, "energy.")
         return functional_call(self.objective.energy, self.theta | vectors, ("energy", v, h))
 
     def encode(self, v: Tensor) -> tuple[Tensor, Tensor]:
-        (encoder,) = parts(self.phi, "encoder.")
-        return functional_call(self.objective.encoder, encoder, ("params", v, []))
+        return functional_call(self.objective.encoder, part(self.phi, "encoder."), ("params", v, []))
 
     def decode(self, h: Tensor) -> Tensor:
-        (generator,) = parts(self.phi, "generator.")
-        return functional_call(self.objective.generator, generator, ("decode", h, []))
+        return functional_call(self.objective.generator, part(self.phi, "generator."), ("decode", h, []))
 
     def divergence(self) -> Tensor:
         """D(p(v, h) || q(h|v)) up to a constant."""
@@ -288,11 +286,11 @@ def test_running_statistics_follow_every_counted_pass_once() -> None:
     """The generator's first batch norm: prior and reconstruction pass; the encoder's: data, not generated images."""
     case = Case()
     after, _ = case.update(case.state, case.images, case.noise, case.rates)
-    generator = dict(parts(case.state.phi, "generator.").__next__())
+    first = case.state.phi["generator.net.0.linear.weight"]
     mean, log_std = case.encode(case.v)
     expected = torch.zeros(4, dtype=torch.float64)
     for h in (case.h, (mean + log_std.exp() * case.eps).detach()):
-        x = (h @ generator["net.0.linear.weight"].T).view(5, 4, 4, 4)
+        x = (h @ first.T).view(5, 4, 4, 4)
         expected = 0.9 * expected + 0.1 * x.mean((0, 2, 3))
     torch.testing.assert_close(after.buffers["generator.net.1.mean"], expected)
     x = F.conv2d(case.v, case.state.phi["encoder.net.0.weight"], padding=1)
