@@ -277,8 +277,8 @@ def test_one_pass_equals_two_passes(bias: str) -> None:
     case = Case(bidvl_bias=bias)
     one, _ = case.update(case.state, case.images, case.noise, case.rates)
     two = two_passes(case)
-    for part in ("theta", "phi", "buffers"):
-        assert_equal(getattr(one, part), getattr(two, part))
+    for field in ("theta", "phi", "buffers"):
+        assert_equal(getattr(one, field), getattr(two, field))
     assert not torch.equal(one.theta["trunk.0.weight"], case.state.theta["trunk.0.weight"])
 
 
@@ -348,5 +348,5 @@ def test_replicas_equal_single_steps() -> None:
     for r in range(2):
         pick = lambda tree, r=r: torch.utils._pytree.tree_map(lambda t: t[r], tree)  # noqa: E731
         alone, _ = case.update(pick(state), v[r], pick(noise), pick(rates))
-        for part in ("theta", "phi", "buffers"):
-            assert_equal(pick(getattr(together, part)), getattr(alone, part))
+        for field in ("theta", "phi", "buffers"):
+            assert_equal(pick(getattr(together, field)), getattr(alone, field))
