@@ -283,8 +283,7 @@ class AlternatingUpdate(Update):
         objective, v = self.objective, centred(v)
         state = objective.refreshed(state)
         fake = objective.generated(state.phi, noise["h"][0])
-        gradient, data_B, info = objective.upper_gradient(state, v, fake, noise, rates)
-        state, info = self.move(state, gradient, info, rates)
+        state, data_B, info = self._move_energy(state, v, fake, noise, rates)
         if objective.opposite in ("complete", "literal"):
             state = self._move_encoder(state, fake.v.detach(), noise["h"][0], rates)
         ratio_B = objective.importance(data_B)
@@ -297,6 +296,14 @@ class AlternatingUpdate(Update):
             )
             state = state._replace(phi=phi, phi_opt=phi_opt, buffers=buffers)
         return state, info | lower
+
+    def _move_energy(
+        self, state: State, v: Tensor, fake: Generated, noise: Noise, rates: Rates
+    ) -> tuple[State, Tensor, Info]:
+        """The upper level's step. Its gradient ends here: it is not to live through the lower level."""
+        gradient, data_B, info = self.objective.upper_gradient(state, v, fake, noise, rates)
+        state, info = self.move(state, gradient, info, rates)
+        return state, data_B, info
 
     def _move_encoder(self, state: State, model_v: Tensor, h: Tensor, rates: Rates) -> State:
         """The upper level's step on the encoder. It is not counted in Adam's steps, which the generator shares."""
