@@ -43,8 +43,8 @@ score). Mean and deviation of ten seeds.
     "celeba32-bidvl": """\
 The small variant of the recipe on the CPU, on 4,500 faces. RMSE is that of test images in [-1, 1]: of reconstructions,
 and of the training set's mean image in their place. AUROC is that of the negative energy, test faces against uniform
-noise and against SVHN. To the eye: samples are faces of many kinds, most with soft or bent features; reconstructions keep
-pose, hair, skin and background and lose identity, glasses and hats.
+noise and against SVHN. To the eye: samples are faces of many kinds, most with soft or bent features; reconstructions
+keep pose, hair, skin and background and lose identity, glasses and hats.
 
 ![samples of the small CelebA model](celeba32-bidvl-samples.png)
 
