@@ -80,12 +80,12 @@ def command_bench(arguments: argparse.Namespace) -> None:
 
 
 def bench_suite(arguments: argparse.Namespace) -> None:
-    from eblvm.bench import data, deep, ratios, record, vages
+    from eblvm.bench import bidvl, data, deep, ratios, record, vages
     from eblvm.bench.agreement import AgreementError
 
     if arguments.data is not None and arguments.suite != "data":
         raise UserError(f"suite {arguments.suite!r} needs no data; --data is for 'eblvm bench data'")
-    networks = {"deep": deep, "vages": vages}.get(arguments.suite)
+    networks = {"deep": deep, "vages": vages, "bidvl": bidvl}.get(arguments.suite)
     if (networks or arguments.suite == "data") and (arguments.compile or arguments.device != "cpu"):
         raise UserError(
             f"'eblvm bench {arguments.suite}' times eager steps on the CPU; leave --compile and --device out"

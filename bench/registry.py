@@ -4,11 +4,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from eblvm.engine.config import BILEVEL, VAGES, Config
-from eblvm.engine.errors import UserError, unknown
+from eblvm.engine.errors import unknown
 from eblvm.engine.recipes import recipe
 
-NOT_YET = ("bidvl",)  # its models are not in this version
-SUITES = ("grbm", "toy", "deep", "vages", "data", "kernels", *NOT_YET)
+SUITES = ("grbm", "toy", "deep", "vages", "bidvl", "data", "kernels")
 SEMANTICS: tuple[dict[str, Any], ...] = (
     {"noise": "fresh", "divergence": "kl", "unroll_optimizer": "adam"},  # as published
     {"noise": "shared", "divergence": "kl-exact", "unroll_optimizer": "sgd"},  # the dual unroll's
@@ -44,10 +43,6 @@ class Case:
 
 
 def cases(suite: str) -> list[Case]:
-    if suite in NOT_YET:
-        raise UserError(
-            f"suite {suite!r} is not in this version yet: its models are not; use grbm, toy, deep, vages or kernels"
-        )
     makers = {"grbm": grbm, "toy": toy, "gates": gates}
     if suite not in makers:
         raise unknown("suite", suite, [*SUITES, "gates"])

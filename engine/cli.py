@@ -53,7 +53,7 @@ def add_config_options(parser: argparse.ArgumentParser) -> None:
 
 def config_from(arguments: argparse.Namespace) -> Config:
     given = {f.name: getattr(arguments, f.name) for f in fields(Config) if f.name != "recipe"}
-    return recipes.recipe(arguments.recipe, arguments.model, bool(arguments.small)).replaced(
+    return recipes.recipe(arguments.recipe, arguments.model, bool(arguments.small), arguments.method).replaced(
         **{k: v for k, v in given.items() if v is not None}
     )
 
@@ -96,7 +96,10 @@ def command_eval(arguments: argparse.Namespace) -> None:
         write_json(str(run.folder / "gradient_bias.json"), facts)
     else:
         model = arguments.model or run.default_model()
-        facts = evaluation.evaluate(run, model, arguments.chains, arguments.temperatures, arguments.ais)
+        outside = evaluation.bidvl.named_paths(arguments.ood)
+        if outside and run.config.method != "bidvl":
+            raise UserError(f"--ood is for runs of bidvl, {run.folder} is one of {run.config.method!r}; leave it out")
+        facts = evaluation.evaluate(run, model, arguments.chains, arguments.temperatures, arguments.ais, outside)
         print(f"{run.folder}: {model} model, step {facts['step']}, log-likelihood {facts['likelihood']}")
         for name, mean in facts["mean"].items():
             deviation = f" +- {facts['deviation'][name]:.4f}" if run.config.replicated else ""
@@ -170,8 +173,8 @@ def command_demo(arguments: argparse.Namespace) -> None:
 
 def build_parser() -> Parser:
     from eblvm.bench.cli import add_commands as add_bench_commands  # it takes `add_config_options` from here
-    from eblvm.engine.data.commands import add_commands as add_data_commands
     from eblvm.bench.cli import integers
+    from eblvm.engine.data.commands import add_commands as add_data_commands
 
     parser = Parser(prog="eblvm", description="Training engine for energy-based latent variable models.")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", parser_class=Parser)
@@ -187,13 +190,20 @@ def build_parser() -> Parser:
     evaluate.add_argument("--ais", action="store_true", help="estimate log Z by AIS even where it is exact")
     evaluate.add_argument("--chains", type=int, default=2000, help="AIS chains")
     evaluate.add_argument("--temperatures", type=int, default=2000, help="AIS temperatures")
+    evaluate.add_argument(
+        "--ood",
+        action="append",
+        default=[],
+        metavar="NAME=PATH",
+        help="of bidvl: another data set that the energy is to tell from the test set; may be given again",
+    )
     evaluate.add_argument("--study", choices=["bias"], help="bias: the unrolled gradient's bias against N and K")
     evaluate.set_defaults(run=command_eval)
 
     sample = commands.add_parser("sample", help="draw samples of a run")
     sample.add_argument("--count", type=int, default=100, help="samples")
     sample.add_argument("--steps", type=int, help="Gibbs sweeps (1000), or Langevin steps of a deep model (2700)")
-    sample.add_argument("--kind", help="of a deep model: marginal, joint, given-h, conditional or interpolation")
+    sample.add_argument("--kind", help="of a deep model: marginal, joint, given-h, conditional, interpolation")
     sample.add_argument("--seed", type=int, default=0)
     sample.set_defaults(run=command_sample)
 

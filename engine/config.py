@@ -10,6 +10,7 @@ import torch
 
 from eblvm.engine.bilevel import apex
 from eblvm.engine.errors import UserError, unknown
+from eblvm.engine.models.bidvl import MODELS as BIDVL_MODELS
 from eblvm.engine.models.deep import ACTIVATIONS, CHECKPOINTS, DEPTHS, PIECEWISE_LINEAR
 from eblvm.engine.precision import PRECISIONS
 
@@ -18,7 +19,9 @@ BILEVEL = ("bissm", "bidsm", "bimdsm")
 VAGES = ("vages-dsm", "vages-mdsm", "vages-ssm", "vages-ksd")
 SAMPLED = (*VAGES, "is-ksd")  # estimates from samples of q
 VARIATIONAL = (*BILEVEL, *SAMPLED)
-METHODS = (*SCORE_MATCHING, *VARIATIONAL, "cd", "pcd", "nce", "vnce")
+METHODS = (*SCORE_MATCHING, *VARIATIONAL, "cd", "pcd", "nce", "vnce", "bidvl")
+OPPOSITE = ("offset", "complete", "literal", "none")
+RATIO_BIASES = ("none", "sigmoid", "clamped")
 CUTS = CHECKPOINTS[1:]  # that rebuild something
 
 
@@ -34,7 +37,9 @@ class Config:
 
     # Model
     model: str = option(
-        "grbm", "the energy; 'custom' is given in Python, see docs/models.md", choices=("grbm", "deep", "custom")
+        "grbm",
+        "the energy; 'custom' is given in Python, see docs/models.md; the nets of bidvl are 'sn-conv' or 'sn-resnet'",
+        choices=("grbm", "deep", "custom", *BIDVL_MODELS),
     )
     latent: int = option(4, "H, the number of latent units")
     posterior: str = option(
@@ -44,6 +49,7 @@ class Config:
     )
     posterior_width: int = option(64, "hidden width of the mlp posterior, channels of the conv one")
     width: int = option(128, "channels of a deep energy's first layer")
+    generator_width: int = option(48, "channels of bidvl's generator, as posterior-width of its encoder")
     depth: int = option(18, f"3x3 convolutions of a deep energy ({', '.join(map(str, DEPTHS))})")
     head_width: int = option(128, "width of a deep energy's last layer")
     activation: str = option("elu", "activation of a deep energy", choices=tuple(ACTIVATIONS))
@@ -98,6 +104,33 @@ class Config:
     direction: str = option("rademacher", "distribution of those directions", choices=("rademacher", "gaussian"))
     sweeps: int = option(1, "k, Gibbs sweeps a step of cd and pcd")
 
+    # Method bidvl
+    bidvl_energy: str = option(
+        "decoupled", "E(v) beside q(h|v), or one E(v, h) of both", choices=("decoupled", "joint")
+    )
+    bidvl_divergence: str = option(
+        "symmetric", "lower level's divergence; 'kl' is AdVIL's form", choices=("symmetric", "kl")
+    )
+    bidvl_opposite: str = option(
+        "offset",
+        "the terms D(p||q) of both levels that oppose each other: offset (Eq. 13-14), complete with the stable upper "
+        "term (Eq. 11, section 4.4), literal with its own (Eq. 11-12), or none of them",
+        choices=OPPOSITE,
+    )
+    bidvl_latent: str = option(
+        "mean",
+        "that D(p||q) as the mean squared error of h, as the released code has it, or as the negative log density",
+        choices=("mean", "density"),
+    )
+    bidvl_ratio: float = option(0.05, "r', the mean importance ratio of data in the lower level")
+    bidvl_bias: str = option(
+        "none", "its factor by sample (Eq. 15): none, a sigmoid, or clamped to 0.8 .. 1.2", choices=RATIO_BIASES
+    )
+    bidvl_upper: str = option("plain", "upper level: Eq. 14, or its hinge form (Eq. 23)", choices=("plain", "hinge"))
+    bidvl_output: str = option(
+        "softplus", "energy above zero, or any real number, as the hinge needs", choices=("softplus", "real")
+    )
+
     # Optimisation
     steps: int = option(100_000, "training steps")
     batch: int = option(100, "minibatch size")
@@ -106,6 +139,7 @@ class Config:
     optimizer: str = option("adam", "who takes theta's Adam step: the engine, or NVIDIA apex", choices=("adam", "apex"))
     beta1: float = option(0.9, "Adam's first decay")
     beta2: float = option(0.95, "Adam's second decay")
+    weight_decay: float = option(0.0, "L2 in the gradient of phi")
     schedule: str = option("constant", "learning rate schedule", choices=("constant", "cosine", "step"))
     decay_every: int = option(10_000, "steps between decays of the step schedule")
     decay: float = option(0.5, "factor of the step schedule")
@@ -187,21 +221,13 @@ class Config:
             "N": 0, "K": 0, "L": 1, "C": 0, "latent": 1, "latent_samples": 1, "directions": 1, "sweeps": 1, "steps": 1,
             "batch": 1, "replicas": 1, "log_every": 1, "checkpoint_every": 1, "keep": 1, "validations": 0, "seed": 0,
             "posterior_width": 1, "decay_every": 1, "threads": 1, "width": 1, "head_width": 1,
+            "generator_width": 1, "weight_decay": 0,
         }  # fmt: skip
         for name, low in at_least.items():
             if getattr(self, name) < low:
                 raise UserError(f"got {name.replace('_', '-')}={getattr(self, name)}, expected {low} or more")
-        positive = (
-            "temperature",
-            "sigma",
-            "sigma0",
-            "lower_lr",
-            "unroll_lr",
-            "clip_norm",
-            "langevin_step",
-            "kernel_width",
-        )
-        for name in positive:
+        positive = ("temperature", "sigma", "sigma0", "lower_lr", "unroll_lr", "clip_norm", "langevin_step")
+        for name in (*positive, "kernel_width", "bidvl_ratio"):
             value = getattr(self, name)
             if value is not None and not value > 0:
                 raise UserError(f"got {name.replace('_', '-')}={value}, expected a positive number")
@@ -232,6 +258,13 @@ class Config:
             apex.require()
             if device.type != "cuda" or self.compile or self.replicated:
                 raise UserError("optimizer 'apex' is for the eager, single run on --device cuda; use 'adam'")
+        if (self.method == "bidvl") != (self.model in BIDVL_MODELS):
+            raise UserError(
+                f"method 'bidvl' and the models {' and '.join(map(repr, BIDVL_MODELS))} belong together, got method "
+                f"{self.method!r} with model {self.model!r}; use --method bidvl on a recipe of images"
+            )
+        if self.method == "bidvl":
+            self._validate_bidvl()
         if self.model == "deep":
             self._validate_deep()
         if self.model == "grbm":
@@ -300,10 +333,35 @@ class Config:
     def _validate_micro_batch(self) -> None:
         if self.micro_batch is not None and self.micro_batch < 1:
             raise UserError(f"got micro-batch={self.micro_batch}, expected 1 or more")
-        if self.method not in (*SCORE_MATCHING, *BILEVEL) or self.compile or self.replicated:
+        if self.method not in (*SCORE_MATCHING, *VARIATIONAL) or self.compile or self.replicated:
             raise UserError("micro-batch is for the eager, single run of a score matching method; leave it out")
-        if self.method in BILEVEL and self.noise == "fresh":
+        if self.method.endswith("ksd"):
+            raise UserError(f"method {self.method!r} pairs the samples of a batch; leave micro-batch out")
+        if self.variational and self.noise == "fresh":
             raise UserError("micro-batch needs the features of one batch for all lower steps; use --noise shared")
+
+    def _validate_bidvl(self) -> None:
+        if self.K < 1:
+            raise UserError("got K=0, expected 1 or more: the lower level is where encoder and generator learn")
+        if self.bidvl_energy == "joint" and self.bidvl_opposite != "none":
+            raise UserError(
+                "the opposite terms come from decoupling the energy, a joint one has none; add --bidvl-opposite none"
+            )
+        never = self.bidvl_energy == "decoupled" and self.bidvl_opposite in ("offset", "none")
+        if self.bidvl_divergence == "kl" and never:
+            raise UserError(
+                f"with divergence 'kl' and opposite {self.bidvl_opposite!r} no term is left that trains the encoder; "
+                "use --bidvl-opposite complete, or --bidvl-divergence symmetric"
+            )
+        if self.bidvl_upper == "hinge" and self.bidvl_output == "softplus":
+            raise UserError("a softplus energy never passes the hinge at -1; add --bidvl-output real")
+        if self.precision != "fp32" or self.checkpoint != "none" or self.channels_last or self.compile:
+            raise UserError(
+                "method 'bidvl' is the eager step in full precision; leave --precision, --checkpoint, --channels-last "
+                "and --compile out"
+            )
+        if self.unroll_optimizer != "adam":
+            raise UserError("method 'bidvl' unrolls the Adam that phi takes; leave --unroll-optimizer out")
 
     def _validate_grbm(self) -> None:
         if self.posterior == "conv" or self.divergence == "fisher":

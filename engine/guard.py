@@ -5,6 +5,8 @@ import math
 from eblvm.engine.errors import DivergedError
 
 LIMIT = 1e9  # no loss, gradient norm or parameter of a healthy run is near it
+LIMITS = {"energy_data": 1e3, "energy_model": 1e3}  # energies of spectrally normalised nets: some tens in health
+RUNAWAY = "--bidvl-upper hinge --bidvl-output real, a smaller --bidvl-ratio, or a smaller --lr"
 
 ADVICE = {
     "loss": "a smaller --lr, --clip-norm 1, or a larger noise level --sigma",
@@ -12,6 +14,8 @@ ADVICE = {
     "langevin": "a smaller --langevin-step, or fewer steps --C",
     "gradient_norm": "a smaller --lr; with unrolled steps a smaller --unroll-lr or fewer --N",
     "theta": "a smaller --lr or --clip-norm 1",
+    "energy_data": RUNAWAY,
+    "energy_model": RUNAWAY,
 }
 
 
@@ -19,7 +23,7 @@ def check(step: int, quantities: dict[str, list[float]], last_good: int | None) 
     """Raise `DivergedError` naming the first broken quantity (and replica) of `quantities`, values by replica."""
     for name, values in quantities.items():
         for replica, value in enumerate(values):
-            if math.isfinite(value) and abs(value) < LIMIT:
+            if math.isfinite(value) and abs(value) < LIMITS.get(name, LIMIT):
                 continue
             where = f" of replica {replica}" if len(values) > 1 else ""
             kept = (

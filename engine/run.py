@@ -87,6 +87,11 @@ class Run:
         phi = self.payload["best" if model == "best" else "state"]["phi"]
         return {k: p.to(self.config.device) for k, p in phi.items()}
 
+    def buffers(self, model: str) -> Params:
+        """What the nets of a single run hold beside parameters; the moving average takes the last."""
+        buffers = self.payload["best" if model == "best" else "state"]["buffers"]
+        return {k: b.to(self.config.device) for k, b in buffers.items()}
+
     def step_of(self, model: str) -> int | list[int]:
         return self.payload["best"]["step"] if model == "best" else self.payload["step"]
 

@@ -11,6 +11,7 @@ from eblvm.engine.log import progress
 from eblvm.engine.models import energy_for, posterior_for
 from eblvm.engine.models.energy import call
 from eblvm.engine.run import Run
+from eblvm.engine.samplers import generator
 from eblvm.engine.samplers import langevin as ld
 from eblvm.engine.samplers.gibbs import gibbs, uniform_start
 from eblvm.kernels import philox
@@ -26,6 +27,10 @@ GIBBS_SWEEPS = 1000  # as the papers run
 def sample(run: Run, model: str, count: int, steps: int | None, seed: int, kind: str | None = None) -> Tensor:
     """`count` samples of the first replica, [n, D] or [n, C, S, S]."""
     torch.set_num_threads(run.config.threads)
+    if run.config.method == "bidvl":
+        if steps is not None:
+            raise UserError(f"a generator samples in one pass, got {steps} steps; leave --steps out")
+        return generator.generate(run, model, count, seed, kind)
     if run.config.model == "deep":
         return sample_deep(run, model, count, steps, seed, kind)
     if kind not in (None, "marginal"):

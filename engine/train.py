@@ -171,6 +171,10 @@ def check_world(config: Config) -> None:
         raise UserError(
             f"{size} processes train one run with the eager step; leave --replicas, --lr lists and --compile"
         )
+    if config.method == "bidvl":
+        raise UserError("method 'bidvl' has batch normalisation over one process's batch; start it without torchrun")
+    if config.method.endswith("ksd"):
+        raise UserError(f"method {config.method!r} pairs the samples of one process; start it without torchrun")
     if config.method == "pcd":
         raise UserError("method 'pcd' keeps its chains in one process; use 'cd', or start it without torchrun")
 
@@ -239,8 +243,8 @@ def validation(config: Config, objective: Objective, state: State, dataset: Data
 
 
 def better(best: dict[str, Any], step: int, values: list[float], state: State) -> dict[str, Any]:
-    """The best model by validation loss, for each replica: {value, step, theta, phi, ema}, one entry a replica."""
-    models = {"theta": state.theta, "phi": state.phi, "ema": state.ema}
+    """The best model by validation loss, for each replica: {value, step, theta, phi, ema, buffers}, one entry each."""
+    models = {"theta": state.theta, "phi": state.phi, "ema": state.ema, "buffers": state.buffers}
     if not best:
         copied = {part: {k: p.clone() for k, p in models[part].items()} for part in models}
         return {"value": values, "step": [step] * len(values), **copied}

@@ -2,12 +2,14 @@
 
 import statistics
 import time
+from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import torch
 
 from eblvm.engine import replicas
-from eblvm.engine.eval import deep, pictures
+from eblvm.engine.eval import bidvl, deep, pictures
 from eblvm.engine.eval.gradient_bias import gradient_bias
 from eblvm.engine.eval.likelihood import LogZ, ais, exact_log_z, log_likelihood
 from eblvm.engine.eval.score_matching import score_matching_loss
@@ -25,11 +27,17 @@ SAMPLES = 100  # of the picture
 BIAS_NS, BIAS_KS = (0, 1, 2, 5, 10, 20), (0, 1, 5, 20)
 
 
-def evaluate(run: Run, model: str, chains: int, temperatures: int, force_ais: bool) -> dict[str, Any]:
-    """The figures of every replica with their mean and deviation; writes pictures beside them."""
+def evaluate(
+    run: Run, model: str, chains: int, temperatures: int, force_ais: bool, outside: Mapping[str, Path] | None = None
+) -> dict[str, Any]:
+    """The figures of every replica with their mean and deviation; writes pictures beside them.
+
+    `outside` names other data sets, which bidvl's energy is to tell from the run's own."""
     began = time.time()
     torch.set_num_threads(run.config.threads)
-    if run.config.model == "deep":
+    if run.config.method == "bidvl":
+        rows, likelihood = bidvl.rows(run, model, outside or {}), "not tractable"
+    elif run.config.model == "deep":
         rows, likelihood = deep.rows(run, model), "not tractable"
     else:
         rows, likelihood = grbm_rows(run, model, chains, temperatures, force_ais)

@@ -1,5 +1,6 @@
 """Objectives by method name: a method is a product of pieces, and this is where the products are written down."""
 
+from dataclasses import replace
 from typing import Any
 
 from eblvm.engine.bilevel.optimizers import Adam, Sgd
@@ -7,10 +8,12 @@ from eblvm.engine.config import BILEVEL, SCORE_MATCHING, VAGES, VARIATIONAL, Con
 from eblvm.engine.data import Dataset
 from eblvm.engine.errors import UserError
 from eblvm.engine.models import check_fit, energy_for, posterior_for
+from eblvm.engine.models.bidvl import nets_for
 from eblvm.engine.models.energy import Energy
 from eblvm.engine.models.grbm import GRBM
 from eblvm.engine.models.posteriors import Bernoulli, Posterior
 from eblvm.engine.objectives import divergences
+from eblvm.engine.objectives.bidvl import AlternatingUpdate, Bidvl
 from eblvm.engine.objectives.contrastive import ContrastiveDivergence
 from eblvm.engine.objectives.estimators import Bism, FreeEnergy, Variational
 from eblvm.engine.objectives.nce import GaussianNoise, Nce, Vnce
@@ -26,6 +29,10 @@ __all__ = ["Objective", "State", "Update", "build"]
 def build(config: Config, dataset: Dataset, energy: Energy | None = None, posterior: Posterior | None = None) -> Update:
     """The training step of `config` on `dataset`, with the configuration's own models or with those given."""
     shape = tuple(dataset.train.shape[1:])
+    if config.method == "bidvl":
+        if energy or posterior:
+            raise UserError("method 'bidvl' trains its own three nets; leave `energy` and `posterior` out")
+        return _bidvl(config, shape)
     energy = energy or energy_for(config, shape)
     posterior = posterior or posterior_for(config, shape)
     adam = Adam((config.beta1, config.beta2))
@@ -93,6 +100,26 @@ def _estimator(config: Config, energy: Energy, posterior: Posterior) -> Variatio
         independent=config.samples == "independent",
         control_variate=config.control_variate,
     )
+
+
+def _bidvl(config: Config, shape: tuple[int, ...]) -> Update:
+    adam = Adam((config.beta1, config.beta2))
+    objective = Bidvl(
+        *nets_for(config, shape),
+        adam,
+        replace(adam, weight_decay=config.weight_decay),
+        config.K,
+        config.N,
+        config.unroll_memory,
+        joint=config.bidvl_energy == "joint",
+        symmetric=config.bidvl_divergence == "symmetric",
+        opposite=config.bidvl_opposite,
+        latent=config.bidvl_latent,
+        ratio=config.bidvl_ratio,
+        ratio_bias=config.bidvl_bias,
+        hinge=config.bidvl_upper == "hinge",
+    )
+    return AlternatingUpdate(objective, adam, config.clip_norm, config.ema)
 
 
 def _score_loss(config: Config) -> ScoreLoss:

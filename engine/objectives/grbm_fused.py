@@ -23,7 +23,6 @@ from eblvm.engine.objectives.score_matching import ScoreMatching
 from eblvm.engine.objectives.state import Noise, State, Update
 from eblvm.engine.objectives.vages import Sampled
 from eblvm.kernels import grbm_bilevel, grbm_dsm
-from eblvm.kernels.adam_unroll import Rule
 
 Fused = Bism | Sampled | FreeEnergy
 
@@ -102,7 +101,7 @@ def _bilevel_gradient(
         exact=exact,
         sgd=isinstance(estimator.unroll_optimizer, Sgd),
         auto_rate=estimator.auto_unroll_rate,
-        rule=Rule(*adam.betas, adam.eps, adam.eps_root),
+        rule=adam.rule,
     )
     A, a, mA, ma, vA, va, taken = found.phi
     phi_opt = AdamState({WEIGHT: mA, BIAS: ma}, {WEIGHT: vA, BIAS: va}, taken)

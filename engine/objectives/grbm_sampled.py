@@ -23,7 +23,6 @@ from eblvm.engine.objectives.score_losses import Dsm, Ksd
 from eblvm.engine.objectives.state import State
 from eblvm.engine.objectives.vages import Sampled, Vages
 from eblvm.kernels import grbm_bilevel
-from eblvm.kernels.adam_unroll import Rule
 
 WEIGHT, BIAS = "net.0.weight", "net.0.bias"
 
@@ -121,7 +120,7 @@ def lower_steps(
         sigma=sigma,
         tau=estimator.posterior.temperature,
         exact=exact,
-        rule=Rule(*adam.betas, adam.eps, adam.eps_root),
+        rule=adam.rule,
     )
     A, a, mA, ma, vA, va, taken = moved
     phi_opt = AdamState({WEIGHT: mA, BIAS: ma}, {WEIGHT: vA, BIAS: va}, taken)

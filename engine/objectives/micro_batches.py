@@ -28,7 +28,15 @@ from eblvm.engine.objectives.vages import Sampled
 from eblvm.engine.precision import grad_scaled
 from eblvm.kernels.philox import Key
 
-BATCH_AXIS = {"perturb": 0, "latent": 1, "level": 0, "third": 1, "direction": 1, "samples": 1, "langevin": 1}  # of every kind of noise
+BATCH_AXIS = {
+    "perturb": 0,
+    "latent": 1,
+    "level": 0,
+    "third": 1,
+    "direction": 1,
+    "samples": 1,
+    "langevin": 1,
+}  # of every kind of noise
 
 
 @dataclass(frozen=True)

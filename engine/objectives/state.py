@@ -13,7 +13,6 @@ from eblvm.engine.bilevel.optimizers import Adam, AdamState, Moments
 from eblvm.engine.models.energy import Params
 from eblvm.engine.objectives.estimators import Info, Rates
 from eblvm.engine.precision import next_scale
-from eblvm.kernels.adam_unroll import Rule, adam_unroll, adam_unroll_
 from eblvm.kernels.philox import Key
 
 
@@ -27,6 +26,7 @@ class State(NamedTuple):
     chain: Params  # persistent Markov chains, empty without
     ema: Params  # moving average of theta, empty without
     scale: Params = {}  # of the loss in fp16, empty without  # noqa: RUF012
+    buffers: Params = {}  # what nets hold beside parameters: running statistics, spectral vectors  # noqa: RUF012
 
 
 Noise = dict[str, Any]
@@ -80,19 +80,16 @@ class Update:
         if self.clip_norm is not None:
             scale = (self.clip_norm / (norm + 1e-12)).clamp(max=1)
             gradient = {k: g * scale.view((*scale.shape, *[1] * (g.dim() - replicas))) for k, g in gradient.items()}
-        assert isinstance(state.theta_opt, AdamState)
-        m, second, taken = state.theta_opt
-        adam, t = self.optimizer, taken + 1
-        rule = Rule(*adam.betas, adam.eps, adam.eps_root)
-        adam_step, average = (adam_unroll_, Tensor.copy_) if self.in_place else (adam_unroll, lambda _, new: new)
-        theta = state.theta
+        adam, moments, theta = self.optimizer, state.theta_opt, state.theta
+        assert isinstance(moments, AdamState)
         if self.apex and self.in_place:
-            apex_adam_(theta, gradient, m, second, t, rates["theta"], rule)
+            theta_opt = moments._replace(taken=moments.taken + 1)
+            apex_adam_(theta, gradient, *theta_opt, rates["theta"], adam.rule)
         else:
-            moved = {k: adam_step(p, gradient[k], m[k], second[k], t, rates["theta"], rule) for k, p in theta.items()}
-            theta, m, second = ({k: moved[k][i] for k in moved} for i in range(3))
+            theta, theta_opt = adam.move(theta, gradient, moments, rates["theta"], self.in_place)
+        average = Tensor.copy_ if self.in_place else lambda _, new: new
         ema = {k: average(e, torch.lerp(theta[k], e, self.ema_decay or 0.0)) for k, e in state.ema.items()}
-        state = state._replace(theta=theta, theta_opt=AdamState(m, second, t), ema=ema)
+        state = state._replace(theta=theta, theta_opt=theta_opt, ema=ema)
         return state, info | {"gradient_norm": norm}
 
 

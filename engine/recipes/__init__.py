@@ -82,15 +82,57 @@ def celeba64(small: bool) -> Config:
     return deep("celeba64", **SMALL, steps=2_000) if small else deep("celeba64", depth=24)
 
 
+def celeba128(small: bool) -> Config:
+    """CelebA at 128x128, for --method bidvl. Needs --data."""
+    raise UserError("recipe 'celeba128' is BiDVL's; add --method bidvl")
+
+
+BIDVL_EPOCHS = {
+    "mnist": 600,
+    "cifar10": 500,
+    "svhn": 732,
+    "celeba32": 1626,
+    "celeba64": 1626,
+    "celeba128": 1626,
+}  # steps of 100
+
+
+def bidvl(recipe: str, small: bool) -> Config:
+    """BiDVL as published (section 5, appendix B): Adam 0/0.9, rates decaying by 0.998 an epoch of the full data set."""
+    published: dict[str, Any] = {
+        "model": "sn-conv", "method": "bidvl", "latent": 100, "K": 1, "N": 0, "width": 64, "posterior_width": 48,
+        "generator_width": 48, "batch": 100, "lr": (1e-4,), "lower_lr": 3e-4, "beta1": 0.0, "beta2": 0.9,
+        "weight_decay": 1e-4, "schedule": "step", "decay": 0.998, "decay_every": BIDVL_EPOCHS.get(recipe, 500),
+        "steps": 300_000, "checkpoint_every": 1000,
+    }  # fmt: skip
+    if recipe == "celeba64":
+        published |= {"bidvl_ratio": 0.1}
+    if recipe == "celeba128":
+        published |= {
+            "model": "sn-resnet", "width": 64, "posterior_width": 64, "generator_width": 64, "latent": 128,
+            "bidvl_ratio": 0.1, "bidvl_upper": "hinge", "bidvl_output": "real",
+        }  # fmt: skip
+    if recipe == "digits":
+        published |= {"latent": 20, "width": 16, "posterior_width": 16, "generator_width": 16, "steps": 2_000,
+                      "lower_lr": 1e-3}  # fmt: skip
+    elif small:
+        published |= {"small": True, "width": 16, "posterior_width": 16, "generator_width": 16, "batch": 32,
+                      "lr": (3e-4,), "lower_lr": 1e-3, "steps": 4_000, "checkpoint_every": 250}  # fmt: skip
+    return Config(recipe=recipe, **published)
+
+
 GRBM_RECIPES: dict[str, Callable[[], Config]] = {"checkerboard": checkerboard, "freyface": freyface, "digits": digits}
 DEEP_RECIPES: dict[str, Callable[[bool], Config]] = {
     "mnist": mnist, "cifar10": cifar10, "svhn": svhn, "celeba32": celeba32, "celeba64": celeba64,
+    "celeba128": celeba128,
 }  # fmt: skip
 RECIPES = (*GRBM_RECIPES, *DEEP_RECIPES)
 
 
-def recipe(name: str, model: str | None = None, small: bool = False) -> Config:
-    """The configuration of a recipe, of its --small variant, and of digits for --model deep."""
+def recipe(name: str, model: str | None = None, small: bool = False, method: str | None = None) -> Config:
+    """The configuration of a recipe, of its --small variant, of digits for --model deep, of images for bidvl."""
+    if method == "bidvl" and name in (*BIDVL_EPOCHS, "digits") and not (small and name == "digits"):
+        return bidvl(name, small)
     if name in DEEP_RECIPES:
         return DEEP_RECIPES[name](small)
     if name not in GRBM_RECIPES:
@@ -104,9 +146,11 @@ def recipe(name: str, model: str | None = None, small: bool = False) -> Config:
 
 def options(config: Config, leave_out: Collection[str] = ()) -> list[str]:
     """The options of `eblvm train` that make `config` of its recipe; of a data set the name, no folders."""
-    start, found = recipe(config.recipe, config.model, config.small), []
+    start, found = recipe(config.recipe, config.model, config.small, config.method), []
     if config.small:
         found.append("--small")
+    if config.method == "bidvl":
+        found.append("--method bidvl")
     if config.model == "deep" and config.recipe in GRBM_RECIPES:
         found.append("--model deep")
     for f in fields(Config):

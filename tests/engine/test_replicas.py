@@ -30,7 +30,7 @@ def test_ten_replicas_of_the_checkerboard_equal_their_single_runs(tmp_path: Path
     compare(recipes.checkerboard().replaced(steps=200, replicas=10), tmp_path, list(range(10)))
 
 
-@pytest.mark.parametrize("method", [m for m in METHODS if m != "bidsm"])
+@pytest.mark.parametrize("method", [m for m in METHODS if m not in ("bidsm", "bidvl")])
 def test_replicas_of_every_method(method: str, tmp_path: Path) -> None:
     config = recipes.checkerboard().replaced(method=method, steps=30, replicas=2, N=1, K=1, validations=2, seed=4)
     compare(config, tmp_path, [0, 1])

@@ -42,6 +42,7 @@ def assert_bitwise_equal(a: dict, b: dict) -> None:
             assert torch.equal(x, y) if isinstance(x, torch.Tensor) else x == y
 
 
+GRBM_METHODS = [m for m in METHODS if m != "bidvl"]
 QUIET = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
 
 
@@ -141,7 +142,7 @@ def test_compiled_training_follows_the_eager_one_and_resumes_bitwise(tmp_path: P
         assert torch.equal(value, parts[name])
 
 
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("method", GRBM_METHODS)
 def test_every_method_resumes_bitwise(method: str, tmp_path: Path) -> None:
     config = small(method=method, N=1, K=1, latent_samples=2, steps=40)
     train(config, tmp_path / "whole")
@@ -153,7 +154,7 @@ def test_every_method_resumes_bitwise(method: str, tmp_path: Path) -> None:
         assert torch.equal(x, y)
 
 
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("method", GRBM_METHODS)
 def test_every_method_learns(method: str, tmp_path: Path) -> None:
     """300 steps bring the exact test log-likelihood well above that of the start."""
     from eblvm.engine.eval.likelihood import exact_log_z, log_likelihood
@@ -169,6 +170,46 @@ def test_every_method_learns(method: str, tmp_path: Path) -> None:
 
     before, after = likelihood(run.energy.initial(Key(config.seed, 0))), likelihood(run.thetas("last")[0])
     assert after > before + 0.2
+
+
+def small_bidvl(**changes: object) -> Config:
+    widths = {"width": 2, "posterior_width": 2, "generator_width": 2, "latent": 3, "batch": 10}
+    defaults = {"steps": 10, "checkpoint_every": 5, "log_every": 5, "validations": 2}
+    return recipes.recipe("digits", method="bidvl").replaced(**{**widths, **defaults, **changes})
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        {"bidvl_opposite": "complete", "bidvl_bias": "sigmoid", "K": 2, "ema": 0.9},
+        {"bidvl_energy": "joint", "bidvl_opposite": "none", "N": 1, "unroll_memory": "recompute"},
+        {"replicas": 2, "bidvl_upper": "hinge", "bidvl_output": "real"},
+    ],
+    ids=["offset", "complete", "joint-unrolled", "replicas-hinge"],
+)
+def test_bidvl_resumes_bitwise(changes: dict, tmp_path: Path) -> None:
+    """Parameters, moments, and what the nets hold beside them: running statistics and spectral vectors."""
+    config = small_bidvl(**changes)
+    train(config, tmp_path / "whole")
+    train(config.replaced(steps=5), tmp_path / "parts")
+    train(config, tmp_path / "parts")
+    whole, parts = final_state(tmp_path / "whole"), final_state(tmp_path / "parts")
+    assert_bitwise_equal({**whole, "best": {}}, {**parts, "best": {}})
+    assert {name.split(".")[0] for name in whole["state"]["buffers"]} == {"energy", "encoder", "generator"}
+    assert set(whole["best"]["buffers"]) == set(whole["state"]["buffers"])
+
+
+def test_energy_running_away_is_stopped_with_advice(tmp_path: Path) -> None:
+    config = small_bidvl(bidvl_output="real", lr=(300.0,), steps=60, log_every=1, validations=0)
+    with pytest.raises(DivergedError, match=r"energy_\w+ is -?\d+.* Try --bidvl-upper hinge .* smaller --lr"):
+        train(config, tmp_path)
+
+
+def test_images_of_a_size_that_does_not_fit_are_refused_before_the_first_step(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"got samples of shape \[1, 8, 8\], expected square images of 32, 128 pixels"):
+        train(small_bidvl(model="sn-resnet"), tmp_path / "run")
+    assert not (tmp_path / "run").exists()
 
 
 def test_validation_chooses_the_best_model(tmp_path: Path) -> None:

@@ -1,0 +1,75 @@
+"""BiDVL from training to figures and pictures on the embedded digits, and its figures by hand."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from eblvm.engine.cli import main
+from eblvm.engine.errors import UserError
+from eblvm.engine.eval.bidvl import auroc, held_out, named_paths, rmse
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("bidvl") / "run"
+    options = "--width 8 --posterior-width 8 --generator-width 8 --steps 150 --batch 50 --log-every 50".split()
+    assert main(["train", "digits", "--method", "bidvl", *options, "--out", str(out)]) == 0
+    return out
+
+
+def test_digits_train_and_evaluate(run: Path) -> None:
+    assert main(["eval", str(run)]) == 0
+    means = json.loads((run / "eval.json").read_text())["mean"]
+    assert means["test_rmse"] < 0.95 * means["mean_image_rmse"]
+    assert means["auroc_uniform"] > 0.9
+    for name in ("samples", "reconstructions", "interpolation"):
+        assert (run / f"{name}.png").stat().st_size > 1000
+
+
+def test_samples_of_every_kind(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for kind, count in (("marginal", 6), ("given-h", 6), ("interpolation", 60)):
+        assert main(["sample", str(run), "--count", "6", "--kind", kind]) == 0
+        v = torch.load(run / f"samples-{kind}.pt", weights_only=True)
+        assert v.shape == (count, 1, 8, 8)
+        assert 0 <= v.min() < v.max() <= 1
+    assert main(["sample", str(run), "--kind", "conditional"]) == 2
+    assert "valid: marginal, given-h, interpolation" in capsys.readouterr().err
+    assert main(["sample", str(run), "--steps", "5"]) == 2
+    assert "leave --steps out" in capsys.readouterr().err
+
+
+def test_an_interpolation_ends_at_two_reconstructions(run: Path) -> None:
+    for kind, count in (("given-h", 4), ("interpolation", 2)):
+        assert main(["sample", str(run), "--count", str(count), "--kind", kind]) == 0
+    line = torch.load(run / "samples-interpolation.pt", weights_only=True).view(2, 10, 1, 8, 8)
+    ends = torch.load(run / "samples-given-h.pt", weights_only=True)
+    torch.testing.assert_close(line[:, 0], ends[:2])
+    torch.testing.assert_close(line[:, -1], ends[2:])
+
+
+def test_rmse_is_of_images_in_minus_one_to_one() -> None:
+    assert rmse(torch.zeros(2, 1, 3, 3), torch.full((2, 1, 3, 3), 0.5)) == pytest.approx(1.0)
+
+
+def test_auroc_counts_pairs() -> None:
+    inside, outside = torch.tensor([0.0, 2.0, 3.0]), torch.tensor([1.0, 3.0])
+    pairs = [(i < o) + 0.5 * (i == o) for i in inside.tolist() for o in outside.tolist()]
+    assert auroc(inside, outside) == pytest.approx(sum(pairs) / 6)
+
+
+def test_other_data_sets(tmp_path: Path, run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    x = np.zeros((4, 32, 32, 3), np.uint8)
+    x[..., 1] = 200
+    np.savez(tmp_path / "other.npz", x_test=x)
+    v = held_out("other", tmp_path / "other.npz", (3, 16, 16))
+    assert v.shape == (4, 3, 16, 16)
+    assert v[:, 1].eq(200).all()
+    with pytest.raises(UserError, match=r"got images of \[3, 8, 8\], expected those of the run, \[1, 8, 8\]"):
+        held_out("other", tmp_path / "other.npz", (1, 8, 8))
+    with pytest.raises(UserError, match="expected NAME=PATH"):
+        named_paths(["svhn.npz"])
+    assert main(["eval", str(run), "--ood", "other=nowhere.npz"]) == 2
+    assert "nowhere.npz does not exist" in capsys.readouterr().err

@@ -1,0 +1,66 @@
+"""The nets of BiDVL: shapes at every size, the published widths, what does not fit."""
+
+import pytest
+import torch
+
+from eblvm.engine.errors import UserError
+from eblvm.engine.models.bidvl import nets_for, start_buffers
+from eblvm.engine.models.energy import call
+from eblvm.engine.models.spectral import Spectral
+from eblvm.engine.recipes import recipe
+from eblvm.kernels.philox import Key
+
+TINY = {"width": 2, "posterior_width": 2, "generator_width": 2, "latent": 5}
+
+
+@pytest.mark.parametrize("energy", ["decoupled", "joint"])
+@pytest.mark.parametrize(
+    ("model", "size"), [("sn-conv", s) for s in (8, 16, 32, 64, 128)] + [("sn-resnet", s) for s in (32, 128)]
+)
+def test_shapes(model: str, size: int, energy: str) -> None:
+    config = recipe("cifar10", method="bidvl").replaced(**TINY, model=model, bidvl_energy=energy)
+    nets = nets_for(config, (3, size, size))
+    key = Key(0, 0)
+    held = []
+    for net in nets:
+        params = net.initial(key)
+        held.append(params | start_buffers(net, params, key, 0))
+    v = torch.rand(2, 3, size, size)
+    mean, log_std = call(nets[1], held[1], "params", v)
+    assert mean.shape == log_std.shape == (2, 5)
+    assert (log_std <= 0).all() or model == "sn-conv"
+    made = call(nets[2], held[2], "decode", mean)
+    assert made.shape == v.shape
+    assert made.abs().max() <= 1
+    assert call(nets[0], held[0], "energy", v, mean).shape == (2,)
+
+
+def test_published_widths() -> None:
+    energy, encoder, generator = nets_for(recipe("cifar10", method="bidvl"), (3, 32, 32))
+    outputs = [m.weight.shape[0] for m in energy.modules() if isinstance(m, Spectral)]
+    assert outputs == [64, 64, 128, 128, 256, 256, 512, 512, 512, 1]
+    assert [p.shape[0] for p in encoder.parameters() if p.dim() == 4] == [48, 96, 192, 384, 200]
+    ups = [tuple(p.shape[:2]) for p in generator.parameters() if p.dim() == 4]
+    assert ups == [(384, 384), (384, 192), (192, 96), (3, 96)]
+    energy, _, generator = nets_for(recipe("celeba128", method="bidvl"), (3, 128, 128))
+    firsts = [block.one.weight.shape[1] for block in energy.trunk.children() if hasattr(block, "one")]
+    assert firsts == [3, 64, 128, 256, 512, 1024]
+
+
+@pytest.mark.parametrize(
+    ("model", "shape"),
+    [("sn-conv", (3, 28, 28)), ("sn-conv", (3, 32, 64)), ("sn-conv", (64,)), ("sn-resnet", (3, 64, 64))],
+)
+def test_sizes_that_do_not_fit(model: str, shape: tuple[int, ...]) -> None:
+    with pytest.raises(UserError, match="expected square images of"):
+        nets_for(recipe("cifar10", method="bidvl").replaced(model=model), shape)
+
+
+def test_start_is_by_seed_and_normalised() -> None:
+    energy, *_ = nets_for(recipe("digits", method="bidvl").replaced(**TINY), (1, 8, 8))
+    one, other = (energy.initial(Key(seed, 0)) for seed in (0, 1))
+    assert not torch.equal(one["trunk.0.weight"], other["trunk.0.weight"])
+    buffers = start_buffers(energy, one, Key(0, 0), 0)
+    for name, u in buffers.items():
+        w = one[name.removesuffix("u") + "weight"].flatten(1)
+        assert torch.linalg.vector_norm(u @ w) > 0.97 * torch.linalg.matrix_norm(w, 2)

@@ -1,0 +1,50 @@
+"""BiDVL's recipes on real images: a few steps and all figures of each kind of net."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from eblvm.engine.cli import main
+
+pytestmark = pytest.mark.realdata
+TINY = "--width 2 --posterior-width 2 --generator-width 2 --latent 4 --batch 4 --validations 1".split()
+
+
+@pytest.mark.parametrize(
+    ("recipe", "data", "options"),
+    [
+        ("cifar10", "cifar10_10k_2k.npz", ["--small"]),
+        ("cifar10", "cifar10_10k_2k.npz", "--model sn-resnet --bidvl-upper hinge --bidvl-output real".split()),
+        ("mnist", "mnist.npz", ["--small"]),
+    ],
+    ids=["conv", "resnet", "grey"],
+)
+def test_ten_steps_and_all_figures(recipe: str, data: str, options: list[str], real_data: Path, tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    given = ["--data", str(real_data / data), *TINY, *options, "--steps", "10", "--log-every", "5"]
+    assert main(["train", recipe, "--method", "bidvl", *given, "--out", str(out)]) == 0
+    rows = [json.loads(line) for line in (out / "stats.jsonl").read_text().splitlines()]
+    assert {"loss", "lower", "energy_data", "energy_model", "reconstruction", "latent", "validation"} <= set(rows[-1])
+    ood = [] if recipe == "mnist" else ["--ood", f"svhn={real_data / 'svhn_test_5k.npz'}"]
+    assert main(["eval", str(out), *ood]) == 0
+    means = json.loads((out / "eval.json").read_text())["mean"]
+    assert {"test_rmse", "mean_image_rmse", "auroc_uniform"} <= set(means)
+    assert ("auroc_svhn" in means) == bool(ood)
+
+
+@pytest.mark.parametrize("small", [[], ["--small"]])
+@pytest.mark.parametrize("recipe", ["cifar10", "svhn", "celeba32", "celeba64", "celeba128"])
+def test_dry_run_shows_the_published_settings(recipe: str, small: list[str], capsys) -> None:
+    assert main(["train", recipe, "--method", "bidvl", *small, "--dry-run"]) == 0
+    shown = dict(line.split(maxsplit=1) for line in capsys.readouterr().out.splitlines())
+    ratio = "0.05" if recipe in ("cifar10", "svhn", "celeba32") else "0.1"
+    assert (shown["beta1"], shown["beta2"], shown["decay"], shown["weight_decay"], shown["bidvl_ratio"]) == (
+        "0.0",
+        "0.9",
+        "0.998",
+        "0.0001",
+        ratio,
+    )
+    if not small:
+        assert (shown["lr"], shown["lower_lr"], shown["batch"]) == ("(0.0001,)", "0.0003", "100")
