@@ -1,0 +1,80 @@
+"""FID, KID and, where Inception gives logits, the Inception Score of samples against a reference set.
+
+Features are kept in pieces beside the samples, those of a reference set under the hashes of its images and of the
+weights, so that every run on the same data shares them. `$EBLVM_CACHE` says where, otherwise ~/.cache/eblvm.
+"""
+
+import os
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from eblvm.engine.eval.fingerprint import fingerprint
+from eblvm.engine.eval.frechet import Moments, frechet_distance
+from eblvm.engine.eval.image_sets import as_bytes
+from eblvm.engine.eval.inception import FEATURES, Inception
+from eblvm.engine.eval.inception_score import inception_score
+from eblvm.engine.eval.kernel_distance import kernel_distance
+from eblvm.engine.eval.pieces import WHOLE, Share, pieces
+from eblvm.kernels.philox import Key
+
+KID_FEATURES = 10_000  # of each set: KID looks at subsets, FID and the Inception Score at everything
+
+
+@dataclass(frozen=True)
+class Images:
+    """uint8 images [count, C, S, S] by (first, count), and the folder where what is made of them is kept."""
+
+    count: int
+    get: Callable[[int, int], Tensor]
+    folder: Path
+
+
+def reference_images(v: Tensor) -> Images:
+    """Images of a data set, kept in the cache under their hash."""
+    images = as_bytes(v)
+    cache = Path(os.environ.get("EBLVM_CACHE", Path.home() / ".cache" / "eblvm"))
+    return Images(len(v), lambda first, n: images[first : first + n], cache / fingerprint({"": images})[:16])
+
+
+def features(images: Images, net: Inception, share: Share = WHOLE, description: str = "features") -> Iterator[Tensor]:
+    folder = images.folder / f"inception-{net.digest[:16]}"
+    return pieces(folder, images.count, lambda first, n: net(images.get(first, n)), share, description)
+
+
+def image_distances(samples: Images, reference: Images, net: Inception, seed: int = 0) -> dict[str, Any]:
+    """The figures by name, with the number of samples in every name: no FID without it."""
+    (ours, x, logits), (theirs, y, _) = (
+        _gathered(features(images, net, description=f"Inception {name}"))
+        for images, name in ((samples, "samples"), (reference, "reference"))
+    )
+    kid = kernel_distance(x, y, Key(seed, 0))
+    figures = {
+        f"fid_{ours.count}": frechet_distance(ours, theirs),
+        f"kid_{ours.count}": kid.mean,
+        f"kid_{ours.count}_deviation": kid.deviation,
+    }
+    if net.has_logits:
+        score = inception_score(logits)
+        figures[f"inception_score_{ours.count}"] = score.mean
+        figures[f"inception_score_{ours.count}_deviation"] = score.deviation
+    return figures
+
+
+def _gathered(found: Iterator[Tensor]) -> tuple[Moments, Tensor, Tensor]:
+    """Moments of all features, the first features themselves, and all logits."""
+    moments: Moments | None = None
+    kept: list[Tensor] = []
+    logits: list[Tensor] = []
+    for piece in found:
+        part = Moments.of(piece[:, :FEATURES])
+        moments = part if moments is None else moments + part
+        if moments.count - len(piece) < KID_FEATURES:
+            kept.append(piece[:, :FEATURES])
+        logits.append(piece[:, FEATURES:])
+    assert moments is not None
+    return moments, torch.cat(kept)[:KID_FEATURES], torch.cat(logits)
