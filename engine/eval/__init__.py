@@ -17,8 +17,8 @@ from eblvm.engine.checkpoint import write_atomic
 from eblvm.engine.eval import pictures
 from eblvm.engine.eval.fingerprint import fingerprint
 from eblvm.engine.eval.gradient_bias import gradient_bias
-from eblvm.engine.eval.image_distances import features
-from eblvm.engine.eval.parts import Options, fid_inputs, parts, source_of, weights_of
+from eblvm.engine.eval.image_distances import inception_features
+from eblvm.engine.eval.parts import Options, fid_inputs, parts_of, source_of, weights_of
 from eblvm.engine.eval.pieces import Share
 from eblvm.engine.objectives import build
 from eblvm.engine.objectives.state import state_from
@@ -34,7 +34,7 @@ def evaluate(run: Run, model: str, options: Options) -> dict[str, Any]:
     torch.set_num_threads(run.config.threads)
     facts = provenance(run, model)
     done = {} if options.again else parts_done(run.folder / "eval.json", facts)
-    for part in parts(run, model, facts["weights"], options):
+    for part in parts_of(run, model, facts["weights"], options):
         if done.get(part.name, {}).get("settings") == part.settings:
             continue
         began = time.time()
@@ -94,7 +94,7 @@ def make_share(run: Run, model: str, options: Options, share: Share) -> None:
     source = source_of(run, model, weights_of(run, model), options)
     samples, reference, net = fid_inputs(run, source, options)
     for images, name in ((samples, "samples"), (reference, "reference")):
-        for _ in features(images, net, share, f"{name}, share {share.rank}/{share.of}"):
+        for _ in inception_features(images, net, share, f"{name}, share {share.rank}/{share.of}"):
             pass
 
 

@@ -41,7 +41,9 @@ def reference_images(v: Tensor) -> Images:
     return Images(len(v), lambda first, n: images[first : first + n], cache / fingerprint({"": images})[:16])
 
 
-def features(images: Images, net: Inception, share: Share = WHOLE, description: str = "features") -> Iterator[Tensor]:
+def inception_features(
+    images: Images, net: Inception, share: Share = WHOLE, description: str = "features"
+) -> Iterator[Tensor]:
     folder = images.folder / f"inception-{net.digest[:16]}"
     return pieces(folder, images.count, lambda first, n: net(images.get(first, n)), share, description)
 
@@ -49,7 +51,7 @@ def features(images: Images, net: Inception, share: Share = WHOLE, description: 
 def image_distances(samples: Images, reference: Images, net: Inception, seed: int = 0) -> dict[str, Any]:
     """The figures by name, with the number of samples in every name: no FID without it."""
     (ours, x, logits), (theirs, y, _) = (
-        _gathered(features(images, net, description=f"Inception {name}"))
+        _gathered(inception_features(images, net, description=f"Inception {name}"))
         for images, name in ((samples, "samples"), (reference, "reference"))
     )
     kid = kernel_distance(x, y, Key(seed, 0))

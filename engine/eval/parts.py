@@ -59,7 +59,7 @@ class Part(NamedTuple):
     compute: Callable[[], list[Figures]]  # by replica, or of the first one only
 
 
-def parts(run: Run, model: str, weights: str, options: Options) -> list[Part]:
+def parts_of(run: Run, model: str, weights: str, options: Options) -> list[Part]:
     """All that this run can be judged by and was asked for, the quick parts first."""
     judged = subjects(run, model)
     found = [_likelihood(run, model, options) if run.config.model == "grbm" else _losses(run, model)]
