@@ -34,11 +34,12 @@ class Images:
     folder: Path
 
 
-def reference_images(v: Tensor) -> Images:
-    """Images of a data set, kept in the cache under their hash."""
+def cached_images(v: Tensor, count: int | None = None) -> Images:
+    """The first `count` images of a set (none: all), whose features are kept in the cache under the set's hash."""
     images = as_bytes(v)
     cache = Path(os.environ.get("EBLVM_CACHE", Path.home() / ".cache" / "eblvm"))
-    return Images(len(v), lambda first, n: images[first : first + n], cache / fingerprint({"": images})[:16])
+    folder = cache / fingerprint({"": images})[:16]
+    return Images(min(count or len(v), len(v)), lambda first, n: images[first : first + n], folder)
 
 
 def inception_features(
@@ -50,10 +51,8 @@ def inception_features(
 
 def image_distances(samples: Images, reference: Images, net: Inception, seed: int = 0) -> dict[str, Any]:
     """The figures by name, with the number of samples in every name: no FID without it."""
-    (ours, x, logits), (theirs, y, _) = (
-        _gathered(inception_features(images, net, description=f"Inception {name}"))
-        for images, name in ((samples, "samples"), (reference, "reference"))
-    )
+    ours, x, logits = _gathered(inception_features(samples, net, description="Inception, samples"))
+    theirs, y, _ = _gathered(inception_features(reference, net, description="Inception, reference"))
     kid = kernel_distance(x, y, Key(seed, 0))
     figures = {
         f"fid_{ours.count}": frechet_distance(ours, theirs),

@@ -13,7 +13,7 @@ from eblvm.engine.errors import UserError
 from eblvm.engine.eval import deep, drawn, grbm, pictures
 from eblvm.engine.eval.features import svm_accuracy, tsne
 from eblvm.engine.eval.fingerprint import fingerprint
-from eblvm.engine.eval.image_distances import Images, image_distances, reference_images
+from eblvm.engine.eval.image_distances import Images, cached_images, image_distances
 from eblvm.engine.eval.image_sets import as_bytes, as_images, read_images
 from eblvm.engine.eval.importance import LogDensity
 from eblvm.engine.eval.inception import Inception
@@ -141,7 +141,7 @@ def _ood(run: Run, judged: list[Subject], options: Options) -> list[Part]:
             ours, theirs = inside(r), subject.log_densities(run, v)
             if r == 0:
                 values = {"test": ours.value, name: theirs.value}
-                pictures.histograms(values, f"log p~(v), {subject.density}", run.folder / f"ood-{name}.png")
+                pictures.histograms(values, subject.density, run.folder / f"ood-{name}.png")
             error = float(torch.cat([ours.standard_error, theirs.standard_error]).mean())
             exact = subject.density.startswith("exact")
             rows.append(
@@ -200,7 +200,7 @@ def _samples(run: Run, source: drawn.Source, count: int, options: Options) -> Pa
         samples, train, test = (as_bytes(as_images(x.cpu(), flat)) for x in (v, run.dataset.train, run.dataset.test))
         near = neighbours(samples, train, NEAREST, 255)
         rows = torch.cat([samples[:20, None], train[near.index[:20]]], 1).flatten(0, 1)
-        pictures.image_grid(rows / 255, run.folder / "neighbours.png", columns=NEAREST + 1)
+        pictures.image_grid(rows / 255, run.folder / "neighbours.png", columns=2 * (NEAREST + 1))
         unseen = neighbours(test[:count], train, 1, 255)
         return [
             {
@@ -240,6 +240,6 @@ def fid_inputs(run: Run, source: drawn.Source, options: Options) -> tuple[Images
         given = like_data(run, options.samples)
         if len(given) < options.fid:
             raise UserError(f"{options.samples} holds {len(given)} images, got --fid {options.fid}; ask for fewer")
-        samples = reference_images(as_images(given[: options.fid], flat))
-    reference = reference_images(as_images(run.dataset.train[: options.reference], flat))
+        samples = cached_images(as_images(given, flat), options.fid)
+    reference = cached_images(as_images(run.dataset.train, flat), options.reference)
     return samples, reference, load_inception(options.inception, run.config.device)

@@ -87,14 +87,14 @@ def _grbm(name: str, energy: GRBM, theta: Params) -> Subject:
     def reconstruct(v: Tensor) -> Tensor:
         return call(energy, theta, "conditional_v", posterior_mean(v))[0]
 
-    return Subject(name, "exact free energy", partial(_exact, energy, theta), posterior_mean, reconstruct)
+    return Subject(name, "exact log p~(v) = -F(v)", partial(_exact, energy, theta), posterior_mean, reconstruct)
 
 
 def _deep(run: Run, model: str, name: str, energy: Energy, theta: Params) -> Subject:
     """The deep EBLVM's p(v|h) is a Markov chain, not a decoder: it reconstructs nothing."""
     phi = run.phi(model)
     if not phi:
-        return Subject(name, "exact free energy", partial(_exact, energy, theta))
+        return Subject(name, "exact log p~(v) = -F(v)", partial(_exact, energy, theta))
     posterior = posterior_for(run.config, run.shape)
     expect_parameters(run, posterior, phi)
 
@@ -104,5 +104,5 @@ def _deep(run: Run, model: str, name: str, energy: Energy, theta: Params) -> Sub
     def posterior_mean(v: Tensor) -> Tensor:
         return posterior.mean(call(posterior, phi, "params", v))
 
-    bound = f"importance-weighted upper bound on the free energy, {LATENT_SAMPLES} samples of h"
+    bound = f"lower bound on log p~(v), importance-weighted over {LATENT_SAMPLES} samples of h"
     return Subject(name, bound, log_density, posterior_mean)

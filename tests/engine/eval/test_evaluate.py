@@ -85,7 +85,7 @@ def test_everything_of_a_deep_run(trained: Path, inception, tmp_path: Path, caps
     } <= set(facts["mean"])  # fmt: skip
     assert facts["mean"]["svm_pixels_accuracy"] > 0.8
     assert "fid: samples 150, reference 200 training images" in shown
-    assert "upper bound on the free energy" in shown
+    assert "density lower bound on log p~(v), importance-weighted over 100 samples of h" in shown
     for name in ("tsne", "ood-uniform", "ood-stripes", "samples", "neighbours"):
         assert (run / f"{name}.png").stat().st_size > 1000, name
     assert (facts["model"], facts["ema"], facts["seed"], facts["step"]) == ("best", False, 0, [30])
