@@ -23,8 +23,9 @@ INTRODUCTION = """\
 Made from `bench/records/` by `python -m eblvm.bench.results`; change the records, not this page.
 
 Log-likelihoods are in nats on the test set: exact by enumeration where h has at most 20 units, by AIS elsewhere (its
-standard error beside it; "a to b" is the bracket of reverse and forward AIS). "Fisher" is the exact score matching loss on the test set, the Fisher divergence less a
-constant of the data. "best" is the model with the lowest validation loss, "last" the one at the end of training.
+standard error beside it; "a to b" is the bracket of reverse and forward AIS). "Fisher" is the exact score matching loss
+on the test set, the Fisher divergence less a constant of the data. "best" is the model with the lowest validation loss,
+"last" the one at the end of training.
 """
 NOTES = {
     "freyface": """\
@@ -37,10 +38,9 @@ its standard error is small: the bracket of the next table shows it. Fisher is e
 """,
     "freyface-bracket": """\
 Three of these models between reverse AIS (a lower bound on the log-likelihood) and forward AIS (an upper bound), 500
-chains and 2,000 temperatures each way. The default is bracketed to a tenth of a nat, and SGD's largest step is as bad as
-forward AIS said. Of its smallest step forward AIS is wrong: between the two bounds, of a standard error below a nat
-each, lie more than a hundred nats, and they do not approach each other with more temperatures: the path has a jump that
-chains of neither direction follow.
+chains and 2,000 temperatures each way. The default is known to a fraction of a nat, and SGD's largest step is as bad as
+forward AIS said. Of its smallest step more than a hundred nats lie between the bounds: what forward AIS said is no
+estimate, its chains miss where the mass of the model is.
 """,
     "checkerboard": """\
 After convergence: a higher learning rate with a cosine schedule, for DSM and BiDSM also more noise than the 0.05

@@ -2,6 +2,7 @@
 
 import argparse
 import json
+import os
 import sys
 import typing
 from dataclasses import Field, fields
@@ -34,6 +35,10 @@ def numbers(text: str) -> tuple[float, ...]:
 def share(text: str) -> "Share":
     from eblvm.engine.eval.pieces import Share
 
+    if text == "torchrun":
+        if "RANK" not in os.environ or "WORLD_SIZE" not in os.environ:
+            raise argparse.ArgumentTypeError("there is no RANK and WORLD_SIZE of torchrun; give R/W such as 0/4")
+        text = f"{os.environ['RANK']}/{os.environ['WORLD_SIZE']}"
     rank, _, of = text.partition("/")
     if not (rank.isdigit() and of.isdigit() and int(rank) < int(of)):
         raise argparse.ArgumentTypeError(f"got {text!r}, expected R/W such as 0/4, 1/4, 2/4 and 3/4")
@@ -241,7 +246,7 @@ def build_parser() -> Parser:
     evaluate.add_argument("--reference", type=int, metavar="COUNT", help="training images of the FID (all of them)")
     evaluate.add_argument("--inception", type=Path, metavar="FILE", help="Inception weights, if not the installed ones")
     evaluate.add_argument(
-        "--share", type=share, metavar="R/W", help="make only every W-th piece of --fid, from the R-th"
+        "--share", type=share, metavar="R/W", help="every W-th piece of --fid, from the R-th; or torchrun"
     )
     evaluate.add_argument(
         "--ood", type=Path, action="append", default=[], metavar="PATH", help="other images to tell from the test set"

@@ -63,9 +63,10 @@ def provenance(run: Run, model: str) -> dict[str, Any]:
 
 def parts_done(path: Path, facts: dict[str, Any]) -> dict[str, Any]:
     """The parts that stand in an eval.json of the same weights, data and versions."""
-    if not path.is_file():
+    try:
+        before = json.loads(path.read_text())
+    except (FileNotFoundError, ValueError):
         return {}
-    before = json.loads(path.read_text())
     same = all(before.get(name) == facts[name] for name in ("model", "weights", "data", "versions"))
     return before.get("parts", {}) if same else {}
 

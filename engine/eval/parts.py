@@ -69,11 +69,12 @@ def parts_of(run: Run, model: str, weights: str, options: Options) -> list[Part]
         found.append(Part("reconstruction", {}, lambda: [reconstruction(run, s) for s in judged]))
     found += _ood(run, judged, options)
     source = source_of(run, model, weights, options)
+    given = None if options.samples is None else like_data(run, options.samples)
     shown = options.draw if options.draw is not None else SHOWN if run.config.model == "grbm" or options.fid else 0
     if shown:
-        found.append(_samples(run, source, shown, options))
+        found.append(_samples(run, source, shown, given))
     if options.fid:
-        found.append(_fid(run, source, options))
+        found.append(_fid(run, source, options, given))
     return found
 
 
@@ -177,7 +178,7 @@ def like_data(run: Run, path: Path) -> Tensor:
     """Images of `path` in the shape of this run's samples."""
     flat = run.dataset.image_shape
     if flat is None and len(run.shape) != 3:
-        raise UserError(f"got --ood {path}, but {run.folder} is a run on points, not on images")
+        raise UserError(f"got images {path}, but {run.folder} is a run on points")
     images = read_images(path, (1, *flat) if flat else image_shape(run.shape))
     device = run.dataset.train.device
     return images.flatten(1).to(device, run.dataset.dtype) / 255 if flat else images.to(device)
@@ -187,12 +188,12 @@ def has_images(run: Run) -> bool:
     return len(run.shape) == 3 or run.dataset.image_shape is not None
 
 
-def _samples(run: Run, source: drawn.Source, count: int, options: Options) -> Part:
+def _samples(run: Run, source: drawn.Source, count: int, given: Tensor | None) -> Part:
     """A picture of samples; of images also their nearest training images, beside those of as many test images."""
     flat = run.dataset.image_shape
 
     def compute() -> list[Figures]:
-        v = drawn.first(source, count) if options.samples is None else like_data(run, options.samples)[:count].cpu()
+        v = drawn.first(source, count) if given is None else given[:count].cpu()
         pictures.samples(run.dataset.floats(v[:SHOWN]), flat, run.folder / "samples.png")
         if not has_images(run):
             return [{}]
@@ -209,37 +210,36 @@ def _samples(run: Run, source: drawn.Source, count: int, options: Options) -> Pa
             }
         ]
 
-    return Part("samples", {"count": count, **_described(source, options)}, compute)
+    return Part("samples", {"count": count, **_described(source, given)}, compute)
 
 
-def _described(source: drawn.Source, options: Options) -> dict[str, Any]:
-    return source.settings if options.samples is None else {"from": options.samples.name}
+def _described(source: drawn.Source, given: Tensor | None) -> dict[str, Any]:
+    return source.settings if given is None else {"given": len(given), "data": fingerprint({"": given})}
 
 
-def _fid(run: Run, source: drawn.Source, options: Options) -> Part:
-    samples, reference, net = fid_inputs(run, source, options)
+def _fid(run: Run, source: drawn.Source, options: Options, given: Tensor | None) -> Part:
+    samples, reference, net = fid_inputs(run, source, options, given)
     settings = {
         "samples": samples.count,
         "reference": f"{reference.count} training images",
         "inception": net.name,
         "inception_weights": net.digest,
-        **_described(source, options),
+        "inception_score": "below" if net.has_logits else f"none, {net.name} has no logits: install torch-fidelity",
+        **_described(source, given),
     }
     return Part("fid", settings, lambda: [image_distances(samples, reference, net, options.seed)])
 
 
-def fid_inputs(run: Run, source: drawn.Source, options: Options) -> tuple[Images, Images, Inception]:
+def fid_inputs(
+    run: Run, source: drawn.Source, options: Options, given: Tensor | None = None
+) -> tuple[Images, Images, Inception]:
     """The samples, drawn or given, the training images that they are compared with, and the Inception."""
     assert options.fid is not None
     if not has_images(run):
         raise UserError(f"FID is a distance between images, {run.folder} is a run on points; leave --fid out")
     flat = run.dataset.image_shape
-    if options.samples is None:
-        samples = drawn.images(source, options.fid)
-    else:
-        given = like_data(run, options.samples)
-        if len(given) < options.fid:
-            raise UserError(f"{options.samples} holds {len(given)} images, got --fid {options.fid}; ask for fewer")
-        samples = cached_images(as_images(given, flat), options.fid)
+    if given is not None and len(given) < options.fid:
+        raise UserError(f"{options.samples} holds {len(given)} images, got --fid {options.fid}; ask for fewer")
+    samples = drawn.images(source, options.fid) if given is None else cached_images(as_images(given, flat), options.fid)
     reference = cached_images(as_images(run.dataset.train, flat), options.reference)
     return samples, reference, load_inception(options.inception, run.config.device)

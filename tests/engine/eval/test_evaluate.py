@@ -85,6 +85,7 @@ def test_everything_of_a_deep_run(trained: Path, inception, tmp_path: Path, caps
     } <= set(facts["mean"])  # fmt: skip
     assert facts["mean"]["svm_pixels_accuracy"] > 0.8
     assert "fid: samples 150, reference 200 training images" in shown
+    assert "inception_score none, pooled has no logits: install torch-fidelity" in shown
     assert "density lower bound on log p~(v), importance-weighted over 100 samples of h" in shown
     for name in ("tsne", "ood-uniform", "ood-stripes", "samples", "neighbours"):
         assert (run / f"{name}.png").stat().st_size > 1000, name
@@ -99,6 +100,23 @@ def test_weights_and_data_are_known_by_their_hashes(run: Path) -> None:
     assert best["weights"] != ema["weights"]
     assert best["data"] == ema["data"]
     assert ema["ema"]
+
+
+def test_the_inception_score_where_there_are_logits(run: Path, inception, monkeypatch) -> None:
+    def features_and_logits(images: Tensor) -> Tensor:
+        return torch.nn.functional.avg_pool2d(images[:, :1].float() / 255, 2).flatten(1)
+
+    monkeypatch.setattr("eblvm.engine.eval.inception.FEATURES", 10)
+    monkeypatch.setattr("eblvm.engine.eval.image_distances.FEATURES", 10)
+    inception()
+    with_logits = Inception("both", "1" * 64, 16, features_and_logits)
+    monkeypatch.setattr(parts, "load_inception", lambda path, device: with_logits)
+    assert 1 <= evaluation(run, *QUICK)["mean"]["inception_score_150"] <= 6
+
+
+def test_a_damaged_eval_json_is_made_again(run: Path) -> None:
+    (run / "eval.json").write_text("{")
+    assert "test_loss" in evaluation(run)["mean"]
 
 
 def test_a_killed_evaluation_continues(run: Path, inception, monkeypatch) -> None:
@@ -257,6 +275,7 @@ def test_data_of_another_shape(run: Path, tmp_path: Path, capsys) -> None:
         ("--step 17", "has no checkpoint of step 17; it kept 10, 20, 30"),
         ("--fid 1", "got --fid 1, expected 2 or more"),
         ("--share 2/2 --fid 10", "expected R/W such as 0/4"),
+        ("--share torchrun --fid 10", "there is no RANK and WORLD_SIZE of torchrun"),
         ("--share 0/2", "--share divides the work of --fid COUNT; give both"),
         ("--inception nowhere.pt --fid 10", "the Inception weights nowhere.pt do not exist"),
         ("--ood nowhere.npz", "nowhere.npz does not exist"),
@@ -275,7 +294,7 @@ def test_fid_is_for_images(tmp_path: Path, capsys) -> None:
     out = tmp_path / "board"
     assert main(["train", "checkerboard", "--method", "dsm", "--steps", "5", "--out", str(out)]) == 0
     assert "is a run on points; leave --fid out" in failure(capsys, str(out), "--fid", "10")
-    assert "is a run on points, not on images" in failure(capsys, str(out), "--ood", "x.npz")
+    assert "is a run on points" in failure(capsys, str(out), "--ood", "x.npz")
     facts = evaluation(out)
     assert "neighbour_distance_samples" not in facts["mean"]
     assert facts["mean"]["auroc_uniform"] > 0.4
