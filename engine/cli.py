@@ -45,6 +45,12 @@ def share(text: str) -> "Share":
     return Share(int(rank), int(of))
 
 
+def named_path(text: str) -> tuple[str, Path]:
+    """NAME=PATH, or a path that is its own name."""
+    name, equals, path = text.partition("=")
+    return (name, Path(path)) if equals else (Path(text).stem, Path(text))
+
+
 def option_type(f: "Field[Any]") -> Any:
     """The parser of a field's text, by its annotation."""
     kind = typing.get_type_hints(Config)[f.name]
@@ -118,7 +124,7 @@ def command_eval(arguments: argparse.Namespace) -> None:
         samples=arguments.samples,
         reference=arguments.reference,
         inception=arguments.inception,
-        ood=tuple(arguments.ood),
+        ood=dict(arguments.ood),
         kind=arguments.kind,
         steps=arguments.steps,
         seed=arguments.seed,
@@ -249,7 +255,12 @@ def build_parser() -> Parser:
         "--share", type=share, metavar="R/W", help="every W-th piece of --fid, from the R-th; or torchrun"
     )
     evaluate.add_argument(
-        "--ood", type=Path, action="append", default=[], metavar="PATH", help="other images to tell from the test set"
+        "--ood",
+        type=named_path,
+        action="append",
+        default=[],
+        metavar="[NAME=]PATH",
+        help="other images that log p~(v) is to tell from the test set; may be given again",
     )
     evaluate.add_argument("--draw", type=int, metavar="COUNT", help="samples for pictures and nearest neighbours")
     evaluate.add_argument("--steps", type=int, help="of the sampler, as in 'eblvm sample'")

@@ -1,7 +1,7 @@
 """The parts of an evaluation: what each computes, and the settings that its figures depend on."""
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from functools import cache, partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -46,7 +46,7 @@ class Options:
     samples: Path | None = None  # take them from here
     reference: int | None = None  # training images to compare with; none: all
     inception: Path | None = None
-    ood: tuple[Path, ...] = ()
+    ood: Mapping[str, Path] = field(default_factory=dict)
     kind: str | None = None  # of sample, and the steps and the seed of the sampler
     steps: int | None = None
     seed: int = 0
@@ -152,7 +152,7 @@ def _ood(run: Run, judged: list[Subject], options: Options) -> list[Part]:
         return rows
 
     found = []
-    for name, v in [("uniform", uniform_noise(run)), *((path.stem, like_data(run, path)) for path in options.ood)]:
+    for name, v in [("uniform", uniform_noise(run)), *((n, like_data(run, path)) for n, path in options.ood.items())]:
         chosen = v[:JUDGED]
         settings = {
             "density": judged[0].density,

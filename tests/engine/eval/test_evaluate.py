@@ -77,12 +77,13 @@ def test_everything_of_a_deep_run(trained: Path, inception, tmp_path: Path, caps
     run = shutil.copytree(trained, tmp_path / "deep")
     inception()
     np.savez(tmp_path / "stripes.npz", x_test=np.tile(np.uint8([0, 255]), (50, 8, 4)))
-    facts = evaluation(run, *QUICK, "--ood", str(tmp_path / "stripes.npz"))
+    facts = evaluation(run, *QUICK, "--ood", str(tmp_path / "stripes.npz"), "--ood", f"lines={tmp_path}/stripes.npz")
     shown = capsys.readouterr().out
     assert {
         "test_loss", "test_divergence", "svm_posterior_accuracy", "svm_pixels_accuracy", "auroc_uniform",
         "auroc_stripes", "auroc_stripes_log_error", "neighbour_distance_samples", "fid_150", "kid_150",
     } <= set(facts["mean"])  # fmt: skip
+    assert facts["mean"]["auroc_lines"] == facts["mean"]["auroc_stripes"]
     assert facts["mean"]["svm_pixels_accuracy"] > 0.8
     assert "fid: samples 150, reference 200 training images" in shown
     assert "inception_score none, pooled has no logits: install torch-fidelity" in shown
