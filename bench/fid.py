@@ -64,7 +64,8 @@ def run(path: Path, sizes: list[int]) -> dict[str, Any]:
         images = cached_images(x, count)
         sets.append(torch.cat(list(inception_features(images, net, description=split))))
     body = {"inception": net.name, "inception_weights": net.digest, "rows": measure(sets[0], sets[1], sizes)}
-    return record.make(SCHEMA, "fid-cifar10", f"python -m eblvm.bench.fid {path.name}", "cpu", body)
+    command = f"python -m eblvm.bench.fid {path.name} --sizes {','.join(map(str, sizes))}"
+    return record.make(SCHEMA, "fid-cifar10", command, "cpu", body)
 
 
 def render(found: dict[str, Any]) -> str:

@@ -110,7 +110,7 @@ def command_eval(arguments: argparse.Namespace) -> None:
 
     at_least(arguments, chains=2, temperatures=1, seed=0)
     given = [name for name in ("draw", "fid", "reference", "steps") if getattr(arguments, name) is not None]
-    at_least(arguments, **{name: 0 if name == "draw" else 2 if name == "fid" else 1 for name in given})
+    at_least(arguments, **{name: 0 if name == "draw" else 4 if name == "fid" else 1 for name in given})
     if arguments.compare:
         return command_compare(arguments)
     if arguments.dir is None:

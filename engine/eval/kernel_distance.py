@@ -34,8 +34,9 @@ def squared_mmd(x: Tensor, y: Tensor) -> float:
 
 
 def kernel_distance(x: Tensor, y: Tensor, key: Key, subsets: int = SUBSETS, subset: int = SUBSET) -> KernelDistance:
-    """Mean and deviation of `squared_mmd` over random subsets of both sets, of as many as both have at most."""
-    size = min(subset, len(x), len(y))
+    """Mean and deviation of `squared_mmd` over random subsets of both sets, of at most half of either: subsets that are
+    the whole would not differ."""
+    size = min(subset, len(x) // 2, len(y) // 2)
 
     def chosen(features: Tensor, substep: int, i: int) -> Tensor:
         order = philox.permutation(Key(key.seed, key.step + i), purpose(Purpose.EVAL, substep), len(features))

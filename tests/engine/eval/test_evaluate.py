@@ -274,7 +274,7 @@ def test_data_of_another_shape(run: Path, tmp_path: Path, capsys) -> None:
     ("options", "sentence"),
     [
         ("--step 17", "has no checkpoint of step 17; it kept 10, 20, 30"),
-        ("--fid 1", "got --fid 1, expected 2 or more"),
+        ("--fid 1", "got --fid 1, expected 4 or more"),
         ("--share 2/2 --fid 10", "expected R/W such as 0/4"),
         ("--share torchrun --fid 10", "there is no RANK and WORLD_SIZE of torchrun"),
         ("--share 0/2", "--share divides the work of --fid COUNT; give both"),
