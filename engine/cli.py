@@ -109,8 +109,8 @@ def command_eval(arguments: argparse.Namespace) -> None:
     from eblvm.engine.run import Run
 
     at_least(arguments, chains=2, temperatures=1, seed=0)
-    given = [name for name in ("draw", "fid", "reference", "steps") if getattr(arguments, name) is not None]
-    at_least(arguments, **{name: 0 if name == "draw" else 4 if name == "fid" else 1 for name in given})
+    lowest = {"draw": 0, "fid": 4, "reference": 4, "steps": 1}
+    at_least(arguments, **{name: low for name, low in lowest.items() if getattr(arguments, name) is not None})
     if arguments.compare:
         return command_compare(arguments)
     if arguments.dir is None:
