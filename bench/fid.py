@@ -28,7 +28,8 @@ NOTE = f"""\
 CIFAR-10 training images against its test images, as a check of the Inception and of the arithmetic; the known value is
 {KNOWN} for 50,000 against 10,000. Fewer images give a larger FID of the same two distributions: of training images
 against other training images all of it is that bias, about c (1/m + 1/n). "at 50,000 and 10,000" is what is left when
-the bias of this size is replaced by the bias of that size. KID has no such bias.
+the bias of this size is replaced by the bias of that size, to first order: c still grows a little with the size. KID
+has no such bias.
 """
 
 
