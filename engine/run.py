@@ -30,12 +30,15 @@ class Run:
     payload: dict[str, Any]  # of the newest checkpoint
 
     @classmethod
-    def open(cls, folder: Path, data: str | None = None, device: str = "cpu") -> "Run":
-        """The run in `folder`, on `device`; `data` says where the data set is now, if it moved."""
+    def open(cls, folder: Path, data: str | None = None, device: str = "cpu", step: int | None = None) -> "Run":
+        """The run in `folder`, on `device`, at its newest checkpoint or that of `step`; `data` says where the data set
+        is now, if it moved."""
         config = read_config(folder).replaced(device=device)
         if data is not None:
             config = config.replaced(data=data)
         config.validate()
+        if step is not None:
+            return cls(folder, config, checkpoint_of(folder, step))
         payload, passed_over = checkpoint.newest(folder / "checkpoints")
         for sentence in passed_over:
             print(f"warning: {sentence}; using an older one", file=sys.stderr)
@@ -94,6 +97,13 @@ class Run:
 
     def step_of(self, model: str) -> int | list[int]:
         return self.payload["best"]["step"] if model == "best" else self.payload["step"]
+
+
+def checkpoint_of(folder: Path, step: int) -> dict[str, Any]:
+    kept = sorted(checkpoint.steps(folder / "checkpoints"))
+    if step not in kept:
+        raise UserError(f"{folder} has no checkpoint of step {step}; it kept {', '.join(map(str, kept)) or 'none'}")
+    return checkpoint.read(checkpoint.path_of(folder / "checkpoints", step))
 
 
 def read_config(folder: Path) -> Config:

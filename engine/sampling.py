@@ -24,30 +24,36 @@ FRAME_STEPS = 200  # Langevin steps at temperature 1 between two of them
 GIBBS_SWEEPS = 1000  # as the papers run
 
 
-def sample(run: Run, model: str, count: int, steps: int | None, seed: int, kind: str | None = None) -> Tensor:
-    """`count` samples of the first replica, [n, D] or [n, C, S, S]."""
+def sample(
+    run: Run, model: str, count: int, steps: int | None, seed: int, kind: str | None = None, first: int = 0
+) -> Tensor:
+    """`count` samples of the first replica, [n, D] or [n, C, S, S].
+
+    They are numbers first, first + 1, ... of the seed's: a sample is the same whichever others are drawn with it."""
     torch.set_num_threads(run.config.threads)
     if run.config.method == "bidvl":
         if steps is not None:
             raise UserError(f"a generator samples in one pass, got {steps} steps; leave --steps out")
-        return generator.generate(run, model, count, seed, kind)
+        return generator.generate(run, model, count, seed, kind, first)
     if run.config.model == "deep":
-        return sample_deep(run, model, count, steps, seed, kind)
+        return sample_deep(run, model, count, steps, seed, kind, first)
     if kind not in (None, "marginal"):
         raise UserError(f"a GRBM is sampled from its marginal by Gibbs sweeps, got kind {kind!r}; leave --kind out")
-    return sample_grbm(run, model, count, GIBBS_SWEEPS if steps is None else steps, seed)
+    return sample_grbm(run, model, count, GIBBS_SWEEPS if steps is None else steps, seed, first)
 
 
-def sample_grbm(run: Run, model: str, count: int, sweeps: int, seed: int) -> Tensor:
+def sample_grbm(run: Run, model: str, count: int, sweeps: int, seed: int, first: int = 0) -> Tensor:
     """By Gibbs sampling; for images the means of p(v|h), as is usual to show."""
     theta, key = run.thetas(model)[0], Key(seed, 0)
-    start = uniform_start(key, count, run.dataset.train)
+    start = uniform_start(key, count, run.dataset.train, first)
     with progress(sweeps, "Gibbs", "sweep") as bar:
-        v, mean = gibbs(theta, key, start, sweeps, lambda count: bar.update(count) and None)
+        v, mean = gibbs(theta, key, start, sweeps, lambda count: bar.update(count) and None, first)
     return v if run.dataset.image_shape is None else mean
 
 
-def sample_deep(run: Run, model: str, count: int, steps: int | None, seed: int, kind: str | None) -> Tensor:
+def sample_deep(
+    run: Run, model: str, count: int, steps: int | None, seed: int, kind: str | None, first: int = 0
+) -> Tensor:
     """By annealed Langevin dynamics from uniform noise, denoised at the end.
 
     marginal: p(v) of a fully visible model. joint: p(v, h). given-h: p(v|h), h the posterior means of training data.
@@ -65,21 +71,21 @@ def sample_deep(run: Run, model: str, count: int, steps: int | None, seed: int, 
     energy = energy_for(config, run.shape)
     place: dict[str, Any] = {"dtype": run.dataset.dtype, "device": torch.device(config.device)}
     schedule = ld.temperatures() if steps is None else ld.temperatures(steps)
-    v = philox.uniform(key, purpose(Purpose.SAMPLE_V), count, run.shape, **place)
+    v = philox.uniform(key, purpose(Purpose.SAMPLE_V), count, run.shape, first=first, **place)
 
     if kind == "marginal":
         score = ld.marginal_score(energy, theta)
-        return ld.denoised(score, _run(score, (v,), key, schedule), config.sigma0)
+        return ld.denoised(score, _run(score, (v,), key, schedule, first), config.sigma0)
     if kind == "joint":
-        h = philox.normal(key, purpose(Purpose.SAMPLE_H), count, (config.latent,), **place)
+        h = philox.normal(key, purpose(Purpose.SAMPLE_H), count, (config.latent,), first=first, **place)
         score = ld.joint_score(energy, theta)
-        return ld.denoised(score, _run(score, (v, h), key, schedule), config.sigma0)
+        return ld.denoised(score, _run(score, (v, h), key, schedule, first), config.sigma0)
     if kind == "conditional":
         h = posterior_means(run, model, CONDITIONS, seed).repeat_interleave(-(-count // CONDITIONS), 0)[:count]
     else:
-        h = posterior_means(run, model, count, seed)
+        h = posterior_means(run, model, count, seed, first)
     score = ld.conditional_score(energy, theta, h)
-    x = _run(score, (v,), key, schedule)
+    x = _run(score, (v,), key, schedule, first)
     if kind != "interpolation":
         return ld.denoised(score, x, config.sigma0)
     goal, frames = posterior_means(run, model, count, seed + 1), []
@@ -90,13 +96,13 @@ def sample_deep(run: Run, model: str, count: int, steps: int | None, seed: int, 
     return torch.stack(frames, 1).flatten(0, 1)
 
 
-def posterior_means(run: Run, model: str, count: int, seed: int) -> Tensor:
-    """Means of q(h|v) of `count` training samples, chosen by the seed."""
-    order = philox.permutation(Key(seed, 0), purpose(Purpose.EVAL), len(run.dataset.train))
-    if count > len(order):
-        raise UserError(f"got a count of {count}, expected at most the {len(order)} training samples")
-    v = run.dataset.floats(run.dataset.train[order[:count].to(run.config.device)])
-    return infer(run, model)(v)
+def posterior_means(run: Run, model: str, count: int, seed: int, first: int = 0) -> Tensor:
+    """Means of q(h|v) of training samples in an order of the seed's; after all of them follows another order."""
+    total = len(run.dataset.train)
+    rounds = range(first // total, (first + count - 1) // total + 1)
+    order = torch.cat([philox.permutation(Key(seed, i), purpose(Purpose.EVAL), total) for i in rounds])
+    chosen = order[first - rounds[0] * total :][:count]
+    return infer(run, model)(run.dataset.floats(run.dataset.train[chosen.to(run.config.device)]))
 
 
 def infer(run: Run, model: str) -> Callable[[Tensor], Tensor]:
@@ -110,6 +116,6 @@ def infer(run: Run, model: str) -> Callable[[Tensor], Tensor]:
     return means
 
 
-def _run(score: ld.Score, x: ld.Position, key: Key, schedule: list[float]) -> ld.Position:
+def _run(score: ld.Score, x: ld.Position, key: Key, schedule: list[float], first: int = 0) -> ld.Position:
     with progress(len(schedule), "Langevin", "step") as bar:
-        return ld.langevin(score, x, key, schedule, on_step=lambda _: bar.update() and None)
+        return ld.langevin(score, x, key, schedule, on_step=lambda _: bar.update() and None, first=first)

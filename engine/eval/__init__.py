@@ -1,86 +1,102 @@
-"""`eblvm eval`: every figure a run can be judged by, as eval.json and pictures."""
+"""`eblvm eval`: every figure a run can be judged by, as eval.json and pictures.
 
+An evaluation is a list of parts (parts.py). What a part finds is written to eval.json at once, with what it depends on:
+a killed evaluation continues with the part it was in, and a part is not computed twice for the same model and data.
+"""
+
+import json
 import statistics
 import time
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from eblvm.engine import replicas
-from eblvm.engine.eval import bidvl, deep, pictures
+from eblvm.engine.checkpoint import write_atomic
+from eblvm.engine.eval import pictures
+from eblvm.engine.eval.fingerprint import fingerprint
 from eblvm.engine.eval.gradient_bias import gradient_bias
-from eblvm.engine.eval.likelihood import LogZ, ais, exact_log_z, log_likelihood
-from eblvm.engine.eval.score_matching import score_matching_loss
-from eblvm.engine.log import progress
-from eblvm.engine.models.energy import Params
-from eblvm.engine.models.grbm import MAX_ENUMERATED_H
+from eblvm.engine.eval.image_distances import inception_features
+from eblvm.engine.eval.parts import Options, fid_inputs, parts_of, source_of, weights_of
+from eblvm.engine.eval.pieces import Share
 from eblvm.engine.objectives import build
 from eblvm.engine.objectives.state import state_from
 from eblvm.engine.run import Run, versions
-from eblvm.engine.sampling import GIBBS_SWEEPS, sample
 from eblvm.engine.schedule import step_rates
-from eblvm.kernels.philox import Key
 
-SAMPLES = 100  # of the picture
+__all__ = ["Options", "bias_study", "evaluate", "make_share"]
 BIAS_NS, BIAS_KS = (0, 1, 2, 5, 10, 20), (0, 1, 5, 20)
 
 
-def evaluate(
-    run: Run, model: str, chains: int, temperatures: int, force_ais: bool, outside: Mapping[str, Path] | None = None
-) -> dict[str, Any]:
-    """The figures of every replica with their mean and deviation; writes pictures beside them.
-
-    `outside` names other data sets, which bidvl's energy is to tell from the run's own."""
-    began = time.time()
+def evaluate(run: Run, model: str, options: Options) -> dict[str, Any]:
+    """The figures of every replica with their mean and deviation, as they stand in eval.json."""
     torch.set_num_threads(run.config.threads)
-    if run.config.method == "bidvl":
-        rows, likelihood = bidvl.rows(run, model, outside or {}), "not tractable"
-    elif run.config.model == "deep":
-        rows, likelihood = deep.rows(run, model), "not tractable"
-    else:
-        rows, likelihood = grbm_rows(run, model, chains, temperatures, force_ais)
-    means = {k: statistics.fmean(r[k] for r in rows) for k in rows[0] if k != "replica"}
-    deviations = {k: statistics.stdev(r[k] for r in rows) if len(rows) > 1 else 0.0 for k in means}
+    facts = provenance(run, model)
+    done = {} if options.again else parts_done(run.folder / "eval.json", facts)
+    for part in parts_of(run, model, facts["weights"], options):
+        if done.get(part.name, {}).get("settings") == part.settings:
+            continue
+        began = time.time()
+        found = part.compute()
+        done[part.name] = {"settings": part.settings, "figures": found, "seconds": round(time.time() - began, 1)}
+        facts |= summary(run, done)
+        write_atomic(run.folder / "eval.json", (json.dumps(facts, indent=2) + "\n").encode())
+    return facts | summary(run, done)
+
+
+def provenance(run: Run, model: str) -> dict[str, Any]:
+    """Which model of which run, on which data, by which code."""
+    data = run.dataset
     return {
         "config": run.config.to_json(),
         "model": model,
+        "ema": model == "ema",
         "step": run.step_of(model),
-        "likelihood": likelihood,
-        "mean": means,
-        "deviation": deviations,
-        "replicas": rows,
+        "seed": run.config.seed,
+        "weights": weights_of(run, model),
+        "data": fingerprint({"train": data.train, "valid": data.valid, "test": data.test}),
+        "samples": {split: len(getattr(data, split)) for split in ("train", "valid", "test")},
         "versions": versions(),
-        "seconds": round(time.time() - began, 1),
     }
 
 
-def grbm_rows(
-    run: Run, model: str, chains: int, temperatures: int, force_ais: bool
-) -> tuple[list[dict[str, Any]], str]:
-    """Log-likelihood (exact or AIS, and which) and score matching loss; pictures of samples and density."""
-    rows, panels = [], []
-    for name, theta in zip(replicas.names(run.config), run.thetas(model), strict=True):
-        exact = run.config.latent <= MAX_ENUMERATED_H and not force_ais
-        log_z = exact_log_z(run.energy, theta) if exact else _ais_with_bar(run, theta, chains, temperatures, name)
-        row: dict[str, Any] = {"replica": name, "log_z": log_z.value, "log_z_standard_error": log_z.standard_error}
-        for split in ("valid", "test"):
-            v = getattr(run.dataset, split)
-            row[f"{split}_log_likelihood"] = log_likelihood(run.energy, theta, v, log_z.value)
-            row[f"{split}_fisher"] = score_matching_loss(run.energy, theta, v)
-        rows.append(row)
-        panels.append((name, run.energy, theta, log_z.value))
-    if run.dataset.train.shape[1] == 2:
-        pictures.density(panels[:4], run.dataset.train, run.folder / "density.png")
-    drawn = sample(run, model, SAMPLES, GIBBS_SWEEPS, run.config.seed)
-    pictures.samples(drawn, run.dataset.image_shape, run.folder / "samples.png")
-    return rows, "exact" if exact else f"AIS, {chains} chains x {temperatures} temperatures"
+def parts_done(path: Path, facts: dict[str, Any]) -> dict[str, Any]:
+    """The parts that stand in an eval.json of the same weights, data and versions."""
+    try:
+        before = json.loads(path.read_text())
+    except (FileNotFoundError, ValueError):
+        return {}
+    same = all(before.get(name) == facts[name] for name in ("model", "weights", "data", "versions"))
+    return before.get("parts", {}) if same else {}
 
 
-def _ais_with_bar(run: Run, theta: Params, chains: int, temperatures: int, name: str) -> LogZ:
-    with progress(temperatures, f"AIS {name}", "temperature") as bar:
-        return ais(run.energy, theta, Key(run.config.seed, 0), chains, temperatures, lambda _: bar.update() and None)
+def summary(run: Run, done: dict[str, Any]) -> dict[str, Any]:
+    """Figures by replica, their mean and deviation, over all parts."""
+    names = replicas.names(run.config)
+    rows: list[dict[str, Any]] = [{"replica": name} for name in names]
+    for part in done.values():
+        for row, figures in zip(rows, part["figures"], strict=False):  # some are of the first replica only
+            row |= figures
+    values = {k: [row[k] for row in rows if k in row] for k in rows[0] if k != "replica"}
+    return {
+        "likelihood": done.get("likelihood", {}).get("settings", {}).get("log_z", "not tractable"),
+        "mean": {k: statistics.fmean(v) for k, v in values.items()},
+        "deviation": {k: statistics.stdev(v) if len(v) > 1 else 0.0 for k, v in values.items()},
+        "replicas": rows,
+        "parts": done,
+        "seconds": round(sum(part["seconds"] for part in done.values()), 1),
+    }
+
+
+def make_share(run: Run, model: str, options: Options, share: Share) -> None:
+    """This process's share of a FID's samples and features; `evaluate` finds them made."""
+    torch.set_num_threads(run.config.threads)
+    source = source_of(run, model, weights_of(run, model), options)
+    samples, reference, net = fid_inputs(run, source, options)
+    for images, name in ((samples, "samples"), (reference, "reference")):
+        for _ in inception_features(images, net, share, f"{name}, share {share.rank}/{share.of}"):
+            pass
 
 
 def bias_study(run: Run) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Pictures: densities of 2-D models, grids of samples, learning curves, the gradient bias study."""
+"""Pictures: densities of 2-D models, grids of samples, curves, histograms, embeddings, figures of several runs."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -7,6 +7,7 @@ import matplotlib
 
 matplotlib.use("Agg")
 import matplotlib.pyplot as plt
+import numpy as np
 import torch
 from matplotlib.figure import Figure
 from torch import Tensor
@@ -99,6 +100,44 @@ def gradient_bias(table: Sequence[Sequence[float]], Ns: Sequence[int], Ks: Seque
     ax.set_ylabel("relative bias of the gradient")
     ax.grid(alpha=0.3, which="both")
     ax.legend()
+    _save(figure, path)
+
+
+def histograms(values: Mapping[str, Tensor], label: str, path: Path) -> None:
+    """One histogram a name over a common range, which leaves out the outermost hundredth of all values."""
+    everything = torch.cat([v.double() for v in values.values()])
+    low, high = everything.quantile(torch.tensor([0.005, 0.995], dtype=torch.float64)).tolist()
+    figure, ax = plt.subplots(figsize=(5, 3.2), layout="constrained")
+    for name, v in values.items():
+        ax.hist(v.clamp(low, high).numpy(), bins=80, range=(low, high), density=True, alpha=0.6, label=name)
+    ax.set_xlabel(label, fontsize=8)
+    ax.set_yticks([])
+    ax.legend()
+    _save(figure, path)
+
+
+def embedding(points: np.ndarray, labels: Tensor, path: Path) -> None:
+    """Points [n, 2] in the plane, coloured by label."""
+    figure, ax = plt.subplots(figsize=(6, 5), layout="constrained")
+    colours = ax.scatter(points[:, 0], points[:, 1], c=labels.cpu().numpy(), s=4, cmap="tab10")
+    figure.colorbar(colours, ax=ax)
+    ax.set_xticks([])
+    ax.set_yticks([])
+    _save(figure, path)
+
+
+def figures(values: Mapping[str, Mapping[str, tuple[float, float]]], path: Path) -> None:
+    """One panel a figure, in it one bar a run: (value, deviation)."""
+    columns = min(4, len(values))
+    rows = -(-len(values) // columns)
+    figure, axes = plt.subplots(rows, columns, figsize=(4 * columns, 2.4 * rows), layout="constrained", squeeze=False)
+    for ax in axes.flat[len(values) :]:
+        ax.axis("off")
+    for ax, (name, by_run) in zip(axes.flat, values.items(), strict=False):
+        ax.barh(list(by_run), [v for v, _ in by_run.values()], xerr=[d for _, d in by_run.values()], height=0.6)
+        ax.set_title(name, fontsize=9)
+        ax.tick_params(labelsize=7)
+        ax.invert_yaxis()
     _save(figure, path)
 
 

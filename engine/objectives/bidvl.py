@@ -80,7 +80,7 @@ class Bidvl:
         theta_opt, phi_opt = self.theta_optimizer.init(theta), self.lower_optimizer.init(phi)
         return State(theta, phi, theta_opt, phi_opt, {}, {}, buffers)
 
-    def draw(self, key: Key, v: Tensor, first: int = 0) -> Noise:
+    def draw(self, key: Key, v: Tensor, first: int = 0, total: int | None = None) -> Noise:
         """h [B, H] of the generator and eps [B, H] of the encoder, for K real and N unrolled steps."""
         count = v.shape[torch.as_tensor(key.seed).dim()]
         place: dict[str, Any] = {"first": first, "dtype": v.dtype, "device": v.device}

@@ -55,7 +55,8 @@ class MicroBatched:
     def gradient(self, state: State, v: Tensor, noise: Noise, rates: Rates) -> tuple[Params, State, Info]:
         if isinstance(self.objective.estimator, Bism):
             return self._bilevel_gradient(self.objective.estimator, state, v, noise, rates)
-        objective, found, lower_info = self.objective, None, {}
+        objective, found = self.objective, None
+        lower_info: Info = {}
         if isinstance(objective.estimator, Sampled):
             state, lower_info = self._lower_steps(objective.estimator, state, v, noise, rates)
             objective = replace(objective, estimator=objective.estimator.at_rest())

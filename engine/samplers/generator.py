@@ -24,12 +24,12 @@ def trained(run: Run, model: str) -> tuple[Bidvl, State]:
         raise UserError(f"{run.folder} holds replicas; BiDVL is evaluated one run at a time")
     objective = build(run.config, run.dataset).objective
     assert isinstance(objective, Bidvl)
-    return objective, State(run.thetas(model)[0], run.phi(model), (), (), {}, {}, run.buffers(model))
+    return objective, State(run.thetas(model)[0], run.phi(model), (), (), {}, {}, buffers=run.buffers(model))
 
 
 @torch.no_grad()
-def generate(run: Run, model: str, count: int, seed: int, kind: str | None = None) -> Tensor:
-    """Images [n, C, S, S] in [0, 1].
+def generate(run: Run, model: str, count: int, seed: int, kind: str | None = None, first: int = 0) -> Tensor:
+    """Images [n, C, S, S] in [0, 1]: numbers first, first + 1, ... of the seed's.
 
     marginal: G(h), h ~ N(0, I). given-h: G(h), h the posterior means of training data. interpolation: `count` rows of
     FRAMES images, h on the line between the posterior means of two training samples.
@@ -40,13 +40,14 @@ def generate(run: Run, model: str, count: int, seed: int, kind: str | None = Non
     objective, state = trained(run, model)
     if kind == "marginal":
         place: dict[str, Any] = {"dtype": run.dataset.dtype, "device": torch.device(run.config.device)}
-        h = philox.normal(Key(seed, 0), purpose(Purpose.SAMPLE_H), count, (run.config.latent,), **place)
+        h = philox.normal(Key(seed, 0), purpose(Purpose.SAMPLE_H), count, (run.config.latent,), first=first, **place)
     else:
         ends = 2 * count if kind == "interpolation" else count
         order = philox.permutation(Key(seed, 0), purpose(Purpose.EVAL), len(run.dataset.train))
-        if ends > len(order):
+        skipped = first * ends // count
+        if skipped + ends > len(order):
             raise UserError(f"got a count of {count}, which needs {ends} of the {len(order)} training samples")
-        v = run.dataset.floats(run.dataset.train[order[:ends].to(run.config.device)])
+        v = run.dataset.floats(run.dataset.train[order[skipped : skipped + ends].to(run.config.device)])
         h = objective.encode(state, v)
     if kind == "interpolation":
         share = torch.linspace(0, 1, FRAMES, dtype=h.dtype, device=h.device).view(1, FRAMES, 1)

@@ -1,6 +1,7 @@
 """Block Gibbs sampling of a GRBM: h ~ p(h|v), v ~ p(v|h). The sweeps themselves are `kernels/gibbs`."""
 
 from collections.abc import Callable
+from typing import Any
 
 from torch import Tensor
 
@@ -19,25 +20,27 @@ def sweep(theta: Params, v: Tensor, noise: Noise, sweeps: int | None = None) -> 
 
 
 def gibbs(
-    theta: Params, key: Key, v: Tensor, steps: int, on_sweeps: Callable[[int], None] | None = None
+    theta: Params, key: Key, v: Tensor, steps: int, on_sweeps: Callable[[int], None] | None = None, first: int = 0
 ) -> tuple[Tensor, Tensor]:
-    """`steps` sweeps of chains that start at v [count, D]. Gives (samples, means of their last p(v|h)).
+    """`steps` sweeps of chains first, first + 1, ... that start at v [count, D]. Gives (samples, means of their last
+    p(v|h)).
 
     Sweep i uses the noise of step key.step + i. `on_sweeps` hears of every few sweeps how many they were.
     """
     mean = v
     for done in range(0, steps, PIECE):
         count = min(PIECE, steps - done)
-        noise = Stream(Key(key.seed, key.step + done), purpose(Purpose.SAMPLE_H), purpose(Purpose.SAMPLE_V))
+        noise = Stream(Key(key.seed, key.step + done), purpose(Purpose.SAMPLE_H), purpose(Purpose.SAMPLE_V), first)
         v, mean = sweep(theta, v, noise, count)
         if on_sweeps is not None:
             on_sweeps(count)
     return v, mean
 
 
-def uniform_start(key: Key, count: int, data: Tensor) -> Tensor:
-    """Chains uniform over each visible unit's range in the data. (From N(b, sigma^2) they can stay in a spurious mode:
-    they do on Frey face.)"""
+def uniform_start(key: Key, count: int, data: Tensor, first: int = 0) -> Tensor:
+    """Chains first, first + 1, ... uniform over each unit's range in the data. (From N(b, sigma^2) they can stay
+    in a spurious mode: they do on Frey face.)"""
     low, high = data.amin(0), data.amax(0)
-    u = philox.uniform(key, purpose(Purpose.SAMPLE_V, 1), count, (data.shape[1],), dtype=data.dtype, device=data.device)
+    place: dict[str, Any] = {"first": first, "dtype": data.dtype, "device": data.device}
+    u = philox.uniform(key, purpose(Purpose.SAMPLE_V, 1), count, (data.shape[1],), **place)
     return low + (high - low) * u

@@ -38,8 +38,11 @@ def langevin(
     schedule: list[float],
     step_size: float = STEP_SIZE,
     on_step: Callable[[int], None] | None = None,
+    first: int = 0,
 ) -> Position:
-    """One step for every temperature of the schedule; step i uses the noise of step key.step + i."""
+    """One step for every temperature of the schedule; step i uses the noise of step key.step + i.
+
+    `first` is the global index of the first chain: chains do not depend on which others run beside them."""
     for i, temperature in enumerate(schedule):
         slopes = score(x)
         moved = []
@@ -49,6 +52,7 @@ def langevin(
                 purpose(Purpose.LANGEVIN, part),
                 len(position),
                 tuple(position.shape[1:]),
+                first=first,
                 dtype=position.dtype,
                 device=position.device,
             )

@@ -29,7 +29,7 @@ def test_ten_steps_and_all_figures(recipe: str, data: str, options: list[str], r
     ood = [] if recipe == "mnist" else ["--ood", f"svhn={real_data / 'svhn_test_5k.npz'}"]
     assert main(["eval", str(out), *ood]) == 0
     means = json.loads((out / "eval.json").read_text())["mean"]
-    assert {"test_rmse", "mean_image_rmse", "auroc_uniform"} <= set(means)
+    assert {"reconstruction_rmse", "reconstruction_rmse_of_mean", "auroc_uniform"} <= set(means)
     assert ("auroc_svhn" in means) == bool(ood)
 
 

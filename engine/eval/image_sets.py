@@ -1,0 +1,95 @@
+"""Images that are given to an evaluation: samples drawn elsewhere, and data sets that a model has not seen."""
+
+import zipfile
+from pathlib import Path
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from PIL import Image, UnidentifiedImageError
+from torch import Tensor
+
+from eblvm.engine.data.resizing import resized
+from eblvm.engine.errors import UserError
+
+PICTURES = (".jpg", ".jpeg", ".png")
+KEYS = ("x_test", "x")  # of an .npz, the first that is there
+
+
+def read_images(path: Path, shape: tuple[int, int, int]) -> Tensor:
+    """uint8 images [n, *shape] of a folder of pictures, an .npz (NHW or NHWC) or a .pt of `eblvm sample` (NCHW).
+
+    MNIST's 28 pixels get their frame of 2, other square images are resized; their channels must be those of `shape`.
+    """
+    if path.is_dir():
+        return _folder(path, shape)
+    if not path.is_file():
+        raise UserError(f"{path} does not exist; give a folder of pictures, an .npz or a .pt file")
+    v = _tensor(path) if path.suffix == ".pt" else _archive(path)
+    if v.shape[-1] == v.shape[-2] == 28 and shape[-1] != 28:
+        v = F.pad(v, (2, 2, 2, 2))
+    if v.shape[-1] == v.shape[-2] and shape[-1] == shape[-2]:
+        v = resized(v, shape[-1])
+    if tuple(v.shape[1:]) != shape:
+        got, expected = ("x".join(map(str, s)) for s in (v.shape[1:], shape))
+        raise UserError(f"{path}: got images of {got}, expected {expected} (channels x height x width)")
+    return v
+
+
+def as_bytes(v: Tensor) -> Tensor:
+    """Images in [0, 1] as a picture file has them."""
+    return v if v.dtype == torch.uint8 else (v.clamp(0, 1) * 255).round().to(torch.uint8)
+
+
+def as_images(v: Tensor, flat: tuple[int, int] | None) -> Tensor:
+    """Samples [n, C, height, width] as they are, samples [n, height * width] as grey images of the size `flat`."""
+    return v if flat is None else v.view(len(v), 1, *flat)
+
+
+def _archive(path: Path) -> Tensor:
+    try:
+        with path.open("rb") as file, np.load(file, allow_pickle=False) as archive:
+            key = next((k for k in KEYS if k in archive), None)
+            if key is None:
+                raise UserError(f"{path}: got keys {', '.join(archive) or 'none'}, expected one of {', '.join(KEYS)}")
+            x = archive[key]
+    except (zipfile.BadZipFile, ValueError, OSError, EOFError) as error:
+        raise UserError(f"{path} cannot be read as .npz ({error}); it may be truncated: copy it again") from None
+    if x.dtype != np.uint8 or x.ndim not in (3, 4):
+        raise UserError(f"{path}: got {key!r} of {x.ndim} axes, {x.dtype}, expected uint8 images n x height x width")
+    v = torch.from_numpy(x)
+    return v[:, None] if v.dim() == 3 else v.permute(0, 3, 1, 2).contiguous()
+
+
+def _tensor(path: Path) -> Tensor:
+    try:
+        v = torch.load(path, weights_only=True, map_location="cpu")
+    except Exception as error:  # whatever unpickling finds wrong
+        raise UserError(f"{path} cannot be read as a tensor ({error}); save it with torch.save") from None
+    if not isinstance(v, Tensor) or v.dim() != 4:
+        raise UserError(f"{path}: expected one tensor of images, n x channels x height x width")
+    return as_bytes(v)
+
+
+def _folder(folder: Path, shape: tuple[int, int, int]) -> Tensor:
+    """The centre square of every picture, resized."""
+    paths = sorted(p for p in folder.glob("*") if p.suffix.lower() in PICTURES)
+    if not paths:
+        raise UserError(f"{folder} holds no {' or '.join(PICTURES)} pictures")
+    channels, height, width = shape
+    if channels not in (1, 3):
+        raise UserError(f"pictures have 1 or 3 channels, this run's samples have {channels}")
+    v = torch.empty(len(paths), *shape, dtype=torch.uint8)
+    for i, path in enumerate(paths):
+        try:
+            with Image.open(path) as file:
+                picture = file.convert("RGB" if channels == 3 else "L")
+        except (OSError, UnidentifiedImageError) as error:
+            raise UserError(f"{path} cannot be read as a picture ({error}); copy it again or remove it") from None
+        if picture.size != (width, height):
+            side = min(picture.size)
+            left, top = (picture.width - side) // 2, (picture.height - side) // 2
+            picture = picture.crop((left, top, left + side, top + side))
+            picture = picture.resize((width, height), Image.Resampling.BILINEAR)
+        v[i] = torch.from_numpy(np.array(picture)).view(height, width, channels).permute(2, 0, 1)
+    return v

