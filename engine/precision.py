@@ -54,7 +54,8 @@ def set_products(precision: str) -> None:
     torch.backends.cudnn.conv.fp32_precision = kind  # type: ignore[attr-defined]
 
 
-START, LARGEST, FACTOR, PATIENCE = 2.0**16, 2.0**24, 4.0, 1000  # even powers of 2: a scale and its root are exact
+# Even powers of 2: a scale and its root are exact. MDSM's gradients can exceed fp16 by themselves: it may be below 1.
+START, LARGEST, SMALLEST, FACTOR, PATIENCE = 2.0**16, 2.0**24, 2.0**-24, 4.0, 1000
 
 
 def initial_scale(precision: str, like: Tensor) -> dict[str, Tensor]:
@@ -68,7 +69,7 @@ def next_scale(scale: dict[str, Tensor], finite: bool) -> dict[str, Tensor]:
     """Smaller after a step that overflowed, larger after PATIENCE that did not."""
     value, clean = scale["value"], scale["clean"] + 1
     if not finite:
-        return {"value": (value / FACTOR).clamp(min=1.0), "clean": torch.zeros_like(clean)}
+        return {"value": (value / FACTOR).clamp(min=SMALLEST), "clean": torch.zeros_like(clean)}
     grow = clean >= PATIENCE
     return {
         "value": torch.where(grow, (value * FACTOR).clamp(max=LARGEST), value),

@@ -12,7 +12,7 @@ from eblvm.engine.bilevel.apex import apex_adam_
 from eblvm.engine.bilevel.optimizers import Adam, AdamState, Moments
 from eblvm.engine.models.energy import Params
 from eblvm.engine.objectives.estimators import Info, Rates
-from eblvm.engine.precision import next_scale
+from eblvm.engine.precision import SMALLEST, next_scale
 from eblvm.kernels.philox import Key
 
 
@@ -66,7 +66,9 @@ class Update:
         if before.scale:
             finite = all_finite((gradient, state.phi))
             info = info | {"loss_scale": before.scale["value"]}
-            if not finite and float(before.scale["value"]) > 1:  # an overflow of the scale's making: no step is taken
+            if (
+                not finite and float(before.scale["value"]) > SMALLEST
+            ):  # an overflow of the scale's making: no step is taken
                 skipped = {"loss_scale": info["loss_scale"], "skipped": torch.ones_like(info["loss_scale"])}
                 return before._replace(scale=next_scale(before.scale, finite)), skipped
             state = state._replace(scale=next_scale(before.scale, finite))

@@ -39,7 +39,7 @@ def test_scaled_inner_gradients_keep_what_fp16_loses() -> None:
 
         def loss(w: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
             score, _ = precision.grad_scaled(lambda y: (of(y, w), ()), x, inner)
-            return (score / TINY - 1).square().mean(), score.detach()
+            return (score - TINY).square().mean(), score.detach()
 
         return precision.grad_scaled(loss, w, outer)
 
@@ -47,11 +47,11 @@ def test_scaled_inner_gradients_keep_what_fp16_loses() -> None:
         return TINY * F.softplus(F.conv2d(x, w, padding=1)).square().sum()
 
     expected, expected_score = gradient(exact_energy, None)
-    found, score = gradient(tiny_energy, 2.0**30)
+    found, score = gradient(tiny_energy, 2.0**48)
     assert (score - expected_score).norm() < 1e-2 * expected_score.norm()
     assert (found - expected).norm() < 2e-2 * expected.norm()
-    _, lost = gradient(tiny_energy, None)
-    assert (lost - expected_score).norm() > 0.05 * expected_score.norm()
+    lost, _ = gradient(tiny_energy, None)
+    assert (lost - expected).norm() > 0.5 * expected.norm()
 
 
 @pytest.mark.parametrize("method", ["mdsm", "bimdsm"])
@@ -101,22 +101,31 @@ def test_the_scale_grows_after_patience_and_has_an_end() -> None:
 
 def losses(kind: str, steps: int, folder: Path) -> torch.Tensor:
     """Means of ten steps each; the noise of a step is the same in every precision."""
-    config = DEEP.replaced(N=0, K=1, lr=(3e-3,), steps=steps, log_every=1, validations=0, checkpoint_every=200)
-    train(config.replaced(precision=kind), folder / kind)
+    config = DEEP.replaced(
+        width=8, batch=16, N=0, K=1, steps=steps, log_every=1, validations=0, checkpoint_every=200, precision=kind
+    )
+    train(config, folder / kind)
     found = {row["step"]: row.get("loss", math.nan) for row in read_rows(folder / kind / "stats.jsonl")}
     return torch.tensor([found[step] for step in range(1, steps + 1)]).unfold(0, 10, 10).nanmean(1)
 
 
 @pytest.fixture(scope="module")
 def full(tmp_path_factory: pytest.TempPathFactory) -> torch.Tensor:
-    return losses("fp32", 200, tmp_path_factory.mktemp("full"))
+    found = losses("fp32", 200, tmp_path_factory.mktemp("full"))
+    assert found[-5:].mean() < 0.7 * found[:5].mean()
+    return found
 
 
-@pytest.mark.parametrize(("kind", "steps"), [("bf16", 200), ("fp16", 60)])
-def test_loss_curve_follows_fp32(kind: str, steps: int, full: torch.Tensor, tmp_path: Path) -> None:
-    """A step whose first scale overflows is left out, so fp16's curve is a step or two behind."""
-    assert full.min() < 0.97 * full[0]
-    torch.testing.assert_close(losses(kind, steps, tmp_path)[1:], full[1 : steps // 10], rtol=0.02, atol=0)
+def test_loss_curve_of_bf16(full: torch.Tensor, tmp_path: Path) -> None:
+    """The loss falls steeply within some ten steps, a little sooner or later: its mean and its end are compared."""
+    half = losses("bf16", 200, tmp_path)
+    torch.testing.assert_close(half.mean(), full.mean(), rtol=0.02, atol=0)
+    torch.testing.assert_close(half[-5:].mean(), full[-5:].mean(), rtol=0.02, atol=0)
+
+
+def test_loss_curve_of_fp16(full: torch.Tensor, tmp_path: Path) -> None:
+    """Steps that overflow at a first, too large scale are left out, so its curve is some steps behind."""
+    torch.testing.assert_close(losses("fp16", 60, tmp_path)[1:], full[1:6], rtol=0.02, atol=0)
 
 
 def test_grad_scaled_is_grad() -> None:
