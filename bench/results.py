@@ -50,14 +50,13 @@ score). Mean and deviation of ten seeds.
     "celeba32-bidvl": """\
 The small variant of the recipe on the CPU, on 4,500 faces. RMSE is that of test images in [-1, 1]: of reconstructions,
 and of the training set's mean image in their place. AUROC is that of the negative energy, test faces against uniform
-noise and against SVHN. To the eye: samples are faces of many kinds, most with soft or bent features; reconstructions
-keep pose, hair, skin and background and lose identity, glasses and hats.
+noise, SVHN and CIFAR-10: this energy tells noise from faces, but not other images from them. To the eye: samples are
+faces of many kinds, most with soft or bent features; reconstructions keep pose, hair, skin and background and lose
+identity and most glasses and hats. Samples, and interpolations between reconstructions of training images:
 
 ![samples of the small CelebA model](celeba32-bidvl-samples.png)
 
-Test images, each with its reconstruction on the right:
-
-![reconstructions of the small CelebA model](celeba32-bidvl-reconstructions.png)
+![interpolations of the small CelebA model](celeba32-bidvl-interpolation.png)
 """,
     "mnist": """\
 The small variant of the recipe, 16x16 pixels, on the CPU. The SVMs are scikit-learn's LinearSVC, fitted on the first
