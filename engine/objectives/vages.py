@@ -122,7 +122,7 @@ class Vages(Sampled):
         phi, phi_opt, info = self.real_steps(theta, phi, phi_opt, *lower)
         q, h = self.samples(theta, f, phi, v, noise)
         if self.langevin.steps:
-            info["langevin"] = h.square().mean().sqrt()  # chains that diverge show here first
+            info["langevin"] = h.square().mean()  # chains that diverge show here first
         of_value, of_slope, of_covariance = h.chunk(3) if self.independent else (h, h, h)
 
         def log_p(x: Any, h: Tensor) -> Tensor:

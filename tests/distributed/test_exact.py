@@ -38,6 +38,8 @@ CASES = {
     "unused bias": DEEP.replaced(model="custom", method="bidsm", N=2),
     "grbm bidsm, automatic step": POINTS.replaced(unroll_optimizer="sgd", fused=False),
     "grbm bissm": POINTS.replaced(method="bissm"),
+    "vages-mdsm": DEEP.replaced(method="vages-mdsm", L=3, C=2),
+    "grbm vages-ssm": POINTS.replaced(method="vages-ssm"),
     "grbm vnce": POINTS.replaced(method="vnce", latent_samples=2),
     "grbm cd": POINTS.replaced(method="cd"),
 }

@@ -27,6 +27,8 @@ CASES = {
     "bimdsm N=2 recompute checkpoint": DEEP.replaced(N=2, unroll_memory="recompute", checkpoint="all"),
     "grbm bidsm": POINTS.replaced(unroll_optimizer="sgd"),
     "grbm bissm": POINTS.replaced(method="bissm", directions=2),
+    "vages-mdsm": DEEP.replaced(method="vages-mdsm", L=3, C=2),
+    "grbm vages-ssm": POINTS.replaced(method="vages-ssm", directions=2),
     "grbm exact": POINTS.replaced(N=0, K=0, posterior="exact"),
     "grbm sm": POINTS.replaced(method="sm"),
 }
