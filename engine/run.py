@@ -92,7 +92,7 @@ class Run:
 
     def buffers(self, model: str) -> Params:
         """What the nets of a single run hold beside parameters; the moving average takes the last."""
-        buffers = self.payload["best" if model == "best" else "state"]["buffers"]
+        buffers = self.payload["best" if model == "best" else "state"].get("buffers", {})
         return {k: b.to(self.config.device) for k, b in buffers.items()}
 
     def step_of(self, model: str) -> int | list[int]:

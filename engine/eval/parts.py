@@ -86,9 +86,10 @@ def quick(run: Run) -> bool:
 
 
 def weights_of(run: Run, model: str) -> str:
-    """The hash of theta, of all replicas, and phi."""
+    """The hash of theta, of all replicas, of phi and of what nets hold beside them."""
     weights = {f"{r}.{k}": p for r, theta in enumerate(run.thetas(model)) for k, p in theta.items()}
-    return fingerprint(weights | {f"phi.{k}": p for k, p in run.phi(model).items()})
+    weights |= {f"phi.{k}": p for k, p in run.phi(model).items()}
+    return fingerprint(weights | {f"buffers.{k}": p for k, p in run.buffers(model).items()})
 
 
 def source_of(run: Run, model: str, weights: str, options: Options) -> drawn.Source:
