@@ -170,8 +170,8 @@ def settled(config: Config, shape: Sequence[int], gpus: int, memory: int) -> Con
             return found.config
         least = min(least or found.total_bytes, found.total_bytes)
     raise UserError(
-        f"no setting of the plan fits: the smallest needs {(least or 0) / GIB:.2f} GiB beside a reserve of "
-        f"{RESERVED / GIB:.0f} GiB, and the device has {memory / GIB:.2f} GiB; use more processes, a smaller "
+        f"no setting of the plan fits: the smallest needs {_size(least or 0)} beside a reserve of "
+        f"{_size(RESERVED)}, and the device has {_size(memory)}; use more processes, a smaller "
         "--batch or --precision bf16"
     )
 
@@ -197,13 +197,13 @@ def next_smaller(config: Config, shape: Sequence[int], gpus: int) -> str:
     others = needs(config.replaced(checkpoint="auto", micro_batch=None), shape, gpus, memory=0)
     following = next((n for n in others if n.total_bytes < present.total_bytes), None)
     if following is None:
-        return f"this is the plan's smallest setting ({present.total_bytes / GIB:.2f} GiB); use more processes, or bf16"
+        return f"this is the plan's smallest setting ({_size(present.total_bytes)}); use more processes, or bf16"
     how = f"--checkpoint {following.config.checkpoint}"
     if following.config.micro_batch is not None:
         how += f" --micro-batch {following.config.micro_batch}"
     return (
-        f"by the plan a step needs {present.total_bytes / GIB:.2f} GiB; the next smaller setting is {how}, "
-        f"{following.total_bytes / GIB:.2f} GiB: the same command with it continues the run"
+        f"by the plan a step needs {_size(present.total_bytes)}; the next smaller setting is {how}, "
+        f"{_size(following.total_bytes)}: the same command with it continues the run"
     )
 
 
@@ -300,6 +300,10 @@ def parse_bytes(text: str) -> int:
 
 def _parameters(model: torch.nn.Module, dtype: torch.dtype) -> dict[str, Tensor]:
     return {k: torch.empty(p.shape, dtype=dtype, device="meta") for k, p in model.named_parameters()}
+
+
+def _size(nbytes: int) -> str:
+    return f"{nbytes / GIB:.2f} GiB" if nbytes >= GIB else f"{nbytes / MIB:.1f} MiB"
 
 
 def _tensors(tree: Any) -> list[Tensor]:

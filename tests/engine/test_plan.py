@@ -129,9 +129,7 @@ def test_out_of_memory_says_the_next_smaller_setting(tmp_path: Path, monkeypatch
 
     config = recipe("digits", "deep").replaced(width=2, batch=8, steps=2, K=0)
     monkeypatch.setattr(train, "training_step_of", lambda *_: full)
-    with pytest.raises(
-        UserError, match=r"out of memory: by the plan .* next smaller setting is --checkpoint none --micro-batch 4, "
-    ):
+    with pytest.raises(UserError, match=r"out of memory: by the plan .* next smaller setting is --checkpoint blocks, "):
         train.train(config, tmp_path)
 
 
