@@ -107,7 +107,9 @@ def render(folder: Path) -> str:
         parts.append(section("Deep EBLVM at the width of the published CIFAR-10 model", found, body))
     for path in sorted(folder.glob("vages-*.json")):
         found = record.read(path, vages.SCHEMA)
-        names = {name: title for name, title in DEEP_COLUMNS.items() if name in vages.COLUMNS}
+        names = {name: title for name, title in DEEP_COLUMNS.items() if name in vages.COLUMNS} | {
+            "peak_mib": "peak MiB"
+        }
         rows = [[row[name] for name in names] for row in found["rows"]]
         body = VAGES + "\n" + table.markdown(list(names.values()), rows)
         parts.append(section("VaGES on the same model, and on a GRBM at Frey face's sizes", found, body))

@@ -1,7 +1,7 @@
 """`eblvm bench vages`: VaGES for any number of samples at the price of MDSM, and on a GRBM.
 
 Two groups of contestants, each interleaved: the deep EBLVM at the width of the published CIFAR-10 model, K = C = 5, and
-the GRBM at Frey face's sizes, K = 5. The naive procedure is the formula, one gradient for every sample.
+the GRBM at Frey face's sizes, K = 5, beside BiDSM. The naive procedure is the formula, one gradient for every sample.
 """
 
 import sys
@@ -14,9 +14,10 @@ from eblvm.bench import agreement, contestants, deep, record, table
 from eblvm.bench.registry import Case
 from eblvm.bench.timing import Step, interleaved, median
 from eblvm.engine.config import Config
+from eblvm.engine.footprint import footprint
 from eblvm.engine.recipes import recipe
 
-COLUMNS = ("case", "ms", "to_mdsm", "naive_ms", "ratio", "held_mib", "held_published_mib")
+COLUMNS = ("case", "ms", "to_mdsm", "naive_ms", "ratio", "held_mib", "held_published_mib", "peak_mib")
 SCHEMA = "eblvm-bench-vages/1"
 
 
@@ -30,9 +31,11 @@ def deep_cases(base: Config | None = None) -> list[deep.Case]:
 
 
 def grbm_cases(base: Config | None = None, visible: int = 560) -> list[Case]:
-    """The engine's default semantics, and those of the papers."""
-    base = (base or recipe("freyface")).replaced(method="vages-dsm", K=5)
-    return [Case(base.replaced(noise=n, divergence=d), visible) for n, d in (("shared", "kl-exact"), ("fresh", "kl"))]
+    """VaGES in the engine's default semantics and in those of the papers, then BiDSM in the latter."""
+    base = (base or recipe("freyface")).replaced(K=5)
+    papers = base.replaced(noise="fresh", divergence="kl")
+    vages = [Case(c.replaced(method="vages-dsm"), visible) for c in (base, papers)]
+    return [*vages, *(Case(papers.replaced(method="bidsm", N=N), visible) for N in (0, 1, 5, 10))]
 
 
 def run(
@@ -53,7 +56,7 @@ def run(
     network_ms, grbm_ms = ([median(r) for r in group] for group in readings)
     rows = []
     slower = iter(network_ms[len(images) :])
-    for case, engine, ms in zip(images, networks, network_ms, strict=False):
+    for case, network, ms in zip(images, networks, network_ms, strict=False):
         naive_ms = next(slower) if case.naive else None
         rows.append(
             {
@@ -62,14 +65,24 @@ def run(
                 "to_mdsm": ms / network_ms[0],
                 "naive_ms": naive_ms,
                 "ratio": None if naive_ms is None else naive_ms / ms,
-                "held_mib": engine.held_bytes() / deep.MIB,
-                "held_published_mib": engine.held_bytes(deep.PUBLISHED_BATCH) / deep.MIB,
+                "held_mib": network.held_bytes() / deep.MIB,
+                "held_published_mib": network.held_bytes(deep.PUBLISHED_BATCH) / deep.MIB,
+                "peak_mib": None,
             }
         )
-    for one, ms in zip(flat, grbm_ms, strict=False):
-        name = f"{one.name} D={one.visible} H={one.config.latent}"
+    for one, engine, ms in zip(flat, grbms, grbm_ms, strict=False):
+        by_formula_ms = grbm_ms[-1] if one.config.method == "vages-dsm" else None
+        found = footprint(engine, engine.inputs)
         rows.append(
-            dict.fromkeys(COLUMNS) | {"case": name, "ms": ms, "naive_ms": grbm_ms[-1], "ratio": grbm_ms[-1] / ms}
+            dict.fromkeys(COLUMNS)
+            | {
+                "case": f"{one.name} D={one.visible} H={one.config.latent}",
+                "ms": ms,
+                "naive_ms": by_formula_ms,
+                "ratio": None if by_formula_ms is None else by_formula_ms / ms,
+                "held_mib": None if found.saved_bytes is None else found.saved_bytes / deep.MIB,
+                "peak_mib": found.peak_bytes / deep.MIB,
+            }
         )
     return record.make(SCHEMA, "vages", f"eblvm bench vages --rounds {rounds}", "cpu", {"rounds": rounds, "rows": rows})
 

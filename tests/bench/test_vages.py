@@ -25,8 +25,9 @@ def test_a_wrong_formula_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_record_of_small_models() -> None:
     result = vages.run(1, False, vages.deep_cases(IMAGES), vages.grbm_cases(FLAT, 9))
-    assert [set(row) for row in result["rows"]] == [set(vages.COLUMNS)] * 5
+    assert [set(row) for row in result["rows"]] == [set(vages.COLUMNS)] * 9
     by_case = {row["case"]: row for row in result["rows"]}
     assert by_case["method=vages-mdsm L=2 K=5 C=5"]["ratio"] > 0
     assert sum(row["naive_ms"] is not None for row in result["rows"]) == 3
+    assert all(row["peak_mib"] > 0 for row in result["rows"][3:])
     assert "L=10" in vages.shown(result)
