@@ -16,13 +16,13 @@ from tqdm import tqdm
 
 from eblvm.bench import record, table
 from eblvm.bench.agreement import TOLERANCE, AgreementError, under_way
-from eblvm.bench.footprint import footprint
 from eblvm.bench.naive import Bidvl as NaiveBidvl
 from eblvm.bench.ratios import mib
 from eblvm.bench.timing import Step, interleaved, median
 from eblvm.engine.bilevel.optimizers import AdamState
 from eblvm.engine.config import Config
 from eblvm.engine.data import Dataset
+from eblvm.engine.footprint import footprint
 from eblvm.engine.models.energy import Params
 from eblvm.engine.objectives import State, build
 from eblvm.engine.objectives.bidvl import AlternatingUpdate

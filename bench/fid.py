@@ -14,12 +14,13 @@ import torch
 from torch import Tensor
 
 from eblvm.bench import record, table
-from eblvm.engine.data.files import read_npz
+from eblvm.engine.data import load
 from eblvm.engine.errors import UserError
 from eblvm.engine.eval import inception
 from eblvm.engine.eval.frechet import Moments, frechet_distance
 from eblvm.engine.eval.image_distances import cached_images, inception_features
 from eblvm.engine.eval.kernel_distance import kernel_distance
+from eblvm.engine.recipes import recipe
 from eblvm.kernels.philox import Key
 
 SCHEMA = "eblvm-fid-1"
@@ -56,12 +57,12 @@ def measure(train: Tensor, test: Tensor, sizes: list[int]) -> list[dict[str, Any
 
 
 def run(path: Path, sizes: list[int]) -> dict[str, Any]:
-    net = inception.load()
+    net, data = inception.load(), load(recipe("cifar10").replaced(data=str(path)))
     sets = []
     for split, count in (("train", 2 * max(sizes)), ("test", max(sizes))):
-        x = torch.from_numpy(read_npz(path, f"x_{split}", (None, 32, 32, 3))).permute(0, 3, 1, 2).contiguous()
+        x = getattr(data, split)
         if len(x) < count:
-            raise UserError(f"{path} has {len(x)} images in x_{split}, sizes up to {max(sizes)} need {count}")
+            raise UserError(f"{path} has {len(x)} images to {split} with, sizes up to {max(sizes)} need {count}")
         images = cached_images(x, count)
         sets.append(torch.cat(list(inception_features(images, net, description=split))))
     body = {"inception": net.name, "inception_weights": net.digest, "rows": measure(sets[0], sets[1], sizes)}

@@ -78,7 +78,7 @@ class Bidvl:
         for i, (prefix, net, params) in enumerate(nets):
             buffers |= _named(prefix, start_buffers(net, params, key, BUFFER_STREAMS + i * 2**12))
         theta_opt, phi_opt = self.theta_optimizer.init(theta), self.lower_optimizer.init(phi)
-        return State(theta, phi, theta_opt, phi_opt, {}, {}, buffers)
+        return State(theta, phi, theta_opt, phi_opt, {}, {}, buffers=buffers)
 
     def draw(self, key: Key, v: Tensor, first: int = 0, total: int | None = None) -> Noise:
         """h [B, H] of the generator and eps [B, H] of the encoder, for K real and N unrolled steps."""

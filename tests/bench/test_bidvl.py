@@ -4,8 +4,8 @@ import pytest
 
 from eblvm.bench import bidvl
 from eblvm.bench.agreement import TOLERANCE, AgreementError
-from eblvm.bench.footprint import footprint
 from eblvm.bench.naive.bidvl import Bidvl
+from eblvm.engine.footprint import footprint
 from eblvm.engine.recipes import recipe
 
 SMALL = recipe("cifar10", method="bidvl").replaced(width=4, posterior_width=4, generator_width=4, latent=5)

@@ -45,7 +45,7 @@ def unrolled(memory: str, N: int, sgd: bool, hidden: tuple[int, ...]) -> tuple[l
     with torch.autograd.graph.saved_tensors_hooks(pack, lambda saved: saved.tensor):
         f = call(energy, theta, "features", v)
         noise = [philox.logistic(Key(0, n), 0, B, (H,))[None] for n in range(N)]
-        contexts = [(theta, f, v, torch.tensor(1.0), n, torch.tensor(0.01)) for n in noise]
+        contexts = [(theta, f, v, torch.tensor(1.0), n, {"unroll": torch.tensor(0.01)}) for n in noise]
         phi_N = unroll(estimator._unrolled_step, phi, () if sgd else adam.init(phi), contexts, memory)
         held = {s.tensor.untyped_storage().data_ptr(): s.tensor.untyped_storage().nbytes() for s in list(live)}
         value = sum(p.sin().sum() for p in phi_N.values())

@@ -239,7 +239,7 @@ def test_theorem_1_exact_variational_models_give_the_likelihood_gradient(joint: 
     model_v, h = (torch.tensor([[float(pair[i])] for pair in pairs]) for i in (0, 1))
     data_v, h_q = (torch.tensor([[float(pair[i])] for pair in listed]) for i in (0, 1))
     objective = Bidvl(Table(not joint), Given(), None, None, None, K=1, N=0, joint=joint)  # type: ignore[arg-type]
-    state = State(theta, {}, (), (), {}, {}, {})
+    state = State(theta, {}, (), (), {}, {})
     fake = Generated(model_v, lambda u: {}, [])
     noise = {"h": [h], "eps": [h_q if joint else h]}
     assert len(data_v) == len(model_v) == 24
