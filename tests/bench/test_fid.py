@@ -28,8 +28,8 @@ def test_record_and_page(tmp_path: Path, monkeypatch) -> None:
     monkeypatch.setenv("EBLVM_CACHE", str(tmp_path / "cache"))
     mean = Inception("mean", "0" * 64, 3, lambda images: images.float().mean((2, 3)))
     monkeypatch.setattr(inception, "load", lambda: mean)
-    x = (philox.uniform(Key(1, 0), 0, 60, (32, 32, 3)) * 255).byte().numpy()
-    np.savez(tmp_path / "c.npz", x_train=x[:40], x_test=x[40:])
+    x = (philox.uniform(Key(1, 0), 0, 70, (32, 32, 3)) * 255).byte().numpy()
+    np.savez(tmp_path / "c.npz", x_train=x[:50], x_test=x[50:])
     found = fid.run(tmp_path / "c.npz", [10, 20])
     assert [row["images"] for row in found["rows"]] == [10, 20]
     assert torch.tensor([row["fid"] for row in found["rows"]]).isfinite().all()
@@ -37,5 +37,5 @@ def test_record_and_page(tmp_path: Path, monkeypatch) -> None:
     (tmp_path / "records").mkdir()
     fid.record.write(found, tmp_path / "records")
     assert "| 20 |" in results.render(tmp_path / "records")
-    with pytest.raises(UserError, match="has 40 images in x_train, sizes up to 21 need 42"):
-        fid.run(tmp_path / "c.npz", [21])
+    with pytest.raises(UserError, match="has 45 images to train with, sizes up to 23 need 46"):
+        fid.run(tmp_path / "c.npz", [23])
