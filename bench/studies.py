@@ -107,7 +107,7 @@ def checkerboard(*folders: Path) -> dict[str, Any]:
         pictures.density(some, run.dataset.train, DOCS / f"checkerboard-{name}.png")
     figure, axes = plt.subplots(1, 2, figsize=(11, 4), layout="constrained", sharey=True)
     for title, points in curves.items():
-        axes["ksd" not in title].plot(*zip(*points, strict=True), label=title)
+        axes[int("ksd" not in title)].plot(*zip(*points, strict=True), label=title)
     for ax in axes:
         ax.set(xlabel="steps", ylabel="test log-likelihood (nats), mean of ten seeds", ylim=(-4.8, -4.2))
         ax.legend(fontsize=8)
