@@ -109,7 +109,7 @@ def checkerboard(*folders: Path) -> dict[str, Any]:
     for title, points in curves.items():
         axes[int("ksd" not in title)].plot(*zip(*points, strict=True), label=title)
     for ax in axes:
-        ax.set(xlabel="steps", ylabel="test log-likelihood (nats), mean of ten seeds", ylim=(-4.8, -4.2))
+        ax.set(xlabel="steps", ylabel="test log-likelihood (nats), mean of ten seeds")
         ax.legend(fontsize=8)
     figure.savefig(DOCS / "checkerboard-curves.png", dpi=100)
     return {"curves": curves}
