@@ -11,26 +11,20 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.profiler import ProfilerActivity, profile
-from torch.utils._pytree import tree_leaves
 from tqdm import tqdm
 
 from eblvm.bench import record, table
 from eblvm.bench.agreement import TOLERANCE, AgreementError, under_way
+from eblvm.bench.contestants import ImageStep
 from eblvm.bench.naive import Bidvl as NaiveBidvl
 from eblvm.bench.ratios import mib
 from eblvm.bench.timing import Step, interleaved, median
 from eblvm.engine.bilevel.optimizers import AdamState
 from eblvm.engine.config import Config
-from eblvm.engine.data import Dataset
 from eblvm.engine.footprint import footprint
 from eblvm.engine.models.energy import Params
-from eblvm.engine.objectives import State, build
-from eblvm.engine.objectives.bidvl import AlternatingUpdate
+from eblvm.engine.objectives import State
 from eblvm.engine.recipes import recipe
-from eblvm.engine.schedule import step_rates
-from eblvm.engine.train import initial_state, training_step_of
-from eblvm.kernels import philox
-from eblvm.kernels.philox import Key, Purpose, purpose
 
 SHAPE, BATCHES = (3, 32, 32), (40, 10)  # the smaller one for an unrolled step too
 COLUMNS = ("case", "ms", "naive_ms", "ratio", "saved_mib", "naive_saved_mib", "peak_mib", "naive_peak_mib")
@@ -74,7 +68,7 @@ def run(
     torch.set_num_threads(1)
     difference()
     found = found or cases()
-    engines = [EngineStep(case.config, shape) for case in found]
+    engines = [ImageStep(case.config, shape) for case in found]
     naive = {case.name: NaiveStep(case.config, shape) for case in found if case.naive}
     group: list[Step] = [*engines, *naive.values()]
     with tqdm(total=rounds, desc="bidvl", disable=None if progress else True, file=sys.stderr, leave=False) as bar:
@@ -119,7 +113,7 @@ def difference(config: Config | None = None, shape: tuple[int, int, int] = (3, 1
     """The largest relative difference of a parameter after some steps of engine and naive procedure, in fp64."""
     small: dict[str, Any] = {"width": 3, "posterior_width": 2, "generator_width": 2, "latent": 3, "batch": 6}
     config = config or recipe("cifar10", method="bidvl").replaced(**small, dtype="float64")
-    engine, naive = EngineStep(config, shape), naive_method(config, shape)
+    engine, naive = ImageStep(config, shape), naive_method(config, shape)
     state = engine.state
     theta_opt = under_way(State(state.theta, state.theta, (), state.theta_opt, {}, {})).phi_opt
     engine.state = under_way(state)._replace(theta_opt=theta_opt)
@@ -168,32 +162,6 @@ def load(method: NaiveBidvl, state: State) -> None:
     vectors = [b for name, b in state.buffers.items() if name.startswith("energy.")]
     for u, value in zip(method.energy.buffers(), vectors, strict=True):
         u.copy_(value)
-
-
-class EngineStep:
-    """The engine's training step on a batch of uniform images."""
-
-    def __init__(self, config: Config, shape: tuple[int, int, int]):
-        config.validate()
-        dtype = getattr(torch, config.dtype)
-        self.v = philox.uniform(Key(0, 0), purpose(Purpose.DATA), config.batch, shape, dtype=dtype)
-        update = build(config, Dataset(self.v, self.v, self.v, dtype=dtype))
-        assert isinstance(update, AlternatingUpdate)
-        self.objective = update.objective
-        self.step = training_step_of(config, update)
-        self.state: State = initial_state(config, self.objective, torch.tensor(0), self.v, torch.device("cpu"))
-        self.rates = step_rates(config, 0, self.v)
-        self.count = 0
-
-    def noise(self) -> Any:
-        return self.objective.draw(Key(0, self.count), self.v)
-
-    def __call__(self) -> None:
-        self.state, _ = self.step(self.state, self.v, self.noise(), self.rates)
-        self.count += 1
-
-    def inputs(self) -> list[Tensor]:
-        return [t for t in tree_leaves((self.state, self.v, self.rates)) if isinstance(t, Tensor)]
 
 
 def naive_method(config: Config, shape: tuple[int, int, int]) -> NaiveBidvl:

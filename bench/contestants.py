@@ -16,6 +16,7 @@ from eblvm.bench.naive import BiDsm, Dsm, VagesDsm
 from eblvm.bench.registry import Case
 from eblvm.bench.timing import Step
 from eblvm.engine import replicas
+from eblvm.engine.config import Config
 from eblvm.engine.data import Dataset
 from eblvm.engine.models.energy import Params
 from eblvm.engine.objectives import State, build
@@ -102,6 +103,31 @@ class EngineStep:
 
     def inputs(self) -> list[Tensor]:
         """What is there before a step and so is no part of the step's memory."""
+        return [t for t in tree_leaves((self.state, self.v, self.rates)) if isinstance(t, Tensor)]
+
+
+class ImageStep:
+    """The step that `eblvm train` takes on a batch of uniform images."""
+
+    def __init__(self, config: Config, shape: tuple[int, int, int]):
+        config.validate()
+        dtype = getattr(torch, config.dtype)
+        self.v = philox.uniform(Key(0, 0), purpose(Purpose.DATA), config.batch, shape, dtype=dtype)
+        self.update = build(config, Dataset(self.v, self.v, self.v, dtype=dtype))
+        self.step = training_step_of(config, self.update)
+        start = initial_state(config, self.update.objective, torch.tensor(0), self.v, torch.device("cpu"))
+        self.state: State = start
+        self.rates = step_rates(config, 0, self.v)
+        self.count = 0
+
+    def noise(self) -> Any:
+        return self.update.objective.draw(Key(0, self.count), self.v, 0)
+
+    def __call__(self) -> None:
+        self.state, _ = self.step(self.state, self.v, self.noise(), self.rates)
+        self.count += 1
+
+    def inputs(self) -> list[Tensor]:
         return [t for t in tree_leaves((self.state, self.v, self.rates)) if isinstance(t, Tensor)]
 
 

@@ -16,19 +16,15 @@ from tqdm import tqdm
 
 from eblvm.bench import record, table
 from eblvm.bench.agreement import TOLERANCE, AgreementError, under_way
+from eblvm.bench.contestants import ImageStep
 from eblvm.bench.naive import BiMdsm, Mdsm, VagesMdsm
 from eblvm.bench.timing import Step, interleaved, median
 from eblvm.engine.bilevel.optimizers import AdamState
 from eblvm.engine.config import Config
-from eblvm.engine.data import Dataset
 from eblvm.engine.footprint import Saved, Storages, footprint
-from eblvm.engine.objectives import State, build
+from eblvm.engine.objectives import State
 from eblvm.engine.objectives.score_matching import ScoreMatching
 from eblvm.engine.recipes import recipe
-from eblvm.engine.schedule import step_rates
-from eblvm.engine.train import initial_state, training_step_of
-from eblvm.kernels import philox
-from eblvm.kernels.philox import Key, Purpose, purpose
 
 SHAPE, BATCH, PUBLISHED_BATCH = (3, 32, 32), 8, 100
 COLUMNS = ("case", "ms", "to_mdsm", "naive_ms", "ratio", "held_mib", "held_published_mib", "peak_published_mib")
@@ -66,20 +62,21 @@ def run(rounds: int, progress: bool = True, found: list[Case] | None = None) -> 
     naive_ms = dict(zip(naive, times[len(found) :], strict=True))
     rows = []
     for case, engine, ms in zip(found, engines, times, strict=False):
-        slower = naive_ms.get(case.name)
-        rows.append(
-            {
-                "case": case.name,
-                "ms": ms,
-                "to_mdsm": ms / times[0],
-                "naive_ms": slower,
-                "ratio": None if slower is None else slower / ms,
-                "held_mib": engine.held_bytes() / MIB,
-                "held_published_mib": engine.held_bytes(PUBLISHED_BATCH) / MIB,
-                "peak_published_mib": engine.peak_bytes(PUBLISHED_BATCH) / MIB,
-            }
-        )
+        peak_mib = engine.peak_bytes(PUBLISHED_BATCH) / MIB
+        rows.append(row(case, engine, ms, times[0], naive_ms.get(case.name)) | {"peak_published_mib": peak_mib})
     return record.make(SCHEMA, "deep", f"eblvm bench deep --rounds {rounds}", "cpu", {"rounds": rounds, "rows": rows})
+
+
+def row(case: Case, engine: "EngineStep", ms: float, mdsm_ms: float, naive_ms: float | None) -> dict[str, Any]:
+    return {
+        "case": case.name,
+        "ms": ms,
+        "to_mdsm": ms / mdsm_ms,
+        "naive_ms": naive_ms,
+        "ratio": None if naive_ms is None else naive_ms / ms,
+        "held_mib": engine.held_bytes() / MIB,
+        "held_published_mib": engine.held_bytes(PUBLISHED_BATCH) / MIB,
+    }
 
 
 def shown(result: dict[str, Any]) -> str:
@@ -139,31 +136,13 @@ def load(method: Mdsm, state: State) -> None:
             }
 
 
-class EngineStep:
-    """The engine's training step on a batch of uniform images."""
+class EngineStep(ImageStep):
+    """An engine's step that also says what its graphs hold."""
 
     def __init__(self, config: Config, shape: tuple[int, int, int] = SHAPE):
-        config.validate()
-        self.v = philox.uniform(
-            Key(0, 0), purpose(Purpose.DATA), config.batch, shape, dtype=getattr(torch, config.dtype)
-        )
-        self.update = build(config, Dataset(self.v, self.v, self.v, dtype=self.v.dtype))
+        super().__init__(config, shape)
         assert isinstance(self.update.objective, ScoreMatching)
         self.objective = self.update.objective
-        self.step = training_step_of(config, self.update)
-        self.state: State = initial_state(config, self.objective, torch.tensor(0), self.v, torch.device("cpu"))
-        self.rates = step_rates(config, 0, self.v)
-        self.count = 0
-
-    def noise(self) -> Any:
-        return self.objective.draw(Key(0, self.count), self.v)
-
-    def __call__(self) -> None:
-        self.state, _ = self.step(self.state, self.v, self.noise(), self.rates)
-        self.count += 1
-
-    def inputs(self) -> list[Tensor]:
-        return _tensors((self.state, self.v, self.rates))
 
     def arguments(self, batch: int | None = None) -> tuple[Any, ...]:
         """(state, v, noise, rates) of the next step; with a batch, those of that size on the meta device."""

@@ -58,18 +58,7 @@ def run(
     slower = iter(network_ms[len(images) :])
     for case, network, ms in zip(images, networks, network_ms, strict=False):
         naive_ms = next(slower) if case.naive else None
-        rows.append(
-            {
-                "case": case.name,
-                "ms": ms,
-                "to_mdsm": ms / network_ms[0],
-                "naive_ms": naive_ms,
-                "ratio": None if naive_ms is None else naive_ms / ms,
-                "held_mib": network.held_bytes() / deep.MIB,
-                "held_published_mib": network.held_bytes(deep.PUBLISHED_BATCH) / deep.MIB,
-                "peak_mib": None,
-            }
-        )
+        rows.append(deep.row(case, network, ms, network_ms[0], naive_ms) | {"peak_mib": None})
     for one, engine, ms in zip(flat, grbms, grbm_ms, strict=False):
         by_formula_ms = grbm_ms[-1] if one.config.method == "vages-dsm" else None
         found = footprint(engine, engine.inputs)

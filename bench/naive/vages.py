@@ -44,6 +44,12 @@ def combined(
     return [(a + b) / len(x) for a, b in zip(second, covariance, strict=True)]
 
 
+def in_turn(lower: Draw, count: int, last: Draw) -> Draw:
+    """`count` draws for the steps on q, then that of the samples."""
+    draws = iter([lower] * count + [last])
+    return lambda: next(draws)()
+
+
 class VagesMdsm(BiMdsm):
     """theta by Adam on the multiscale denoising loss of a deep EBLVM; q by K real steps, its samples by C more."""
 
@@ -76,15 +82,12 @@ class VagesMdsm(BiMdsm):
         )
 
     def draw_fresh(self, v: Tensor) -> Draw:
-        eps_and_noise, left = super().draw_fresh(v), iter(range(self.K))
+        shape = (3 * self.L, len(v), self.latent)
 
-        def draw() -> tuple[Tensor, Any]:
-            if next(left, None) is not None:
-                return eps_and_noise()
-            shape = (3 * self.L, len(v), self.latent)
+        def last() -> tuple[Tensor, Any]:
             return torch.randn_like(v), (v.new_empty(shape).normal_(), list(v.new_empty(self.C, *shape).normal_()))
 
-        return draw
+        return in_turn(super().draw_fresh(v), self.K, last)
 
 
 class VagesDsm(BiDsm):
@@ -110,12 +113,9 @@ class VagesDsm(BiDsm):
         )
 
     def draw_fresh(self, v: Tensor) -> Draw:
-        eps_and_noise, left = super().draw_fresh(v), iter(range(self.K))
+        shape = (3 * self.L, len(v), self.posterior.out_features)
 
-        def draw() -> tuple[Tensor, Any]:
-            if next(left, None) is not None:
-                return eps_and_noise()
-            shape = (3 * self.L, len(v), self.posterior.out_features)
+        def last() -> tuple[Tensor, Any]:
             return torch.randn_like(v), (v.new_empty(shape).uniform_().logit_(1e-6), [])
 
-        return draw
+        return in_turn(super().draw_fresh(v), self.K, last)

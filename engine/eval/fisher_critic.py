@@ -15,7 +15,7 @@ from eblvm.engine.bilevel.derivatives import grad, vjp
 from eblvm.engine.bilevel.optimizers import Adam, Moments
 from eblvm.engine.models.energy import Model, Params, call, fan_in_uniform
 from eblvm.engine.objectives.estimators import Rates
-from eblvm.engine.objectives.score_losses import Ksd
+from eblvm.engine.objectives.score_losses import unperturbed
 from eblvm.engine.objectives.vages import Vages
 from eblvm.kernels import philox
 from eblvm.kernels.philox import Key, Purpose, purpose
@@ -70,8 +70,7 @@ def fisher_divergence(
         """The model's score by VaES, and the critic's direction."""
         nonlocal phi, phi_opt
         noise = vages.draw(Key(seed, step), len(v), {"dtype": v.dtype})
-        batches = [Ksd(1.0).perturb(v)]  # as it is
-        surrogate, phi, phi_opt, _ = vages(theta, phi, phi_opt, batches, noise, rates)
+        surrogate, phi, phi_opt, _ = vages(theta, phi, phi_opt, [unperturbed(v)], noise, rates)
         eps = philox.rademacher(Key(seed, step), purpose(Purpose.DIRECTION), len(v), (v.shape[1],), dtype=v.dtype)
         return surrogate.score(), eps
 

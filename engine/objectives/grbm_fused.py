@@ -11,13 +11,13 @@ from dataclasses import replace
 import torch
 from torch import Tensor, nn
 
-from eblvm.engine.bilevel.optimizers import Adam, AdamState, Sgd
+from eblvm.engine.bilevel.optimizers import Adam, Sgd
 from eblvm.engine.models.energy import Params
 from eblvm.engine.models.grbm import GRBM
 from eblvm.engine.models.posteriors import Bernoulli
 from eblvm.engine.objectives import divergences
 from eblvm.engine.objectives.estimators import Bism, FreeEnergy, Info, Rates
-from eblvm.engine.objectives.grbm_sampled import BIAS, WEIGHT, exact_gradient, sampled_gradient
+from eblvm.engine.objectives.grbm_sampled import exact_gradient, packed, sampled_gradient, unpacked
 from eblvm.engine.objectives.score_losses import Dsm, Ksd, ScoreLoss
 from eblvm.engine.objectives.score_matching import ScoreMatching
 from eblvm.engine.objectives.state import Noise, State, Update
@@ -81,17 +81,14 @@ def _bilevel_gradient(
     estimator: Bism, loss: Dsm, state: State, v: Tensor, noise: Noise, rates: Rates
 ) -> tuple[Params, State, Info]:
     assert isinstance(estimator.posterior, Bernoulli)
-    assert isinstance(state.phi_opt, AdamState)
-    adam, moments = estimator.lower_optimizer, state.phi_opt
     exact = estimator.divergence is divergences.kl_exact
     latents = noise["latent"][-1:] if exact else noise["latent"]
-    pairs = [tree[name] for tree in (state.phi, moments.m, moments.v) for name in (WEIGHT, BIAS)]
     found = grbm_bilevel.grbm_bilevel(
         v,
         noise["perturb"],
         [latent.select(-3, 0) for latent in latents],
         grbm_bilevel.Theta(**state.theta),
-        grbm_bilevel.Phi._make([*pairs, moments.taken]),
+        packed(state),
         rates["phi"],
         rates["unroll"],
         K=estimator.K,
@@ -101,12 +98,10 @@ def _bilevel_gradient(
         exact=exact,
         sgd=isinstance(estimator.unroll_optimizer, Sgd),
         auto_rate=estimator.auto_unroll_rate,
-        rule=adam.rule,
+        rule=estimator.lower_optimizer.rule,
     )
-    A, a, mA, ma, vA, va, taken = found.phi
-    phi_opt = AdamState({WEIGHT: mA, BIAS: ma}, {WEIGHT: vA, BIAS: va}, taken)
     info = {"loss": found.loss} | ({"lower": found.lower} if estimator.K else {})
-    return found.gradient._asdict(), state._replace(phi={WEIGHT: A, BIAS: a}, phi_opt=phi_opt), info
+    return found.gradient._asdict(), unpacked(state, found.phi), info
 
 
 TrainingStep = Callable[[State, Tensor, Noise, Rates], tuple[State, Info]]

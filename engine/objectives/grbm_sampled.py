@@ -105,26 +105,37 @@ def lower_steps(
     if not estimator.K:
         return state, {}
     assert isinstance(estimator.posterior, Bernoulli)
-    assert isinstance(state.phi_opt, AdamState)
-    adam, moments, K = estimator.lower_optimizer, state.phi_opt, estimator.K
+    K = estimator.K
     exact = estimator.divergence is divergences.kl_exact
-    pairs = [tree[name] for tree in (state.phi, moments.m, moments.v) for name in (WEIGHT, BIAS)]
     moved, lower = grbm_bilevel.lower_steps(
         v_BD,
         perturb if len(perturb) == 1 else perturb[:K],
         [] if exact else [latent.select(-3, 0) for latent in noise["latent"][:K]],
         theta,
-        grbm_bilevel.Phi._make([*pairs, moments.taken]),
+        packed(state),
         rates["phi"],
         K=K,
         sigma=sigma,
         tau=estimator.posterior.temperature,
         exact=exact,
-        rule=adam.rule,
+        rule=estimator.lower_optimizer.rule,
     )
+    return unpacked(state, moved), {"lower": lower}
+
+
+def packed(state: State) -> grbm_bilevel.Phi:
+    """A linear posterior and its moments as the kernel takes them."""
+    moments = state.phi_opt
+    assert isinstance(moments, AdamState)
+    pairs = [tree[name] for tree in (state.phi, moments.m, moments.v) for name in (WEIGHT, BIAS)]
+    return grbm_bilevel.Phi._make([*pairs, moments.taken])
+
+
+def unpacked(state: State, moved: grbm_bilevel.Phi) -> State:
+    """The state with the posterior that the kernel gives."""
     A, a, mA, ma, vA, va, taken = moved
     phi_opt = AdamState({WEIGHT: mA, BIAS: ma}, {WEIGHT: vA, BIAS: va}, taken)
-    return state._replace(phi={WEIGHT: A, BIAS: a}, phi_opt=phi_opt), {"lower": lower}
+    return state._replace(phi={WEIGHT: A, BIAS: a}, phi_opt=phi_opt)
 
 
 def cotangent(loss: Dsm | Ksd, v_BD: Tensor, score_BD: Tensor, eps_BD: Tensor) -> tuple[Tensor, Tensor]:

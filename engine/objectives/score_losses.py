@@ -74,7 +74,8 @@ class Mdsm:
         return 0.5 * _square(surrogate.score() / batch.sigma + batch.eps / self.sigma0**2)
 
 
-def _unperturbed(v: Tensor) -> Batch:
+def unperturbed(v: Tensor) -> Batch:
+    """Data as they are."""
     return Batch(v, torch.zeros_like(v), torch.ones_like(v[:1]), torch.ones_like(v.flatten()[0]))
 
 
@@ -85,7 +86,7 @@ class Sm:
     perturbs = False
 
     def perturb(self, v: Tensor, eps: None = None) -> Batch:
-        return _unperturbed(v)
+        return unperturbed(v)
 
     def __call__(self, surrogate: Surrogate, batch: Batch, directions: Tensor | None) -> Tensor:
         if surrogate.laplacian is not None:
@@ -104,7 +105,7 @@ class Ssm:
     perturbs = False
 
     def perturb(self, v: Tensor, eps: None = None) -> Batch:
-        return _unperturbed(v)
+        return unperturbed(v)
 
     def __call__(self, surrogate: Surrogate, batch: Batch, directions: Tensor | None) -> Tensor:
         assert directions is not None
@@ -144,7 +145,7 @@ class Ksd:
     perturbs = False
 
     def perturb(self, v: Tensor, eps: None = None) -> Batch:
-        return _unperturbed(v)
+        return unperturbed(v)
 
     def __call__(self, surrogate: Surrogate, batch: Batch, directions: Tensor | None) -> Tensor:
         (x, y), (s_x, s_y) = self.halves(batch.v.flatten(1)), self.halves(surrogate.score().flatten(1))

@@ -58,7 +58,10 @@ NO_LANGEVIN = Langevin()
 
 @dataclass(frozen=True)
 class Sampled(Variational):
-    """What VaGES and importance sampling share: sets of L samples of h, held fixed, after the steps on q."""
+    """What VaGES and importance sampling share: sets of L samples of h, held fixed, after the steps on q.
+
+    Each then gives its `surrogate` at f = features(v), whose transposed Jacobian is `pull`, from the samples h of the
+    posterior with parameters q."""
 
     energy: Energy
     posterior: Posterior
@@ -88,6 +91,25 @@ class Sampled(Variational):
         chains = self.langevin.draw(key, count, shape, place)
         return super().draw(key, count, place) | {"samples": samples.movedim(-2, -3), "langevin": chains}
 
+    def __call__(
+        self, theta: Params, phi: Params, phi_opt: Moments, batches: Sequence[Batch], noise: Noise, rates: Rates
+    ) -> tuple[Surrogate, Params, Moments, Info]:
+        v = batches[-1].v
+        f, pull = vjp(lambda x: call(self.energy, theta, "features", x), v)
+        lower = (self.features(f, batches), batches, noise["latent"], rates)
+        phi, phi_opt, info = self.real_steps(theta, phi, phi_opt, *lower)
+        q, h = self.samples(theta, f, phi, v, noise)
+        if self.langevin.steps:
+            info["langevin"] = h.square().mean()  # chains that diverge show here first
+
+        def back(u: Any, keep: bool = False) -> Any:
+            return pulled(pull, u, rates.get("scale"), keep)
+
+        return self.surrogate(theta, v, f, back, q, h), phi, phi_opt, info
+
+    def surrogate(self, theta: Params, v: Tensor, f: Any, pull: Callable[..., Any], q: Params, h: Tensor) -> Surrogate:
+        raise NotImplementedError
+
     @torch.no_grad()
     def samples(self, theta: Params, f: Any, phi: Params, v: Tensor, noise: Noise) -> tuple[Params, Tensor]:
         """(parameters of the posterior that was sampled, h [sets * L, B, H]), neither with a derivative."""
@@ -113,16 +135,7 @@ class Vages(Sampled):
     def sets(self) -> int:
         return 3 if self.independent else 1
 
-    def __call__(
-        self, theta: Params, phi: Params, phi_opt: Moments, batches: Sequence[Batch], noise: Noise, rates: Rates
-    ) -> tuple[Surrogate, Params, Moments, Info]:
-        v = batches[-1].v
-        f, pull = vjp(lambda x: call(self.energy, theta, "features", x), v)
-        lower = (self.features(f, batches), batches, noise["latent"], rates)
-        phi, phi_opt, info = self.real_steps(theta, phi, phi_opt, *lower)
-        q, h = self.samples(theta, f, phi, v, noise)
-        if self.langevin.steps:
-            info["langevin"] = h.square().mean()  # chains that diverge show here first
+    def surrogate(self, theta: Params, v: Tensor, f: Any, pull: Callable[..., Any], q: Params, h: Tensor) -> Surrogate:
         of_value, of_slope, of_covariance = h.chunk(3) if self.independent else (h, h, h)
 
         def log_p(x: Any, h: Tensor) -> Tensor:
@@ -142,13 +155,13 @@ class Vages(Sampled):
                 zero_mean = self._control_variate(q, v, of_value) if self.control_variate else 0.0
                 if self.independent:
                     u, _ = grad(lambda x: (log_p(x, of_value).mean(0).sum(), ()), tree_map(Tensor.detach, f))
-                    value = pulled(pull, u, rates.get("scale"), keep=True) - zero_mean
+                    value = pull(u, keep=True) - zero_mean
             t_LB = tilt()
             u, _ = grad(
                 lambda x: (log_p(x, of_slope).mean(0).sum() + (t_LB * log_p(x, of_covariance)).sum(), ()),
                 f,
             )
-            s = pulled(pull, u, rates.get("scale"))
+            s = pull(u)
             return value + (s - s.detach()) if self.independent else s - zero_mean
 
         def sliced(directions: Tensor) -> tuple[Tensor, Tensor]:
@@ -169,7 +182,7 @@ class Vages(Sampled):
             second = torch.stack([moment(h_BH) for h_BH in of_slope]).mean(0) + (t_LB[:, None] * weighed).sum(0)
             return 0.5 * s.square().flatten(1).sum(1), second - _along(directions, s).square()
 
-        return Surrogate(None, score, sliced=sliced), phi, phi_opt, info
+        return Surrogate(None, score, sliced=sliced)
 
     def _control_variate(self, q: Params, v: Tensor, h: Tensor) -> Tensor:
         """mean_i grad_v log q(h_i|v), of mean zero under q."""
@@ -189,14 +202,7 @@ def _along(directions: Tensor, x: Tensor) -> Tensor:
 class ImportanceSampling(Sampled):
     """log p(v) ~ log mean_i p~(v, h_i) / q(h_i|v) and its score, sum_i r_i grad_v log p~(v, h_i), r_i ~ p~ / q."""
 
-    def __call__(
-        self, theta: Params, phi: Params, phi_opt: Moments, batches: Sequence[Batch], noise: Noise, rates: Rates
-    ) -> tuple[Surrogate, Params, Moments, Info]:
-        v = batches[-1].v
-        f, pull = vjp(lambda x: call(self.energy, theta, "features", x), v)
-        lower = (self.features(f, batches), batches, noise["latent"], rates)
-        phi, phi_opt, info = self.real_steps(theta, phi, phi_opt, *lower)
-        q, h = self.samples(theta, f, phi, v, noise)
+    def surrogate(self, theta: Params, v: Tensor, f: Any, pull: Callable[..., Any], q: Params, h: Tensor) -> Surrogate:
         with torch.no_grad():
             log_q_LB = self.posterior.log_prob(call(self.posterior, q, "params", v), h)
 
@@ -205,6 +211,6 @@ class ImportanceSampling(Sampled):
 
         def score() -> Tensor:
             u, _ = grad(lambda x: ((-call(self.energy, theta, "head", x, h) - log_q_LB).logsumexp(0).sum(), ()), f)
-            return pulled(pull, u, rates.get("scale"))
+            return pull(u)
 
-        return Surrogate(log_density, score), phi, phi_opt, info
+        return Surrogate(log_density, score)
