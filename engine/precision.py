@@ -18,6 +18,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_map
 
 from eblvm.engine.bilevel.derivatives import grad
+from eblvm.engine.bilevel.convolution import convolve
 
 PRECISIONS = ("fp32", "tf32", "bf16", "fp16")
 HALVES = {"bf16": torch.bfloat16, "fp16": torch.float16}
@@ -35,7 +36,7 @@ def autocast(x: Tensor, precision: str) -> AbstractContextManager[Any]:
 class ShapesAutocast(TorchFunctionMode):
     """Autocast of the meta device, which torch has none for: products and convolutions take 16-bit arguments."""
 
-    CAST = (F.conv2d, F.linear, torch.conv2d, torch.matmul, torch.Tensor.matmul, torch.Tensor.__matmul__)
+    CAST = (convolve, F.conv2d, F.linear, torch.conv2d, torch.matmul, torch.Tensor.matmul, torch.Tensor.__matmul__)
 
     def __init__(self, dtype: torch.dtype):
         super().__init__()

@@ -22,6 +22,16 @@ def inside_torch_func() -> bool:
     return torch.compiler.is_compiling() or torch._C._functorch.maybe_current_level() is not None
 
 
+def visited(node: Any) -> bool:
+    """Will the running backward pass visit this node of the graph?"""
+    if node is None:
+        return False
+    try:
+        return torch._C._will_engine_execute_node(node)
+    except RuntimeError:  # its way to say: a leaf, and one of the inputs of the running autograd.grad
+        return True
+
+
 def _alias(x: Tensor) -> Tensor:
     return x.view_as(x) if x.requires_grad else x.detach().requires_grad_()
 

@@ -15,6 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from eblvm.engine.errors import UserError
+from eblvm.engine.bilevel.convolution import Convolution, convolve
 from eblvm.engine.models.energy import Params, Separable, fan_in_uniform
 from eblvm.engine.models.segments import segment
 from eblvm.engine.precision import autocast
@@ -47,7 +48,7 @@ class Layer(nn.Module):
     def __init__(self, inputs: int, outputs: int, activation: Callable[[Tensor], Tensor], pool: bool):
         super().__init__()
         self.activation, self.pool = activation, pool
-        self.conv = nn.Conv2d(inputs, outputs, 3, padding=1, device="meta")
+        self.conv = Convolution(inputs, outputs, 3, padding=1, device="meta")
 
     def forward(self, x: Tensor) -> Tensor:
         if not self.pool:
@@ -55,7 +56,7 @@ class Layer(nn.Module):
         w = self.conv.weight
         mean = (torch.eye(3, 4, dtype=w.dtype, device=w.device) + torch.eye(4, dtype=w.dtype, device=w.device)[1:]) / 2
         pooled = (w.flatten(2) @ torch.kron(mean, mean)).unflatten(2, (4, 4))
-        return F.conv2d(self.activation(x), pooled, self.conv.bias, stride=2, padding=1)
+        return convolve(self.activation(x), pooled, self.conv.bias, (2, 2), (1, 1))
 
 
 class Shortcut(nn.Module):
@@ -63,7 +64,7 @@ class Shortcut(nn.Module):
 
     def __init__(self, inputs: int, outputs: int):
         super().__init__()
-        self.conv = nn.Conv2d(inputs, outputs, 1, device="meta")
+        self.conv = Convolution(inputs, outputs, 1, device="meta")
 
     def forward(self, x: Tensor) -> Tensor:
         return self.conv(F.avg_pool2d(x, 2))
@@ -122,7 +123,7 @@ class ResNet(nn.Module):
             )
         self.precision, self.checkpoint, self.channels_last = precision, checkpoint, channels_last
         act = ACTIVATIONS[activation]
-        self.stem = nn.Conv2d(channels, width, 3, padding=1, device="meta")
+        self.stem = Convolution(channels, width, 3, padding=1, device="meta")
         widths = [width, 2 * width, 4 * width, 8 * width]
         sizes = [(i, o) for stage in pairwise(widths) for i, o in (stage, *[stage[1:] * 2] * (depth // 6 - 1))]
         # The first block works at the image's full size and sets the peak: it is always cut finer.

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from eblvm.engine.bilevel.derivatives import inside_torch_func
+from eblvm.engine.bilevel.derivatives import inside_torch_func, visited
 
 Context = Callable[[], AbstractContextManager[Any]]
 
@@ -49,7 +49,7 @@ class _Segment(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
         if torch.is_grad_enabled():
-            if any(_wanted(node) for node, _ in ctx.next_functions[1:]):
+            if any(visited(node) for node, _ in ctx.next_functions[1:]):
                 raise RuntimeError(
                     "a checkpointed model gives its parameters no gradient in a pass with create_graph=True; "
                     "differentiate that pass's result instead, or use --checkpoint none"
@@ -84,13 +84,3 @@ class _Pull(torch.autograd.Function):
             edge = torch.autograd.graph.get_gradient_edge(pulled)
             del pulled  # its graph is wanted, not its value: one tensor less at the peak
             return None, *torch.autograd.grad(edge, leaves, t, allow_unused=True)
-
-
-def _wanted(node: Any) -> bool:
-    """Will the running backward pass visit this node of the graph?"""
-    if node is None:
-        return False
-    try:
-        return torch._C._will_engine_execute_node(node)
-    except RuntimeError:  # its way to say: a leaf, and one of the inputs of the running autograd.grad
-        return True

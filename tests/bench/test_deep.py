@@ -33,7 +33,7 @@ def test_record_of_a_small_model() -> None:
     plain, cut = by_case["method=bimdsm N=0 K=5"], by_case["method=bimdsm N=0 K=5 checkpoint=all"]
     assert cut["held_mib"] * 3 < plain["held_mib"]
     # Convolutions' own copies are counted in both, as the allocator sees them (tests/engine/test_plan.py).
-    assert cut["peak_published_mib"] * 1.5 < plain["peak_published_mib"]
+    assert cut["peak_published_mib"] * 1.8 < plain["peak_published_mib"]
     assert "checkpoint=blocks" in deep.shown(result)
 
 

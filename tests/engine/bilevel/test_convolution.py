@@ -1,0 +1,129 @@
+"""A convolution with derivatives of its own against torch's: values, two orders, layouts, and what the peak holds."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch.autograd import gradcheck, gradgradcheck
+
+from eblvm.engine.bilevel import convolution
+from eblvm.engine.bilevel.convolution import Convolution, convolve
+from eblvm.engine.footprint import footprint
+
+# Batch, channels in and out, size of the image, of the kernel, stride, padding.
+SIZES = [
+    (3, 2, 4, 5, 3, 1, 1),
+    (2, 3, 2, 8, 4, 2, 1),
+    (2, 3, 2, 7, 3, 2, 1),  # a last row that no place of the kernel reaches
+    (2, 3, 2, 4, 1, 1, 0),
+]
+
+
+def arguments(
+    batch: int, inputs: int, outputs: int, size: int, kernel: int, stride: int, padding: int, dtype=torch.float64
+) -> tuple[Tensor, Tensor, Tensor, tuple[int, int], tuple[int, int]]:
+    generator = torch.Generator().manual_seed(0)
+    shapes = (batch, inputs, size, size), (outputs, inputs, kernel, kernel), (outputs,)
+    x, w, b = (torch.randn(s, generator=generator, dtype=dtype).requires_grad_() for s in shapes)
+    return x, w, b, (stride, stride), (padding, padding)
+
+
+def both_orders(conv, x: Tensor, w: Tensor, b: Tensor | None, *place) -> list[Tensor]:
+    """The value, its gradients, and those of a loss of the input's gradient, as a score is one."""
+    known = [t for t in (x, w, b) if t is not None]
+    y = conv(x, w, b, *place)
+    first = torch.autograd.grad(y.sin().sum(), known, retain_graph=True)
+    (score,) = torch.autograd.grad(y.sin().sum(), x, create_graph=True)
+    second = torch.autograd.grad(score.cos().sum(), known)
+    return [y, *first, *second]
+
+
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize("size", SIZES)
+def test_equal_to_torch(size: tuple[int, ...], bias: bool) -> None:
+    x, w, b, *place = arguments(*size)
+    b = b if bias else None
+    for found, expected in zip(
+        both_orders(convolve, x, w, b, *place), both_orders(F.conv2d, x, w, b, *place), strict=True
+    ):
+        torch.testing.assert_close(found, expected, rtol=1e-12, atol=1e-12)
+
+
+def test_empty_batch() -> None:
+    x, w, b, *place = arguments(0, 3, 2, 4, 3, 1, 1)
+    y = convolve(x, w, b, *place)
+    assert y.shape == (0, 2, 4, 4)
+    assert [float(g.abs().sum()) for g in torch.autograd.grad(y.sum(), (x, w, b))] == [0, 0, 0]
+
+
+@pytest.mark.parametrize("size", SIZES[:2])
+def test_gradcheck(size: tuple[int, ...]) -> None:
+    x, w, b, *place = arguments(*size)
+    assert gradcheck(lambda x, w, b: convolve(x, w, b, *place), (x, w, b))
+    assert gradgradcheck(lambda x, w, b: convolve(x, w, b, *place), (x, w, b))
+
+
+@pytest.mark.parametrize("size", SIZES[:2])
+def test_channels_last(size: tuple[int, ...]) -> None:
+    x, w, b, *place = arguments(*size)
+    rows = [t.detach().contiguous(memory_format=torch.channels_last).requires_grad_() for t in (x, w)]
+    for found, expected in zip(
+        both_orders(convolve, *rows, b, *place), both_orders(F.conv2d, x, w, b, *place), strict=True
+    ):
+        torch.testing.assert_close(found, expected, rtol=1e-12, atol=1e-12)
+
+
+def test_torch_func() -> None:
+    x, w, b, *place = (t.detach() if isinstance(t, Tensor) else t for t in arguments(*SIZES[0]))
+
+    def loss(w: Tensor, x: Tensor) -> Tensor:
+        score = torch.func.grad(lambda x: convolve(x, w, b, *place).sin().sum())(x)
+        return score.cos().sum()
+
+    found = torch.func.vmap(torch.func.grad(loss), (None, 0))(w, torch.stack([x, 2 * x]))
+    for one, scale in zip(found, (1, 2), strict=True):
+        torch.testing.assert_close(one, torch.func.grad(loss)(w, scale * x))
+
+
+def test_autocast_as_torch() -> None:
+    x, w, b, *place = arguments(*SIZES[0], dtype=torch.float32)
+    with torch.autocast("cpu", torch.bfloat16):
+        found, expected = (both_orders(conv, x, w, b, *place) for conv in (convolve, F.conv2d))
+    for one, other in zip(found, expected, strict=True):
+        assert one.dtype == other.dtype
+        torch.testing.assert_close(one, other, rtol=0.03, atol=0.03)
+
+
+def test_the_score_pass_leaves_the_weight_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    x, w, b, *place = arguments(*SIZES[0])
+    calls: list[int] = []
+    backward = convolution._backward
+
+    def counted(*args, wanted: int) -> Tensor:
+        calls.append(wanted)
+        return backward(*args, wanted=wanted)
+
+    monkeypatch.setattr(convolution, "_backward", counted)
+    (score,) = torch.autograd.grad(convolve(x, w, b, *place).sin().sum(), x, create_graph=True)
+    assert calls == [0]
+    torch.autograd.grad(score.cos().sum(), w)
+    assert calls.count(1) == 2  # through the score pass, and through the cosine's own argument
+
+
+def test_no_copies_of_images_in_the_second_order() -> None:
+    """torch's own copies the image and its cotangent twice."""
+
+    def peak(conv) -> int:
+        x, w, b, *place = arguments(8, 16, 16, 32, 3, 1, 1, dtype=torch.float32)
+        (score,) = torch.autograd.grad(conv(x, w, b, *place).sin().sum(), x, create_graph=True)
+        step = lambda: torch.autograd.grad(score, w, torch.ones_like(x), retain_graph=True) and None  # noqa: E731
+        return footprint(step, lambda: [x, w, b, score], hooks=False).peak_bytes
+
+    image = 8 * 16 * 32 * 32 * 4
+    assert peak(F.conv2d) - peak(convolve) >= 2 * image
+
+
+def test_module_is_the_function() -> None:
+    module = Convolution(2, 3, 4, stride=2, padding=1, dtype=torch.float64)
+    x = torch.randn(2, 2, 6, 6, dtype=torch.float64)
+    torch.testing.assert_close(module(x), F.conv2d(x, module.weight, module.bias, 2, 1))
