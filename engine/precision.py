@@ -17,8 +17,8 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_map
 
-from eblvm.engine.bilevel.derivatives import grad
 from eblvm.engine.bilevel.convolution import convolve
+from eblvm.engine.bilevel.derivatives import grad
 
 PRECISIONS = ("fp32", "tf32", "bf16", "fp16")
 HALVES = {"bf16": torch.bfloat16, "fp16": torch.float16}

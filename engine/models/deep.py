@@ -14,8 +14,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from eblvm.engine.errors import UserError
 from eblvm.engine.bilevel.convolution import Convolution, convolve
+from eblvm.engine.errors import UserError
 from eblvm.engine.models.energy import Params, Separable, fan_in_uniform
 from eblvm.engine.models.segments import segment
 from eblvm.engine.precision import autocast
