@@ -22,7 +22,7 @@ def convolve(x: Tensor, w: Tensor, bias: Tensor | None, stride: Pair, padding: P
     if inside_torch_func():
         return F.conv2d(x, w, bias, stride, padding)
     if has_torch_function((x, w)):
-        return cast(Tensor, handle_torch_function(convolve, (x, w), x, w, bias, stride, padding))
+        return handle_torch_function(convolve, (x, w), x, w, bias, stride, padding)
     if not x.is_meta and torch.is_autocast_enabled(x.device.type):
         dtype = torch.get_autocast_dtype(x.device.type)
         x, w, bias = x.to(dtype), w.to(dtype), None if bias is None else bias.to(dtype)
@@ -37,36 +37,46 @@ class Convolution(nn.Conv2d):
 
 
 class _Convolve(torch.autograd.Function):
+    generate_vmap_rule = True  # for backward passes that are batched; their graph would be lost without
+
     @staticmethod
-    def forward(ctx: Any, x: Tensor, w: Tensor, bias: Tensor | None, *place: Pair) -> Tensor:
-        ctx.place = place
+    def forward(x: Tensor, w: Tensor, bias: Tensor | None, stride: Pair, padding: Pair) -> Tensor:
+        return F.conv2d(x, w, bias, stride, padding)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+        x, w, _, *ctx.place = inputs
         ctx.save_for_backward(x, w)
-        return F.conv2d(x, w, bias, *place)
 
     @staticmethod
     def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
         x, w = ctx.saved_tensors
         x_wanted, w_wanted, bias_wanted = _wanted(ctx, 3)
         dx = _InputGradient.apply(g, w, x.detach(), *ctx.place) if x_wanted else None
-        dw = _backward(g, x, w, *ctx.place, wanted=1) if w_wanted else None
+        dw = _backward(1, g, x, w, *ctx.place) if w_wanted else None
         return dx, dw, g.sum((0, 2, 3)) if bias_wanted else None, None, None
 
 
 class _InputGradient(torch.autograd.Function):
     """(dy/dx)^T g; of x the shape alone matters."""
 
+    generate_vmap_rule = True
+
     @staticmethod
-    def forward(ctx: Any, g: Tensor, w: Tensor, x: Tensor, *place: Pair) -> Tensor:
-        ctx.place = place
+    def forward(g: Tensor, w: Tensor, x: Tensor, stride: Pair, padding: Pair) -> Tensor:
+        return _backward(0, g, x, w, stride, padding)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+        g, w, _, *ctx.place = inputs
         ctx.save_for_backward(g, w)
-        return _backward(g, x, w, *place, wanted=0)
 
     @staticmethod
     def backward(ctx: Any, t: Tensor) -> tuple[Tensor | None, ...]:
         g, w = ctx.saved_tensors
         g_wanted, w_wanted = _wanted(ctx, 2)
         dg = convolve(t, w, None, *ctx.place) if g_wanted else None
-        dw = _backward(g, t, w, *ctx.place, wanted=1) if w_wanted else None
+        dw = _backward(1, g, t, w, *ctx.place) if w_wanted else None
         return dg, dw, None, None, None
 
 
@@ -76,7 +86,7 @@ def _wanted(ctx: Any, number: int) -> list[bool]:
     return [needed and visited(node) for needed, node in zip(ctx.needs_input_grad[:number], nodes, strict=False)]
 
 
-def _backward(g: Tensor, x: Tensor, w: Tensor, stride: Pair, padding: Pair, wanted: int) -> Tensor:
+def _backward(wanted: int, g: Tensor, x: Tensor, w: Tensor, stride: Pair, padding: Pair) -> Tensor:
     """The gradient to the input (0) or the weight (1) by the library."""
     mask = [wanted == i for i in range(3)]
     found = torch.ops.aten.convolution_backward(g, x, w, None, stride, padding, (1, 1), False, (0, 0), 1, mask)

@@ -93,13 +93,10 @@ class Variational:
     def draw(self, key: Key, count: int, place: dict[str, Any]) -> Noise:
         """{"latent": [S, B, H] for each step}, S samples of h."""
         steps, sizes = self.steps, (count, (self.lower_samples, self.posterior.latent))
-        if self.divergence is kl_exact:
-            # It reads no samples: only `validation` (the first) and the upper level (the last) do.
-            start, end = (
-                self.posterior.noise(key, purpose(Purpose.LATENT, i), *sizes, **place).movedim(-2, -3)
-                for i in (0, steps - 1)
-            )
-            return {"latent": [*[start] * (steps - 1), end]}
+        if self.divergence is kl_exact:  # it reads no samples: the upper level alone does
+            return {
+                "latent": [self.posterior.noise(key, purpose(Purpose.LATENT), *sizes, **place).movedim(-2, -3)] * steps
+            }
         drawn = philox.streams(self.posterior.noise, steps, key, purpose(Purpose.LATENT), *sizes, **place)
         return {"latent": [latent.movedim(-2, -3) for latent in drawn]}
 

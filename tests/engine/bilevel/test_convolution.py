@@ -85,6 +85,19 @@ def test_torch_func() -> None:
         torch.testing.assert_close(one, torch.func.grad(loss)(w, scale * x))
 
 
+def test_batched_backward() -> None:
+    x, w, b, *place = arguments(*SIZES[0])
+
+    def curvatures(conv) -> list[Tensor]:
+        (score,) = torch.autograd.grad(conv(x, w, b, *place).sin().sum(), x, create_graph=True)
+        directions = torch.stack([torch.ones_like(x), x.detach()])
+        products = torch.vmap(lambda u: torch.autograd.grad(score, x, u, create_graph=True)[0])(directions)
+        return [products, *torch.autograd.grad(products.cos().sum(), (x, w, b))]
+
+    for found, expected in zip(curvatures(convolve), curvatures(F.conv2d), strict=True):
+        torch.testing.assert_close(found, expected, rtol=1e-12, atol=1e-12)
+
+
 def test_autocast_as_torch() -> None:
     x, w, b, *place = arguments(*SIZES[0], dtype=torch.float32)
     with torch.autocast("cpu", torch.bfloat16):
@@ -99,9 +112,9 @@ def test_the_score_pass_leaves_the_weight_alone(monkeypatch: pytest.MonkeyPatch)
     calls: list[int] = []
     backward = convolution._backward
 
-    def counted(*args, wanted: int) -> Tensor:
+    def counted(wanted: int, *args) -> Tensor:
         calls.append(wanted)
-        return backward(*args, wanted=wanted)
+        return backward(wanted, *args)
 
     monkeypatch.setattr(convolution, "_backward", counted)
     (score,) = torch.autograd.grad(convolve(x, w, b, *place).sin().sum(), x, create_graph=True)
