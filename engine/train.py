@@ -171,8 +171,6 @@ def check_world(config: Config) -> None:
         raise UserError(
             f"{size} processes train one run with the eager step; leave --replicas, --lr lists and --compile"
         )
-    if config.method == "bidvl":
-        raise UserError("method 'bidvl' has batch normalisation over one process's batch; start it without torchrun")
     if config.method.endswith("ksd"):
         raise UserError(f"method {config.method!r} pairs the samples of one process; start it without torchrun")
     if config.method == "pcd":

@@ -1,12 +1,14 @@
 """Batch normalisation without side effects: a training pass gives the statistics of its batch beside its result.
 
 The running statistics are buffers that evaluation reads; `blended` moves them, once for every pass that is to count.
+With several processes the batch is that of all of them, in value and in every derivative.
 """
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from eblvm.engine import distributed
 from eblvm.engine.models.energy import Params
 
 EPS, MOMENTUM = 1e-5, 0.1
@@ -34,10 +36,23 @@ class BatchNorm(Tracked):
     def forward(self, x: Tensor, seen: Seen | None) -> Tensor:
         if seen is None:
             return F.batch_norm(x, self.mean, self.var, self.weight, self.bias, eps=EPS)
-        y, mean, inverse_std = torch.native_batch_norm(x, self.weight, self.bias, None, None, True, 0.0, EPS)
-        count = x.numel() // x.shape[1]
+        y, mean, inverse_std = self._over_ranks(x) if distributed.size() > 1 else self._here(x)
+        count = distributed.size() * x.numel() // x.shape[1]
         seen += [mean.detach(), (inverse_std.detach() ** -2 - EPS) * (count / max(1, count - 1))]
         return y
+
+    def _here(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """(y, mean [C], 1 / sqrt(var + eps) [C])"""
+        return torch.native_batch_norm(x, self.weight, self.bias, None, None, True, 0.0, EPS)
+
+    def _over_ranks(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """The same for the batch of all processes."""
+        axes, shape = (0, *range(2, x.dim())), (-1, *[1] * (x.dim() - 2))
+        mean = distributed.mean_through(x.mean(axes))
+        centred = x - mean.view(shape)
+        inverse_std = torch.rsqrt(distributed.mean_through(centred.square().mean(axes)) + EPS)
+        y = centred * (inverse_std * self.weight).view(shape) + self.bias.view(shape)
+        return y, mean, inverse_std
 
 
 class Sequence(Tracked):

@@ -118,6 +118,7 @@ def _bidvl(config: Config, shape: tuple[int, ...]) -> Update:
         ratio=config.bidvl_ratio,
         ratio_bias=config.bidvl_bias,
         hinge=config.bidvl_upper == "hinge",
+        sync=config.sync,
     )
     return AlternatingUpdate(objective, adam, config.clip_norm, config.ema)
 

@@ -26,6 +26,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from eblvm.engine import distributed
 from eblvm.engine.bilevel.derivatives import grad, vjp
 from eblvm.engine.bilevel.optimizers import Adam, AdamState, Moments
 from eblvm.engine.bilevel.unroll import unroll
@@ -68,6 +69,7 @@ class Bidvl:
     ratio: float = 0.05
     ratio_bias: str = "none"
     hinge: bool = False
+    sync: str = "global"  # unrolled steps average over ranks, or stay "local"
 
     def init(self, key: Key, v: Tensor) -> State:
         theta = self.energy.initial(key)
@@ -174,6 +176,8 @@ class Bidvl:
             return self.lower(theta, phi, held, buffers, v, model_v, h, eps, ratio_B)
 
         gradient, _ = grad(loss, phi)
+        if self.sync == "global":
+            gradient = distributed.mean_through(gradient)
         return self.lower_optimizer.step(phi, gradient, opt, rate)
 
     # The lower level.
@@ -239,7 +243,7 @@ class Bidvl:
 
     def importance(self, data_B: Tensor) -> Tensor:
         """r(v) = r' times nothing, a sigmoid or a clamped exponential of mean E - E(v) (Eq. 15), from E(v) [B]."""
-        gap_B = data_B.mean() - data_B
+        gap_B = distributed.mean(data_B.mean()) - data_B
         if self.ratio_bias == "none":
             return torch.full_like(gap_B, self.ratio)
         return self.ratio * (torch.sigmoid(gap_B) if self.ratio_bias == "sigmoid" else gap_B.exp().clamp(*CLAMP))
@@ -291,6 +295,7 @@ class AlternatingUpdate(Update):
             if k:
                 fake = objective.generated(state.phi, noise["h"][k])
             gradient, buffers, lower = objective.lower_gradient(state, v, fake, noise["h"][k], noise["eps"][k], ratio_B)
+            gradient, lower = distributed.mean((gradient, lower))
             phi, phi_opt = objective.lower_optimizer.move(
                 state.phi, gradient, state.phi_opt, rates["phi"], self.in_place
             )
@@ -302,12 +307,13 @@ class AlternatingUpdate(Update):
     ) -> tuple[State, Tensor, Info]:
         """The upper level's step. Its gradient ends here: it is not to live through the lower level."""
         gradient, data_B, info = self.objective.upper_gradient(state, v, fake, noise, rates)
+        gradient, info = distributed.mean((gradient, info))
         state, info = self.move(state, gradient, info, rates)
         return state, data_B, info
 
     def _move_encoder(self, state: State, model_v: Tensor, h: Tensor, rates: Rates) -> State:
         """The upper level's step on the encoder. It is not counted in Adam's steps, which the generator shares."""
-        gradient = self.objective.encoder_gradient(state.phi, state.buffers, model_v, h)
+        gradient = distributed.mean(self.objective.encoder_gradient(state.phi, state.buffers, model_v, h))
         moments = state.phi_opt
         assert isinstance(moments, AdamState)
         own = AdamState({k: moments.m[k] for k in gradient}, {k: moments.v[k] for k in gradient}, moments.taken)

@@ -27,6 +27,9 @@ DEEP = recipe("digits", "deep").replaced(
 )
 SGD = {"unroll_optimizer": "sgd", "unroll_lr": 1e-3}
 POINTS = recipe("checkerboard").replaced(batch=B, dtype="float64", N=2, K=2, ema=0.9)
+BIDVL = recipe("digits", method="bidvl").replaced(
+    width=2, latent=3, posterior_width=2, generator_width=2, batch=B, dtype="float64"
+)
 CASES = {
     "mdsm": DEEP.replaced(method="mdsm"),
     "bimdsm N=0": DEEP,
@@ -42,6 +45,12 @@ CASES = {
     "grbm vages-ssm": POINTS.replaced(method="vages-ssm"),
     "grbm vnce": POINTS.replaced(method="vnce", latent_samples=2),
     "grbm cd": POINTS.replaced(method="cd"),
+    "bidvl": BIDVL,
+    "bidvl N=1 K=2": BIDVL.replaced(N=1, K=2),
+    "bidvl complete hinge sigmoid": BIDVL.replaced(
+        bidvl_opposite="complete", bidvl_upper="hinge", bidvl_output="real", bidvl_bias="sigmoid"
+    ),
+    "bidvl joint": BIDVL.replaced(bidvl_energy="joint", bidvl_opposite="none", N=1),
 }
 
 
@@ -84,7 +93,7 @@ def trained(config: Config) -> dict[str, Any]:
                 found["gradient"] = distributed.mean(update.objective.gradient(state, v, noise, rates)[0])
         state, info = update(state, v, noise, rates)
     logged = info | {"validation": torch.tensor(validation(config, update.objective, state, dataset))}
-    return found | {"weights": {**state.theta, **state.phi, **state.ema}, "info": logged}
+    return found | {"weights": {**state.theta, **state.phi, **state.ema, **state.buffers}, "info": logged}
 
 
 def all_cases() -> dict[str, dict[str, Any]]:

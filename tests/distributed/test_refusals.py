@@ -45,7 +45,6 @@ def test_64_ranks_start_and_step(job_of_64: None, monkeypatch: pytest.MonkeyPatc
         ({"compile": True}, "leave --replicas, --lr lists and --compile"),
         ({"method": "pcd"}, "use 'cd', or start it without torchrun"),
         ({"method": "vages-ksd"}, "pairs the samples of one process"),
-        ({"method": "bidvl"}, "has batch normalisation over one process's batch"),
     ],
 )
 def test_what_several_processes_cannot_do(job_of_64: None, changes: dict, sentence: str) -> None:
