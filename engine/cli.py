@@ -189,16 +189,19 @@ def command_compare(arguments: argparse.Namespace) -> None:
 def command_sample(arguments: argparse.Namespace) -> None:
     import torch
 
-    from eblvm.engine import sampling
+    from eblvm.engine import distributed, sampling
     from eblvm.engine.eval import pictures
     from eblvm.engine.run import Run
 
     at_least(arguments, count=1, seed=0)
     if arguments.steps is not None:
         at_least(arguments, steps=0)
-    run = Run.open(Path(arguments.dir), arguments.data, arguments.device)
-    model = arguments.model or run.default_model()
-    v = sampling.sample(run, model, arguments.count, arguments.steps, arguments.seed, arguments.kind)
+    with distributed.joined(arguments.device):
+        run = Run.open(Path(arguments.dir), arguments.data, arguments.device)
+        model = arguments.model or run.default_model()
+        v = sampling.sample_over_ranks(run, model, arguments.count, arguments.steps, arguments.seed, arguments.kind)
+        if not distributed.is_first():
+            return
     name = "samples" if arguments.kind is None else f"samples-{arguments.kind}"
     torch.save(v, run.folder / f"{name}.pt")
     columns = -(-arguments.count // sampling.CONDITIONS) if arguments.kind == "conditional" else 10

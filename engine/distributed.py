@@ -151,6 +151,15 @@ def anywhere(flag: bool) -> bool:
     return total([float(flag)])[0] > 0
 
 
+def gathered(x: Tensor) -> Tensor:
+    """All ranks' tensors one after the other, on the first rank; on the others x."""
+    if size() == 1:
+        return x
+    parts: list[Any] | None = [None] * size() if is_first() else None
+    dist.gather_object(x.cpu(), parts)
+    return x if parts is None else torch.cat(parts).to(x.device)
+
+
 def from_first(action: Callable[[], T]) -> T:
     """What `action` gives on the first rank, on all of them. Its mistakes are everyone's: nobody waits for the dead."""
     if size() == 1:

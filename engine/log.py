@@ -8,13 +8,22 @@ from typing import Any
 from torch.utils.tensorboard import SummaryWriter
 from tqdm import tqdm
 
+from eblvm.engine import distributed
 from eblvm.engine.checkpoint import write_atomic
 
 
 def progress(total: int, description: str, unit: str, start: int = 0) -> "tqdm[Any]":
-    """A progress bar with rate and time left; in a log file a line every ten seconds is enough."""
+    """A progress bar with rate and time left; in a log file a line every ten seconds, of the first process."""
     interval = 0.2 if sys.stderr.isatty() else 10.0
-    return tqdm(total=total, initial=start, desc=description, unit=unit, mininterval=interval, dynamic_ncols=True)
+    return tqdm(
+        total=total,
+        initial=start,
+        desc=description,
+        unit=unit,
+        mininterval=interval,
+        dynamic_ncols=True,
+        disable=not distributed.is_first(),
+    )
 
 
 def read_rows(path: Path) -> list[dict[str, Any]]:

@@ -6,6 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from eblvm.engine import distributed
 from eblvm.engine.errors import UserError, unknown
 from eblvm.engine.log import progress
 from eblvm.engine.models import energy_for, posterior_for
@@ -24,19 +25,37 @@ FRAME_STEPS = 200  # Langevin steps at temperature 1 between two of them
 GIBBS_SWEEPS = 1000  # as the papers run
 
 
+def sample_over_ranks(
+    run: Run, model: str, count: int, steps: int | None, seed: int, kind: str | None = None
+) -> Tensor:
+    """`sample`, each process drawing its part; all of them on the first, and on the others their own."""
+    if count < distributed.size():
+        raise UserError(f"got a count of {count} for {distributed.size()} processes, expected at least one for each")
+    part = distributed.part(count)
+    return distributed.gathered(sample(run, model, part.stop - part.start, steps, seed, kind, part.start, count))
+
+
 def sample(
-    run: Run, model: str, count: int, steps: int | None, seed: int, kind: str | None = None, first: int = 0
+    run: Run,
+    model: str,
+    count: int,
+    steps: int | None,
+    seed: int,
+    kind: str | None = None,
+    first: int = 0,
+    total: int | None = None,
 ) -> Tensor:
     """`count` samples of the first replica, [n, D] or [n, C, S, S].
 
-    They are numbers first, first + 1, ... of the seed's: a sample is the same whichever others are drawn with it."""
+    They are numbers first, first + 1, ... of the seed's: a sample is the same whichever others are drawn with it. A
+    conditional grid alone depends on the number of all samples, `total` (none: these)."""
     torch.set_num_threads(run.config.threads)
     if run.config.method == "bidvl":
         if steps is not None:
             raise UserError(f"a generator samples in one pass, got {steps} steps; leave --steps out")
         return generator.generate(run, model, count, seed, kind, first)
     if run.config.model == "deep":
-        return sample_deep(run, model, count, steps, seed, kind, first)
+        return sample_deep(run, model, count, steps, seed, kind, first, total or count)
     if kind not in (None, "marginal"):
         raise UserError(f"a GRBM is sampled from its marginal by Gibbs sweeps, got kind {kind!r}; leave --kind out")
     return sample_grbm(run, model, count, GIBBS_SWEEPS if steps is None else steps, seed, first)
@@ -52,12 +71,12 @@ def sample_grbm(run: Run, model: str, count: int, sweeps: int, seed: int, first:
 
 
 def sample_deep(
-    run: Run, model: str, count: int, steps: int | None, seed: int, kind: str | None, first: int = 0
+    run: Run, model: str, count: int, steps: int | None, seed: int, kind: str | None, first: int, total: int
 ) -> Tensor:
     """By annealed Langevin dynamics from uniform noise, denoised at the end.
 
     marginal: p(v) of a fully visible model. joint: p(v, h). given-h: p(v|h), h the posterior means of training data.
-    conditional: the same with CONDITIONS values of h, an equal share of the count each. interpolation: `count` chains
+    conditional: the same with CONDITIONS values of h, an equal share of the total each. interpolation: `count` chains
     of p(v|h) that go on while h moves from one training sample's posterior mean to another's, FRAMES pictures each.
     """
     latent = run.config.variational
@@ -81,17 +100,18 @@ def sample_deep(
         score = ld.joint_score(energy, theta)
         return ld.denoised(score, _run(score, (v, h), key, schedule, first), config.sigma0)
     if kind == "conditional":
-        h = posterior_means(run, model, CONDITIONS, seed).repeat_interleave(-(-count // CONDITIONS), 0)[:count]
+        of_each = -(-total // CONDITIONS)
+        h = posterior_means(run, model, CONDITIONS, seed).repeat_interleave(of_each, 0)[first : first + count]
     else:
         h = posterior_means(run, model, count, seed, first)
     score = ld.conditional_score(energy, theta, h)
     x = _run(score, (v,), key, schedule, first)
     if kind != "interpolation":
         return ld.denoised(score, x, config.sigma0)
-    goal, frames = posterior_means(run, model, count, seed + 1), []
+    goal, frames = posterior_means(run, model, count, seed + 1, first), []
     for frame in range(FRAMES):
         score = ld.conditional_score(energy, theta, torch.lerp(h, goal, frame / (FRAMES - 1)))
-        x = _run(score, x, Key(seed, len(schedule) + frame * FRAME_STEPS), [1.0] * FRAME_STEPS)
+        x = _run(score, x, Key(seed, len(schedule) + frame * FRAME_STEPS), [1.0] * FRAME_STEPS, first)
         frames.append(ld.denoised(score, x, config.sigma0))
     return torch.stack(frames, 1).flatten(0, 1)
 
@@ -116,6 +136,6 @@ def infer(run: Run, model: str) -> Callable[[Tensor], Tensor]:
     return means
 
 
-def _run(score: ld.Score, x: ld.Position, key: Key, schedule: list[float], first: int = 0) -> ld.Position:
+def _run(score: ld.Score, x: ld.Position, key: Key, schedule: list[float], first: int) -> ld.Position:
     with progress(len(schedule), "Langevin", "step") as bar:
         return ld.langevin(score, x, key, schedule, on_step=lambda _: bar.update() and None, first=first)

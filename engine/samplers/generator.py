@@ -44,12 +44,12 @@ def generate(run: Run, model: str, count: int, seed: int, kind: str | None = Non
     else:
         ends = 2 * count if kind == "interpolation" else count
         order = philox.permutation(Key(seed, 0), purpose(Purpose.EVAL), len(run.dataset.train))
-        skipped = first * ends // count
+        skipped = first * (ends // count)
         if skipped + ends > len(order):
             raise UserError(f"got a count of {count}, which needs {ends} of the {len(order)} training samples")
         v = run.dataset.floats(run.dataset.train[order[skipped : skipped + ends].to(run.config.device)])
         h = objective.encode(state, v)
     if kind == "interpolation":
         share = torch.linspace(0, 1, FRAMES, dtype=h.dtype, device=h.device).view(1, FRAMES, 1)
-        h = torch.lerp(h[:count, None], h[count:, None], share).flatten(0, 1)
+        h = torch.lerp(h[0::2, None], h[1::2, None], share).flatten(0, 1)
     return torch.cat([objective.decode(state, piece) for piece in h.split(PIECE)])
