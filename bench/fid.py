@@ -68,11 +68,11 @@ def run(path: Path, sizes: list[int]) -> dict[str, Any]:
             f"{path} has {train} images to train and {test} to test with, sizes up to {max(sizes)} need "
             f"{2 * max(sizes)} and {max(sizes)}; give smaller --sizes"
         )
-    sets = [
+    unseen, *seen = (
         torch.cat(list(inception_features(cached_images(x), net, description=split)))
-        for split, x in (("train", data.train), ("valid", data.valid), ("test", data.test))
-    ]
-    rows = measure(torch.cat(sets[:2]), sets[2], sizes)
+        for split, x in (("test", data.test), ("train", data.train), ("valid", data.valid))
+    )
+    rows = measure(torch.cat(seen), unseen, sizes)
     body = {"inception": net.name, "inception_weights": net.digest, "rows": rows}
     command = f"python -m eblvm.bench.fid {path.name} --sizes {','.join(map(str, sizes))}"
     return record.make(SCHEMA, "fid-cifar10", command, "cpu", body)
