@@ -61,15 +61,14 @@ images:
 ![interpolations of the small CelebA model](celeba32-bidvl-interpolation.png)
 """,
     "mnist": """\
-The small variants of the recipe, 16x16 pixels (BiDVL: 32x32), on the CPU. The SVMs are scikit-learn's LinearSVC, fitted on the first
-10,000 training images; to them the posterior's means of the score matching models are worth less than the pixels, those
-of BiDVL's encoder more. The AUROCs are of a lower bound on
-log p~(v), whose mean standard error in nats stands below each, against uniform noise and CelebA in grey; distances are
-Euclidean, of samples and of test images to the nearest training image. 200 samples of 900 Langevin steps against 200
-training images are too few for a FID to be compared with any other. BiDVL's is a run of
-four minutes; its energy is exact, so its AUROCs have no error. Samples of p(v|h), h the posterior means of
-training data, by BiMDSM above and by VaGES-MDSM (L = 2, C = 5) below; of the second about one in three is a digit, the
-others have its strokes:
+The small variants of the recipe, 16x16 pixels (BiDVL: 32x32), on the CPU. The SVMs are scikit-learn's LinearSVC, fitted
+on the first 10,000 training images; to them the posterior's means of the score matching models are worth less than the
+pixels, those of BiDVL's encoder more. The AUROCs are of a lower bound on log p~(v), whose mean standard error in nats
+stands below each, against uniform noise and CelebA in grey; distances are Euclidean, of samples and of test images to
+the nearest training image. 200 samples of 900 Langevin steps against 200 training images are too few for a FID to be
+compared with any other. BiDVL's is a run of four minutes; its energy is exact, so its AUROCs have no error. Samples of
+p(v|h), h the posterior means of training data, by BiMDSM above and by VaGES-MDSM (L = 2, C = 5) below; of the second
+about one in three is a digit, the others have its strokes:
 
 ![samples of the small MNIST model](mnist-small.png)
 
