@@ -40,9 +40,10 @@ def measure(train: Tensor, test: Tensor, sizes: list[int]) -> list[dict[str, Any
     rows = []
     for m, n in [*((n, n) for n in sizes), (len(train), len(test))]:
         first, unseen, others = train[:m], test[:n], train[m : m + n]
-        fid, control = frechet_distance(Moments.of(first), Moments.of(unseen)), None
+        moments, control = Moments.of(first), None
+        fid = frechet_distance(moments, Moments.of(unseen))
         if len(others) == n:
-            control = frechet_distance(Moments.of(first), Moments.of(others))
+            control = frechet_distance(moments, Moments.of(others))
             c = control / (1 / m + 1 / n)
         kid = kernel_distance(first, unseen, Key(0, 0))
         rows.append(

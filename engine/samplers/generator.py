@@ -42,9 +42,9 @@ def generate(run: Run, model: str, count: int, seed: int, kind: str | None = Non
         place: dict[str, Any] = {"dtype": run.dataset.dtype, "device": torch.device(run.config.device)}
         h = philox.normal(Key(seed, 0), purpose(Purpose.SAMPLE_H), count, (run.config.latent,), first=first, **place)
     else:
-        ends = 2 * count if kind == "interpolation" else count
+        each = 2 if kind == "interpolation" else 1
+        skipped, ends = each * first, each * count
         order = philox.permutation(Key(seed, 0), purpose(Purpose.EVAL), len(run.dataset.train))
-        skipped = first * (ends // count)
         if skipped + ends > len(order):
             raise UserError(f"got a count of {count}, which needs {ends} of the {len(order)} training samples")
         v = run.dataset.floats(run.dataset.train[order[skipped : skipped + ends].to(run.config.device)])
