@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from eblvm.engine.models.energy import Params
-from eblvm.kernels.adam_unroll import Rule, adam_unroll, adam_unroll_
+from eblvm.kernels.adam_unroll import Rule, adam_unroll, adam_unroll_, clipped, decayed
 
 
 class AdamState(NamedTuple):
@@ -50,7 +50,8 @@ class Adam:
         assert isinstance(state, AdamState)
         b1, b2 = self.betas
         taken = state.taken + 1
-        grads = self._decayed(params, grads)
+        few = decayed(list(params.values()), [grads[k] for k in params], self.weight_decay)
+        grads = dict(zip(params, few, strict=True))
         rate, correct2 = lr / (1 - b1**taken), 1 - b2**taken
         m = {k: torch.lerp(state.m[k], g, 1 - b1) for k, g in grads.items()}
         v = {k: torch.addcmul(b2 * state.v[k], g, g, value=1 - b2) for k, g in grads.items()}
@@ -61,20 +62,26 @@ class Adam:
         return moved, AdamState(m, v, taken)
 
     def move(
-        self, params: Params, grads: Params, state: Moments, lr: Tensor, in_place: bool = False
-    ) -> tuple[Params, AdamState]:
-        """`step` by the kernel, for any leading replica axes of lr; `in_place` in the memory of params and moments."""
+        self,
+        params: Params,
+        grads: Params,
+        state: Moments,
+        lr: Tensor,
+        in_place: bool = False,
+        clip_norm: float | None = None,
+    ) -> tuple[Params, AdamState, Tensor]:
+        """`step` by the kernel at the gradient clipped to `clip_norm`, and the gradient's norm before; for any leading
+        replica axes of lr. `in_place`: in the memory of params and moments."""
         assert isinstance(state, AdamState)
-        taken, kernel = state.taken + 1, adam_unroll_ if in_place else adam_unroll
-        grads = self._decayed(params, grads)
-        moved = {k: kernel(p, grads[k], state.m[k], state.v[k], taken, lr, self.rule) for k, p in params.items()}
-        new, m, v = ({k: moved[k][i] for k in moved} for i in range(3))
-        return new, AdamState(m, v, taken)
-
-    def _decayed(self, params: Params, grads: Params) -> Params:
-        if not self.weight_decay:
-            return grads
-        return {k: torch.add(g, params[k], alpha=self.weight_decay) for k, g in grads.items()}
+        p, g, m, v = ([tree[k] for k in params] for tree in (params, grads, state.m, state.v))
+        if in_place:
+            taken, norm = adam_unroll_(p, g, m, v, state.taken, lr, self.rule, self.weight_decay, clip_norm)
+            return params, state._replace(taken=taken), norm
+        taken, (g, norm) = state.taken + 1, clipped(g, lr.dim(), clip_norm)
+        g = decayed(p, g, self.weight_decay)
+        moved = [adam_unroll(*one, taken, lr, self.rule) for one in zip(p, g, m, v, strict=True)]
+        new, m_, v_ = (dict(zip(params, part, strict=True)) for part in zip(*moved, strict=True))
+        return new, AdamState(m_, v_, taken), norm
 
 
 @dataclass(frozen=True)

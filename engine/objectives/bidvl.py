@@ -296,7 +296,7 @@ class AlternatingUpdate(Update):
                 fake = objective.generated(state.phi, noise["h"][k])
             gradient, buffers, lower = objective.lower_gradient(state, v, fake, noise["h"][k], noise["eps"][k], ratio_B)
             gradient, lower = distributed.mean((gradient, lower))
-            phi, phi_opt = objective.lower_optimizer.move(
+            phi, phi_opt, _ = objective.lower_optimizer.move(
                 state.phi, gradient, state.phi_opt, rates["phi"], self.in_place
             )
             state = state._replace(phi=phi, phi_opt=phi_opt, buffers=buffers)
@@ -317,7 +317,7 @@ class AlternatingUpdate(Update):
         moments = state.phi_opt
         assert isinstance(moments, AdamState)
         own = AdamState({k: moments.m[k] for k in gradient}, {k: moments.v[k] for k in gradient}, moments.taken)
-        phi, own = self.objective.lower_optimizer.move(
+        phi, own, _ = self.objective.lower_optimizer.move(
             {k: state.phi[k] for k in gradient}, gradient, own, rates["phi"], self.in_place
         )
         phi_opt = AdamState(moments.m | own.m, moments.v | own.v, moments.taken)

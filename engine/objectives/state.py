@@ -13,6 +13,7 @@ from eblvm.engine.bilevel.optimizers import Adam, AdamState, Moments
 from eblvm.engine.models.energy import Params
 from eblvm.engine.objectives.estimators import Info, Rates
 from eblvm.engine.precision import SMALLEST, next_scale
+from eblvm.kernels.adam_unroll import clipped
 from eblvm.kernels.philox import Key
 
 
@@ -76,19 +77,14 @@ class Update:
 
     def move(self, state: State, gradient: Params, info: Info, rates: Rates) -> tuple[State, Info]:
         """theta and its average one step on; leading axes of the rates, and so of all tensors, are replicas."""
-        replicas = rates["theta"].dim()
-        norms = [torch.linalg.vector_norm(g.flatten(replicas), dim=-1) for g in gradient.values()]
-        norm = torch.linalg.vector_norm(torch.stack(norms), dim=0)
-        if self.clip_norm is not None:
-            scale = (self.clip_norm / (norm + 1e-12)).clamp(max=1)
-            gradient = {k: g * scale.view((*scale.shape, *[1] * (g.dim() - replicas))) for k, g in gradient.items()}
-        adam, moments, theta = self.optimizer, state.theta_opt, state.theta
+        moments, theta, lr = state.theta_opt, state.theta, rates["theta"]
         assert isinstance(moments, AdamState)
         if self.apex and self.in_place:
             theta_opt = moments._replace(taken=moments.taken + 1)
-            apex_adam_(theta, gradient, *theta_opt, rates["theta"], adam.rule)
+            few, norm = clipped(list(gradient.values()), lr.dim(), self.clip_norm)
+            apex_adam_(theta, dict(zip(gradient, few, strict=True)), *theta_opt, lr, self.optimizer.rule)
         else:
-            theta, theta_opt = adam.move(theta, gradient, moments, rates["theta"], self.in_place)
+            theta, theta_opt, norm = self.optimizer.move(theta, gradient, moments, lr, self.in_place, self.clip_norm)
         average = Tensor.copy_ if self.in_place else lambda _, new: new
         ema = {k: average(e, torch.lerp(theta[k], e, self.ema_decay or 0.0)) for k, e in state.ema.items()}
         state = state._replace(theta=theta, theta_opt=theta_opt, ema=ema)

@@ -5,17 +5,18 @@
 README.md derives the reverse. It saves (g, m, v), three times the parameters a step, and no intermediate.
 """
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from eblvm.kernels.adam_unroll import reference
-from eblvm.kernels.adam_unroll.reference import Rule
+from eblvm.kernels.adam_unroll.reference import Rule, clipped, decayed
 from eblvm.kernels.dispatch import Backend, backend_for, native_status, op_backends
 from eblvm.kernels.orders import by_reference, order
 
-__all__ = ["Rule", "adam_unroll", "adam_unroll_", "backend", "backends"]
+__all__ = ["Rule", "adam_unroll", "adam_unroll_", "backend", "backends", "clipped", "decayed"]
 
 _NATIVE, _ = native_status("adam_unroll")
 DEFAULT = Rule()
@@ -39,12 +40,24 @@ def adam_unroll(
 
 @torch.no_grad()
 def adam_unroll_(
-    p: Tensor, g: Tensor, m: Tensor, v: Tensor, t: Tensor, lr: Tensor, rule: Rule = DEFAULT
-) -> tuple[Tensor, Tensor, Tensor]:
-    """The same step in the place of p, m and v, which it returns: no new memory, no derivative."""
-    _check(p, g, m, v, t, lr)
-    backend(p).step_(p, g, m, v, t, lr, rule)
-    return p, m, v
+    p: Sequence[Tensor],
+    g: Sequence[Tensor],
+    m: Sequence[Tensor],
+    v: Sequence[Tensor],
+    taken: Tensor,
+    lr: Tensor,
+    rule: Rule = DEFAULT,
+    weight_decay: float = 0.0,
+    clip_norm: float | None = None,
+) -> tuple[Tensor, Tensor]:
+    """The step after `taken` others, of all parameters p at once and in the place of p, m and v: no new memory, no
+    derivative. (taken + 1, the norm of all g), each for every replica.
+
+    Their gradient is g, scaled down to a norm of at most `clip_norm`, plus weight_decay p."""
+    for one in zip(p, g, m, v, strict=True):
+        _check(*one, taken, lr)
+    lists = (list(x) for x in (p, g, m, v))
+    return backend(p[0]).step_(*lists, taken, lr, rule, weight_decay, clip_norm)
 
 
 def backend(p: Tensor) -> Any:
@@ -58,25 +71,18 @@ def backends() -> list[Backend]:
 
 
 def _check(p: Tensor, g: Tensor, m: Tensor, v: Tensor, t: Tensor, lr: Tensor) -> None:
-    for name, x in (("g", g), ("m", m), ("v", v)):
-        _same(name, x, p, tuple(p.shape))
-    if not p.is_floating_point():
-        raise ValueError(f"adam_unroll got p of dtype {p.dtype}; expected a floating dtype")
-    lead = tuple(t.shape)
-    if lead != tuple(p.shape[: t.dim()]):
-        raise ValueError(f"adam_unroll got t of shape {lead}; expected [] or leading axes of p {tuple(p.shape)}")
-    _same("t", t, p, lead)
-    _same("lr", lr, p, lead)
-
-
-def _same(name: str, x: Tensor, p: Tensor, shape: tuple[int, ...]) -> None:
-    if tuple(x.shape) != shape:
-        raise ValueError(f"adam_unroll got {name} of shape {tuple(x.shape)}; expected {shape}")
-    for what in ("dtype", "device"):
-        if getattr(x, what) != getattr(p, what):
-            raise ValueError(
-                f"adam_unroll got {name} of {what} {getattr(x, what)}; expected that of p, {getattr(p, what)}"
-            )
+    shape, lead, dtype, device = p.shape, t.shape, p.dtype, p.device
+    if not dtype.is_floating_point:
+        raise ValueError(f"adam_unroll got p of dtype {dtype}; expected a floating dtype")
+    if lead != shape[: len(lead)]:
+        raise ValueError(f"adam_unroll got t of shape {tuple(lead)}; expected [] or leading axes of p {tuple(shape)}")
+    for name, x, expected in (("g", g, shape), ("m", m, shape), ("v", v, shape), ("t", t, lead), ("lr", lr, lead)):
+        if x.shape != expected:
+            raise ValueError(f"adam_unroll got {name} of shape {tuple(x.shape)}; expected {tuple(expected)}")
+        if x.dtype != dtype:
+            raise ValueError(f"adam_unroll got {name} of dtype {x.dtype}; expected that of p, {dtype}")
+        if x.device != device:
+            raise ValueError(f"adam_unroll got {name} of device {x.device}; expected that of p, {device}")
 
 
 class _Native:
@@ -88,9 +94,9 @@ class _Native:
         return torch.ops.eblvm.adam_unroll(*tensors, *rule)
 
     @staticmethod
-    def step_(*arguments: Any) -> None:
-        *tensors, rule = arguments
-        torch.ops.eblvm.adam_unroll_(*tensors, *rule)
+    def step_(*arguments: Any) -> tuple[Tensor, Tensor]:
+        *tensors, rule, weight_decay, clip_norm = arguments
+        return torch.ops.eblvm.adam_unroll_(*tensors, *rule, weight_decay, clip_norm)
 
     @staticmethod
     def reverse(*arguments: Any) -> tuple[Tensor, ...]:

@@ -4,7 +4,13 @@
 #include <ATen/Parallel.h>
 #include <torch/library.h>
 
+#include <algorithm>
+#include <cmath>
+#include <optional>
+#include <vector>
+
 #include "../batched.h"
+#include "../sums.h"
 #include "pointwise.h"
 
 namespace {
@@ -19,9 +25,17 @@ namespace {
       v_to[i] = v_;                                                                                                          \
     }                                                                                                                        \
   }                                                                                                                          \
-  EBLVM_CLONES void step_in_place_loop(AdamRule<T> r, int64_t n, T* __restrict p, const T* __restrict g, T* __restrict m,    \
-                                       T* __restrict v) {                                                                    \
-    for (int64_t i = 0; i < n; ++i) p[i] = adam_element(r, p[i], g[i], m[i], v[i]);                                          \
+  EBLVM_CLONES void step_in_place_loop(AdamRule<T> r, int64_t n, T scale, T decay, T* __restrict p, const T* __restrict g,   \
+                                       T* __restrict m, T* __restrict v) {                                                   \
+    for (int64_t i = 0; i < n; ++i) p[i] = adam_element(r, p[i], scale * g[i] + decay * p[i], m[i], v[i]);                   \
+  }                                                                                                                          \
+  EBLVM_CLONES double sum_of_squares(int64_t n, const T* __restrict x) {                                                     \
+    double sum = 0;                                                                                                          \
+    for (int64_t from = 0; from < n; from += 4096) {                                                                         \
+      sum += sum_of<T>(std::min<int64_t>(n - from, 4096),                                                                    \
+                       [&](int64_t i) __attribute__((always_inline)) { return x[from + i] * x[from + i]; });                 \
+    }                                                                                                                        \
+    return sum;                                                                                                              \
   }                                                                                                                          \
   EBLVM_CLONES void reverse_loop(AdamRule<T> r, int64_t n, const T* __restrict p_bar, const T* __restrict m_bar,             \
                                  const T* __restrict v_bar, const T* __restrict g, const T* __restrict m,                    \
@@ -90,30 +104,62 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> step_cpu(const at::Tensor& p, con
   return {p_to, m_to, v_to};
 }
 
-void step_in_place_cpu(const at::Tensor& p, const at::Tensor& g, const at::Tensor& m, const at::Tensor& v, const at::Tensor& t,
-                       const at::Tensor& lr, double b1, double b2, double eps, double eps_root) {
-  check_scalars(g, t, lr);
-  check("p", p, g);
-  check("m", m, g);
-  check("v", v, g);
-  // Any one memory order serves, as long as the replicas lead in it.
+// One parameter, its gradient and its moments in one memory order, with the replicas leading in it: their own memory where they
+// have such an order, else copies.
+struct Place {
+  at::Tensor p, g, m, v;
+};
+
+Place place_of(const at::Tensor& p, const at::Tensor& g, const at::Tensor& m, const at::Tensor& v, bool replicas) {
   const bool dense = p.is_non_overlapping_and_dense() && p.strides() == m.strides() && p.strides() == v.strides();
-  if (!dense || (t.dim() > 0 && !p.is_contiguous())) {
-    const auto [p_to, m_to, v_to] = step_cpu(p, g, m, v, t, lr, b1, b2, eps, eps_root);
-    p.copy_(p_to);
-    m.copy_(m_to);
-    v.copy_(v_to);
-    return;
+  if (!dense || (replicas && !p.is_contiguous())) return {p.contiguous(), g.contiguous(), m.contiguous(), v.contiguous()};
+  return {p, g.strides() == p.strides() ? g : at::empty_like(p).copy_(g), m, v};
+}
+
+// Adam's step of many parameters in their own memory. Gives the number of steps with this one and the norm of all of the
+// gradient, for each replica.
+std::tuple<at::Tensor, at::Tensor> steps_in_place_cpu(at::TensorList p, at::TensorList g, at::TensorList m, at::TensorList v,
+                                                      const at::Tensor& taken, const at::Tensor& lr, double b1, double b2,
+                                                      double eps, double eps_root, double weight_decay,
+                                                      std::optional<double> clip_norm) {
+  TORCH_CHECK_VALUE(p.size() == g.size() && p.size() == m.size() && p.size() == v.size(), "adam_unroll_ got ", p.size(), ", ",
+                    g.size(), ", ", m.size(), " and ", v.size(), " of p, g, m and v; expected as many of each");
+  std::vector<Place> places;
+  for (size_t i = 0; i < p.size(); ++i) {
+    check_scalars(g[i], taken, lr);
+    check("p", p[i], g[i]);
+    check("m", m[i], g[i]);
+    check("v", v[i], g[i]);
+    places.push_back(place_of(p[i], g[i], m[i], v[i], taken.dim() > 0));
   }
-  const at::Tensor g_ = g.strides() == p.strides() ? g : at::empty_like(p).copy_(g);
-  AT_DISPATCH_FLOATING_TYPES(g.scalar_type(), "adam_unroll_", [&] {
+  const at::Tensor before = taken.contiguous(), rates = lr.contiguous();
+  at::Tensor after = at::empty_like(before), norm = at::empty_like(before);
+  AT_DISPATCH_FLOATING_TYPES(taken.scalar_type(), "adam_unroll_", [&] {
     using T = scalar_t;
-    T *ps = p.mutable_data_ptr<T>(), *ms = m.mutable_data_ptr<T>(), *vs = v.mutable_data_ptr<T>();
-    const T* gs = g_.const_data_ptr<T>();
-    for_pieces<T>(g, t, lr, b1, b2, eps, eps_root, [&](const AdamRule<T>& rule, int64_t at, int64_t n) {
-      step_in_place_loop(rule, n, ps + at, gs + at, ms + at, vs + at);
-    });
+    const int64_t replicas = taken.numel();
+    for (int64_t r = 0; r < replicas; ++r) {
+      const auto part = [&](const at::Tensor& x) { return x.mutable_data_ptr<T>() + r * (x.numel() / replicas); };
+      double squares = 0;
+      for (const Place& place : places) squares += sum_of_squares(place.g.numel() / replicas, part(place.g));
+      const double length = std::sqrt(squares);
+      const T scale = clip_norm && length > *clip_norm ? static_cast<T>(*clip_norm / length) : T(1);
+      *part(norm) = static_cast<T>(length);
+      *part(after) = *part(before) + T(1);
+      const AdamRule<T> rule(b1, b2, eps, eps_root, *part(after), *part(rates));
+      for (const Place& place : places) {
+        T *const ps = part(place.p), *const gs = part(place.g), *const ms = part(place.m), *const vs = part(place.v);
+        at::parallel_for(0, place.p.numel() / replicas, 32768, [&](int64_t i, int64_t end) {
+          step_in_place_loop(rule, end - i, scale, static_cast<T>(weight_decay), ps + i, gs + i, ms + i, vs + i);
+        });
+      }
+    }
   });
+  for (size_t i = 0; i < p.size(); ++i) {
+    for (const auto& [to, from] : {std::pair{p[i], places[i].p}, {m[i], places[i].m}, {v[i], places[i].v}}) {
+      if (!to.is_same(from)) to.copy_(from);
+    }
+  }
+  return {after, norm};
 }
 
 std::tuple<at::Tensor, at::Tensor, at::Tensor> reverse_cpu(const at::Tensor& p_bar, const at::Tensor& m_bar,
@@ -146,14 +192,15 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> reverse_cpu(const at::Tensor& p_b
 TORCH_LIBRARY_FRAGMENT(eblvm, m) {
   const std::string rest = "Tensor g, Tensor m, Tensor v, Tensor t, Tensor lr, float b1, float b2, float eps, float eps_root)";
   m.def(("adam_unroll(Tensor p, " + rest + " -> (Tensor, Tensor, Tensor)").c_str());
-  const std::string scalars = "Tensor t, Tensor lr, float b1, float b2, float eps, float eps_root) -> ()";
-  m.def(("adam_unroll_(Tensor(a!) p, Tensor g, Tensor(b!) m, Tensor(c!) v, " + scalars).c_str());
+  m.def(
+      "adam_unroll_(Tensor(a!)[] p, Tensor[] g, Tensor(b!)[] m, Tensor(c!)[] v, Tensor taken, Tensor lr, float b1, float b2, "
+      "float eps, float eps_root, float weight_decay, float? clip_norm) -> (Tensor, Tensor)");
   m.def(("adam_unroll_reverse(Tensor p_bar, Tensor m_bar, Tensor v_bar, " + rest + " -> (Tensor, Tensor, Tensor)").c_str());
 }
 
 TORCH_LIBRARY_IMPL(eblvm, CPU, m) {
   m.impl("adam_unroll", step_cpu);
-  m.impl("adam_unroll_", step_in_place_cpu);
+  m.impl("adam_unroll_", steps_in_place_cpu);
   m.impl("adam_unroll_reverse", reverse_cpu);
 }
 

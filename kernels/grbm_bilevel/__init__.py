@@ -57,7 +57,7 @@ def grbm_bilevel(
         )
     switches = (K, N, sigma, tau, exact, sgd, auto_rate, *rule, True)
     out = torch.ops.eblvm.grbm_bilevel(v, list(perturb), list(latent), *theta, *phi, lr, unroll_lr, *switches)
-    return Result(Theta(*out[:4]), Phi._make([*out[4:10], phi.taken + K]), out[10], out[11])
+    return Result(Theta(*out[:4]), Phi(*out[4:11]), out[11], out[12])
 
 
 def lower_steps(
@@ -82,7 +82,7 @@ def lower_steps(
         return reference.lower_steps(batches[:K], latent or [None] * K, theta, phi, lr, tau=tau, rule=rule)
     switches = (K, 0, sigma, tau, exact, False, False, *rule, False)
     out = torch.ops.eblvm.grbm_bilevel(v, list(perturb), list(latent), *theta, *phi, lr, lr, *switches)
-    return Phi._make([*out[4:10], phi.taken + K]), out[11]
+    return Phi(*out[4:11]), out[12]
 
 
 def memory() -> tuple[int, int]:

@@ -462,6 +462,7 @@ std::vector<at::Tensor> grbm_bilevel_cpu(const at::Tensor& v, const std::vector<
   std::vector<at::Tensor> outs = {n.made({D, H}), n.made({D}), n.made({H}), n.made({D})};
   // Without real steps phi and its moments are what they were.
   for (size_t i = 5; i <= 10; ++i) outs.push_back(K ? at::empty(ins[i].sizes(), W.options()) : ins[i].clone());
+  outs.push_back(at::empty_like(ins[11]));
   outs.push_back(at::zeros(n.lead, W.options()));
   outs.push_back(at::zeros(n.lead, W.options()));
 
@@ -489,7 +490,8 @@ std::vector<at::Tensor> grbm_bilevel_cpu(const at::Tensor& v, const std::vector<
                      *part(ins[13])};
         for (const at::Tensor& t : eps_list) in.perturb.push_back(part(t));
         for (const at::Tensor& t : noise_list) in.latent.push_back(part(t));
-        const Outputs<T> out{to(0), to(1), to(2), to(3), to(4), to(5), to(6), to(7), to(8), to(9), to(10), to(11)};
+        *to(10) = in.count + static_cast<T>(K);
+        const Outputs<T> out{to(0), to(1), to(2), to(3), to(4), to(5), to(6), to(7), to(8), to(9), to(11), to(12)};
         Step<T>(plan, in, out).run();
       }
     });

@@ -36,14 +36,22 @@ def derivatives(apply, p: Tensor, g: Tensor, m: Tensor, v: Tensor, t: Tensor, lr
 
 
 def check_in_place(backend, size: tuple[int, ...], dtype: torch.dtype, replicas: tuple[int, ...], order) -> None:
-    """`step_` on tensors laid out by `order` is `reference.step`, in their own memory."""
+    """`step_` on two parameters, one laid out by `order`, is `reference.step`, in their own memory."""
     p, g, m, v, t, lr = inputs(size, dtype, replicas)
-    expected = reference.step(p, g, m, v, t, lr, RULE)
-    places = [order(x) for x in (p, m, v)]
-    addresses = [x.data_ptr() for x in places]
-    backend.step_(places[0], g, *places[1:], t, lr, RULE)
-    assert_close(places, list(expected), TOLERANCE[dtype])
-    assert [x.data_ptr() for x in places] == addresses
+    norm = (2 * g.square().sum(tuple(range(len(replicas), g.dim())))).sqrt()
+    for clip_norm in (None, 0.7 * float(norm.max())):
+        scale = torch.ones_like(norm) if clip_norm is None else (clip_norm / (norm + 1e-30)).clamp(max=1)
+        for decay in (0.0, 0.1):
+            steered = scale.view(*scale.shape, *[1] * len(size)) * g + decay * p
+            expected = reference.step(p, steered, m, v, t, lr, RULE)
+            laid_out, other = [order(x) for x in (p, m, v)], [x.clone() for x in (p, m, v)]
+            addresses = [x.data_ptr() for x in laid_out]
+            p_, m_, v_ = (list(pair) for pair in zip(laid_out, other, strict=True))
+            found = backend.step_(p_, [g, g], m_, v_, t - 1, lr, RULE, decay, clip_norm)
+            for moved in (laid_out, other):
+                assert_close(moved, list(expected), TOLERANCE[dtype])
+            assert_close(list(found), [t, norm], TOLERANCE[dtype])
+            assert [x.data_ptr() for x in laid_out] == addresses
 
 
 ORDERS = {

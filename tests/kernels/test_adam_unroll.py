@@ -62,9 +62,16 @@ def test_in_place(backend, order, size, replicas, dtype) -> None:
     check_in_place(backend, size, dtype, replicas, ORDERS[order])
 
 
-def test_in_place_returns_what_it_moved() -> None:
-    p, g, m, v, t, lr = inputs((5, 4))
-    assert all(a is b for a, b in zip(adam_unroll_(p, g, m, v, t, lr), (p, m, v), strict=True))
+def test_in_place_of_many_parameters_at_once() -> None:
+    many = [inputs(size) for size in ((5, 4), (7,), ())]
+    t, lr = many[0][4:]
+    expected = [reference.step(*one[:4], t, lr, RULE) for one in many]
+    p, g, m, v = (list(x) for x in zip(*(one[:4] for one in many), strict=True))
+    adam_unroll_(p, g, m, v, t - 1, lr, RULE)
+    for found, values in zip(zip(p, m, v, strict=True), expected, strict=True):
+        assert_close(list(found), list(values), 1e-14)
+    with pytest.raises(ValueError, match="shorter"):
+        adam_unroll_(p, g[:2], m, v, t, lr)
 
 
 @pytest.mark.parametrize("backend", BACKENDS)

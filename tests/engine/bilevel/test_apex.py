@@ -15,14 +15,12 @@ def test_apex_adam_is_adam() -> None:
     sizes = {"a": (257,), "b": (63, 5), "c": ()}
     trees = [{k: torch.rand(s, generator=generator, device="cuda") for k, s in sizes.items()} for _ in range(4)]
     theta, gradient, m, v = trees
-    expected = {k: tuple(x[k].clone() for x in (theta, m, v)) for k in theta}
+    expected = [[x.clone() for x in tree.values()] for tree in (theta, m, v)]
     t, lr = torch.tensor(3.0, device="cuda"), torch.tensor(1e-3, device="cuda")
-    for k, (p, m_k, v_k) in expected.items():
-        adam_unroll_(p, gradient[k], m_k, v_k, t, lr, Rule())
+    adam_unroll_(expected[0], list(gradient.values()), *expected[1:], t - 1, lr, Rule())
     apex.apex_adam_(theta, gradient, m, v, t, lr, Rule())
-    for k, values in expected.items():
-        for found, value in zip((theta[k], m[k], v[k]), values, strict=True):
-            torch.testing.assert_close(found, value)
+    for found, values in zip((theta, m, v), expected, strict=True):
+        torch.testing.assert_close(list(found.values()), values)
 
 
 @pytest.mark.skipif(apex.available(), reason="apex is installed")

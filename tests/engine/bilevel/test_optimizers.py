@@ -21,7 +21,7 @@ def test_adam_follows_torch(way: str, weight_decay: float) -> None:
             ours, state = adam.step(ours, {"w": gradient}, state, rate)
         else:
             before = ours["w"]
-            ours, state = adam.move(ours, {"w": gradient}, state, rate, in_place=way == "in place")
+            ours, state, _ = adam.move(ours, {"w": gradient}, state, rate, in_place=way == "in place")
             assert (ours["w"] is before) == (way == "in place")
         theirs.grad = 2 * (theirs.detach() - target) ** 3
         reference.step()
