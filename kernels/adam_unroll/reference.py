@@ -57,7 +57,7 @@ def clipped(g: list[Tensor], replicas: int, clip_norm: float | None) -> tuple[li
     if clip_norm is None:
         return g, norm
     scale = (clip_norm / (norm + 1e-12)).clamp(max=1)
-    return [x * scale.view(*scale.shape, *[1] * (x.dim() - replicas)) for x in g], norm
+    return [x * scale.view((*scale.shape, *[1] * (x.dim() - replicas))) for x in g], norm
 
 
 def decayed(p: list[Tensor], g: list[Tensor], weight_decay: float) -> list[Tensor]:

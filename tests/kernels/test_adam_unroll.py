@@ -62,16 +62,24 @@ def test_in_place(backend, order, size, replicas, dtype) -> None:
     check_in_place(backend, size, dtype, replicas, ORDERS[order])
 
 
-def test_in_place_of_many_parameters_at_once() -> None:
+@pytest.mark.parametrize("clip_norm", [None, 1.0])
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_in_place_of_many_parameters_at_once(backend, clip_norm) -> None:
     many = [inputs(size) for size in ((5, 4), (7,), ())]
     t, lr = many[0][4:]
-    expected = [reference.step(*one[:4], t, lr, RULE) for one in many]
     p, g, m, v = (list(x) for x in zip(*(one[:4] for one in many), strict=True))
-    adam_unroll_(p, g, m, v, t - 1, lr, RULE)
+    norm = torch.cat([x.flatten() for x in g]).norm()
+    scale = 1 if clip_norm is None else clip_norm / norm
+    expected = [reference.step(p_i, scale * g_i, m_i, v_i, t, lr, RULE) for p_i, g_i, m_i, v_i, *_ in many]
+    assert_close(list(backend.step_(p, g, m, v, t - 1, lr, RULE, 0.0, clip_norm)), [t, norm], 1e-12)
     for found, values in zip(zip(p, m, v, strict=True), expected, strict=True):
-        assert_close(list(found), list(values), 1e-14)
+        assert_close(list(found), list(values), 1e-11)
+
+
+def test_in_place_with_a_gradient_missing() -> None:
+    p, g, m, v, t, lr = inputs((5,))
     with pytest.raises(ValueError, match="shorter"):
-        adam_unroll_(p, g[:2], m, v, t, lr)
+        adam_unroll_([p, p], [g], [m, m], [v, v], t, lr)
 
 
 @pytest.mark.parametrize("backend", BACKENDS)

@@ -13,9 +13,14 @@ from eblvm.engine.footprint import footprint
 # Batch, channels in and out, size of the image, of the kernel, stride, padding.
 SIZES = [
     (3, 2, 4, 5, 3, 1, 1),
+    (2, 3, 2, 10, 4, 2, 1),
+    (3, 2, 4, 4, 3, 1, 1),  # results of few pixels, by products
     (2, 3, 2, 8, 4, 2, 1),
-    (2, 3, 2, 7, 3, 2, 1),  # a last row that no place of the kernel reaches
+    (2, 3, 2, 3, 2, 1, 1),
     (2, 3, 2, 4, 1, 1, 0),
+    (2, 3, 2, 4, 3, 1, 0),
+    (2, 3, 2, 6, 3, 2, 0),
+    (2, 3, 2, 11, 4, 2, 1),  # a last row that no place of the kernel reaches
 ]
 
 
@@ -49,21 +54,22 @@ def test_equal_to_torch(size: tuple[int, ...], bias: bool) -> None:
         torch.testing.assert_close(found, expected, rtol=1e-12, atol=1e-12)
 
 
-def test_empty_batch() -> None:
-    x, w, b, *place = arguments(0, 3, 2, 4, 3, 1, 1)
+@pytest.mark.parametrize("size", [4, 5])
+def test_empty_batch(size: int) -> None:
+    x, w, b, *place = arguments(0, 3, 2, size, 3, 1, 1)
     y = convolve(x, w, b, *place)
-    assert y.shape == (0, 2, 4, 4)
+    assert y.shape == (0, 2, size, size)
     assert [float(g.abs().sum()) for g in torch.autograd.grad(y.sum(), (x, w, b))] == [0, 0, 0]
 
 
-@pytest.mark.parametrize("size", SIZES[:2])
+@pytest.mark.parametrize("size", SIZES[:5])
 def test_gradcheck(size: tuple[int, ...]) -> None:
     x, w, b, *place = arguments(*size)
     assert gradcheck(lambda x, w, b: convolve(x, w, b, *place), (x, w, b))
     assert gradgradcheck(lambda x, w, b: convolve(x, w, b, *place), (x, w, b))
 
 
-@pytest.mark.parametrize("size", SIZES[:2])
+@pytest.mark.parametrize("size", SIZES[:5])
 def test_channels_last(size: tuple[int, ...]) -> None:
     x, w, b, *place = arguments(*size)
     rows = [t.detach().contiguous(memory_format=torch.channels_last).requires_grad_() for t in (x, w)]
@@ -85,8 +91,9 @@ def test_torch_func() -> None:
         torch.testing.assert_close(one, torch.func.grad(loss)(w, scale * x))
 
 
-def test_batched_backward() -> None:
-    x, w, b, *place = arguments(*SIZES[0])
+@pytest.mark.parametrize("size", [SIZES[0], SIZES[2]])
+def test_batched_backward(size: tuple[int, ...]) -> None:
+    x, w, b, *place = arguments(*size)
 
     def curvatures(conv) -> list[Tensor]:
         (score,) = torch.autograd.grad(conv(x, w, b, *place).sin().sum(), x, create_graph=True)
@@ -110,13 +117,13 @@ def test_autocast_as_torch() -> None:
 def test_the_score_pass_leaves_the_weight_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     x, w, b, *place = arguments(*SIZES[0])
     calls: list[int] = []
-    backward = convolution._backward
+    library = convolution._library
 
     def counted(wanted: int, *args) -> Tensor:
         calls.append(wanted)
-        return backward(wanted, *args)
+        return library(wanted, *args)
 
-    monkeypatch.setattr(convolution, "_backward", counted)
+    monkeypatch.setattr(convolution, "_library", counted)
     (score,) = torch.autograd.grad(convolve(x, w, b, *place).sin().sum(), x, create_graph=True)
     assert calls == [0]
     torch.autograd.grad(score.cos().sum(), w)
