@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from eblvm.bench.contestants import EngineStep, Naive, naive_method
+from eblvm.bench.contestants import CaseStep, Naive, naive_method
 from eblvm.bench.naive import BiDsm, VagesDsm
 from eblvm.bench.registry import Case
 from eblvm.engine import replicas
@@ -28,7 +28,7 @@ class AgreementError(Exception):
 def check(case: Case) -> float:
     """The largest relative difference of the two gradients; `AgreementError` beyond TOLERANCE."""
     case = replace(case, config=case.config.replaced(dtype="float64", compile=False))
-    engine = EngineStep(case)
+    engine = CaseStep(case)
     engine.state = under_way(engine.state)
     noise = engine.noise()
     gradients = {"engine": engine.gradient(noise)}
@@ -103,7 +103,7 @@ def load(method: Naive, state: State) -> None:
             }
 
 
-def check_compiled(engine: EngineStep) -> None:
+def check_compiled(engine: CaseStep) -> None:
     """Compiled against eager step: the same loss and gradient norm from the same state and noise, in fp32."""
     noise = engine.noise()
     _, compiled = engine.step(engine.state, engine.v, noise, engine.rates)

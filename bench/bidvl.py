@@ -15,7 +15,7 @@ from tqdm import tqdm
 
 from eblvm.bench import record, table
 from eblvm.bench.agreement import TOLERANCE, AgreementError, under_way
-from eblvm.bench.contestants import ImageStep
+from eblvm.bench.contestants import EngineStep
 from eblvm.bench.naive import Bidvl as NaiveBidvl
 from eblvm.bench.ratios import mib
 from eblvm.bench.timing import Step, interleaved, median
@@ -68,7 +68,7 @@ def run(
     torch.set_num_threads(1)
     difference()
     found = found or cases()
-    engines = [ImageStep(case.config, shape) for case in found]
+    engines = [EngineStep(case.config, shape) for case in found]
     naive = {case.name: NaiveStep(case.config, shape) for case in found if case.naive}
     group: list[Step] = [*engines, *naive.values()]
     with tqdm(total=rounds, desc="bidvl", disable=None if progress else True, file=sys.stderr, leave=False) as bar:
@@ -113,7 +113,7 @@ def difference(config: Config | None = None, shape: tuple[int, int, int] = (3, 1
     """The largest relative difference of a parameter after some steps of engine and naive procedure, in fp64."""
     small: dict[str, Any] = {"width": 3, "posterior_width": 2, "generator_width": 2, "latent": 3, "batch": 6}
     config = config or recipe("cifar10", method="bidvl").replaced(**small, dtype="float64")
-    engine, naive = ImageStep(config, shape), naive_method(config, shape)
+    engine, naive = EngineStep(config, shape), naive_method(config, shape)
     state = engine.state
     theta_opt = under_way(State(state.theta, state.theta, (), state.theta_opt, {}, {})).phi_opt
     engine.state = under_way(state)._replace(theta_opt=theta_opt)

@@ -49,38 +49,48 @@ class Contest(NamedTuple):
     twin: Step | None = None
 
 
-def batch(case: Case) -> Tensor:
-    """Uniform data [B, D], or [R, B, D] with replicas, the same for every contestant."""
-    c = case.config
-    seed = replicas.seeds(c)
-    v = philox.uniform(Key(seed, 0), purpose(Purpose.DATA), c.batch, (case.visible,), dtype=getattr(torch, c.dtype))
-    return v.to(c.device)
+def batch(config: Config, shape: tuple[int, ...]) -> Tensor:
+    """Uniform data [B, *shape], or [R, B, *shape] with replicas, the same for every contestant."""
+    key, dtype = Key(replicas.seeds(config), 0), getattr(torch, config.dtype)
+    return philox.uniform(key, purpose(Purpose.DATA), config.batch, shape, dtype=dtype).to(config.device)
 
 
 class EngineStep:
-    """Noise from the objective's `draw`, then the step that `eblvm train` takes with this configuration."""
+    """Noise from the objective's `draw`, then the step that `eblvm train` takes with this configuration, on samples of
+    this shape."""
 
-    def __init__(self, case: Case):
-        config = case.config
+    def __init__(self, config: Config, shape: tuple[int, ...]):
         config.validate()
-        self.config, self.v, self.seed, self.count = config, batch(case), replicas.seeds(config), 0
-        data = self.v.flatten(0, -2)
-        self.update = build(config, Dataset(data, data, data, None))
-        self.objective = self.update.objective
-        self.state: State = initial_state(config, self.objective, self.seed, self.v, torch.device(config.device))
+        self.config, self.v, self.seed, self.count = config, batch(config, shape), replicas.seeds(config), 0
+        data = self.v.flatten(0, 1) if config.replicated else self.v
+        self.update = build(config, Dataset(data, data, data, dtype=data.dtype))
+        start = initial_state(config, self.update.objective, self.seed, self.v, torch.device(config.device))
+        self.state: State = start
         self.rates = step_rates(config, 0, self.v)
         self.step: Callable[..., Any] = training_step_of(config, self.update)
-        self.fused = config.fused and not config.compile and fused_update_for(self.update) is not None
-
-    def vectorised(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        return torch.vmap(function) if self.config.replicated else function
 
     def noise(self) -> Any:
-        return self.objective.draw(Key(self.seed, self.count), self.v, 0)
+        return self.update.objective.draw(Key(self.seed, self.count), self.v, 0)
 
     def __call__(self) -> None:
         self.state, _ = self.step(self.state, self.v, self.noise(), self.rates)
         self.count += 1
+
+    def inputs(self) -> list[Tensor]:
+        """What is there before a step and so is no part of the step's memory."""
+        return [t for t in tree_leaves((self.state, self.v, self.rates)) if isinstance(t, Tensor)]
+
+
+class CaseStep(EngineStep):
+    """A case's step, with theta's gradient by autograd and by the fused step."""
+
+    def __init__(self, case: Case):
+        super().__init__(case.config, (case.visible,))
+        self.objective = self.update.objective
+        self.fused = self.config.fused and not self.config.compile and fused_update_for(self.update) is not None
+
+    def vectorised(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        return torch.vmap(function) if self.config.replicated else function
 
     def gradient(self, noise: Any) -> Params:
         """theta's gradient by autograd at the present state, which does not move."""
@@ -101,42 +111,13 @@ class EngineStep:
         """Can saved-tensor hooks look inside? Not into vmap; the fused step needs none for its replicas."""
         return self.fused or not self.config.replicated
 
-    def inputs(self) -> list[Tensor]:
-        """What is there before a step and so is no part of the step's memory."""
-        return [t for t in tree_leaves((self.state, self.v, self.rates)) if isinstance(t, Tensor)]
-
-
-class ImageStep:
-    """The step that `eblvm train` takes on a batch of uniform images."""
-
-    def __init__(self, config: Config, shape: tuple[int, int, int]):
-        config.validate()
-        dtype = getattr(torch, config.dtype)
-        self.v = philox.uniform(Key(0, 0), purpose(Purpose.DATA), config.batch, shape, dtype=dtype)
-        self.update = build(config, Dataset(self.v, self.v, self.v, dtype=dtype))
-        self.step = training_step_of(config, self.update)
-        start = initial_state(config, self.update.objective, torch.tensor(0), self.v, torch.device("cpu"))
-        self.state: State = start
-        self.rates = step_rates(config, 0, self.v)
-        self.count = 0
-
-    def noise(self) -> Any:
-        return self.update.objective.draw(Key(0, self.count), self.v, 0)
-
-    def __call__(self) -> None:
-        self.state, _ = self.step(self.state, self.v, self.noise(), self.rates)
-        self.count += 1
-
-    def inputs(self) -> list[Tensor]:
-        return [t for t in tree_leaves((self.state, self.v, self.rates)) if isinstance(t, Tensor)]
-
 
 class NaiveStep:
     """The research procedure on the same batch, one replica after the other."""
 
     def __init__(self, case: Case):
         c = case.config
-        self.v = batch(case)
+        self.v = batch(c, (case.visible,))
         self.batches = list(self.v) if c.replicated else [self.v]
         self.methods = [naive_method(case, v) for v in self.batches]
 

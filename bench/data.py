@@ -130,7 +130,7 @@ def memory(rounds: int, tick: Any) -> dict[str, Any]:
     config = recipe("cifar10", small=True)
     bytes_ = philox.uniform(Key(0, 0), purpose(Purpose.DATA), 10_000, (3, 32, 32)).mul(256).byte()
     fetch = Fetching(open_input(config, Dataset(bytes_, bytes_, bytes_), SEED))
-    (readings,) = interleaved([[fetch, deep.EngineStep(config)]], rounds, "cpu", tick)
+    (readings,) = interleaved([[fetch, deep.DeepStep(config)]], rounds, "cpu", tick)
     input_ms, step_ms = (median(r) for r in readings)
     percent = 100 * input_ms / step_ms
     return row("input=memory recipe=cifar10 small=yes", input_ms=input_ms, step_ms=step_ms, percent=percent)
@@ -140,7 +140,7 @@ def stream(faces: Config) -> dict[str, Any]:
     """Streamed pictures in front of the training step of `celeba64 --small`: the percentage of their time it hides."""
     config = faces.replaced(input="dali")
     dataset = load(config)
-    step = deep.EngineStep(config, (3, SIZE, SIZE))
+    step = deep.DeepStep(config, (3, SIZE, SIZE))
 
     def waited_ms(training: bool) -> tuple[float, float]:
         batches = open_input(config, dataset, SEED)

@@ -16,7 +16,7 @@ from tqdm import tqdm
 
 from eblvm.bench import record, table
 from eblvm.bench.agreement import TOLERANCE, AgreementError, under_way
-from eblvm.bench.contestants import ImageStep
+from eblvm.bench.contestants import EngineStep
 from eblvm.bench.naive import BiMdsm, Mdsm, VagesMdsm
 from eblvm.bench.timing import Step, interleaved, median
 from eblvm.engine.bilevel.optimizers import AdamState
@@ -53,7 +53,7 @@ def run(rounds: int, progress: bool = True, found: list[Case] | None = None) -> 
     torch.set_num_threads(1)
     check()
     found = found or cases()
-    engines = [EngineStep(case.config) for case in found]
+    engines = [DeepStep(case.config) for case in found]
     naive = {case.name: NaiveStep(case.config, SHAPE) for case in found if case.naive}
     group: list[Step] = [*engines, *naive.values()]
     with tqdm(total=rounds, desc="deep", disable=None if progress else True, file=sys.stderr, leave=False) as bar:
@@ -67,7 +67,7 @@ def run(rounds: int, progress: bool = True, found: list[Case] | None = None) -> 
     return record.make(SCHEMA, "deep", f"eblvm bench deep --rounds {rounds}", "cpu", {"rounds": rounds, "rows": rows})
 
 
-def row(case: Case, engine: "EngineStep", ms: float, mdsm_ms: float, naive_ms: float | None) -> dict[str, Any]:
+def row(case: Case, engine: "DeepStep", ms: float, mdsm_ms: float, naive_ms: float | None) -> dict[str, Any]:
     return {
         "case": case.name,
         "ms": ms,
@@ -96,7 +96,7 @@ def check() -> float:
 
 
 def difference(config: Config, shape: tuple[int, int, int] = (3, 8, 8)) -> float:
-    engine = EngineStep(config, shape)
+    engine = DeepStep(config, shape)
     engine.state = under_way(engine.state)
     noise = engine.noise()
     naive = naive_method(config, shape)
@@ -136,7 +136,7 @@ def load(method: Mdsm, state: State) -> None:
             }
 
 
-class EngineStep(ImageStep):
+class DeepStep(EngineStep):
     """An engine's step that also says what its graphs hold."""
 
     def __init__(self, config: Config, shape: tuple[int, int, int] = SHAPE):

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import torch
 
 from eblvm.bench import record, registry
-from eblvm.bench.contestants import EngineStep
+from eblvm.bench.contestants import CaseStep
 from eblvm.engine.errors import UserError
 from eblvm.engine.footprint import footprint
 
@@ -30,7 +30,7 @@ class Change(NamedTuple):
         return f"{self.case}: {self.figure} {self.before:.0f} -> {self.now:.0f} ({percent})"
 
 
-def measure(step: EngineStep) -> dict[str, Any]:
+def measure(step: CaseStep) -> dict[str, Any]:
     """The footprint of a step that has run once."""
     step()
     return footprint(step, step.inputs, step.hooks)._asdict()
@@ -52,7 +52,7 @@ def measured() -> dict[str, Any]:
         "schema": SCHEMA,
         "torch": torch.__version__.split("+")[0],
         "kernels": record.versions()["kernels"],
-        "cases": {case.name: measure(EngineStep(case)) for case in registry.cases("gates")},
+        "cases": {case.name: measure(CaseStep(case)) for case in registry.cases("gates")},
     }
 
 

@@ -9,7 +9,7 @@ import torch
 from tqdm import tqdm
 
 from eblvm.bench import record, table
-from eblvm.bench.contestants import EngineStep
+from eblvm.bench.contestants import CaseStep
 from eblvm.bench.registry import Case
 from eblvm.bench.timing import interleaved, median
 from eblvm.engine import recipes
@@ -33,7 +33,7 @@ def run(config: Config, Ns: Sequence[int], Ks: Sequence[int], rounds: int, progr
         raise UserError(f"got rounds={rounds}, expected 1 or more")
     torch.set_num_threads(config.threads)
     points = [(N, K) for N in sorted(set(Ns)) for K in sorted(set(Ks))]
-    steps = [EngineStep(Case(config.replaced(N=N, K=K), WIDTHS[config.recipe])) for N, K in points]
+    steps = [CaseStep(Case(config.replaced(N=N, K=K), WIDTHS[config.recipe])) for N, K in points]
     total = len(points) * (rounds + 1)
     with tqdm(
         total=total, desc=f"profile {config.recipe}", disable=None if progress else True, file=sys.stderr, leave=False

@@ -8,7 +8,7 @@ import torch
 from tqdm import tqdm
 
 from eblvm.bench import agreement, kernels, record, registry, table
-from eblvm.bench.contestants import Contest, EngineStep, NaiveStep, published
+from eblvm.bench.contestants import CaseStep, Contest, NaiveStep, published
 from eblvm.bench.floor import FloorStep
 from eblvm.bench.timing import interleaved, median
 from eblvm.engine.footprint import footprint
@@ -40,7 +40,7 @@ def training_contests(suite: str, device: str, compiled: bool) -> list[Contest]:
     for case in registry.cases(suite):
         case = replace(case, config=case.config.replaced(device=device))
         agreement.check(case)
-        engine = EngineStep(replace(case, config=case.config.replaced(compile=compiled)))
+        engine = CaseStep(replace(case, config=case.config.replaced(compile=compiled)))
         if compiled:
             agreement.check_compiled(engine)
         naive = NaiveStep(published(case))

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from eblvm.bench import registry
-from eblvm.bench.contestants import EngineStep, NaiveStep, has_naive
+from eblvm.bench.contestants import CaseStep, NaiveStep, has_naive
 from eblvm.bench.registry import Case
 
 CASES = [case for suite in ("grbm", "toy", "gates") for case in registry.cases(suite)]
@@ -24,7 +24,7 @@ def measured(benchmark: Any, case: Case, step: Any) -> None:
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 def test_engine_step(benchmark: Any, case: Case) -> None:
-    measured(benchmark, case, EngineStep(case))
+    measured(benchmark, case, CaseStep(case))
 
 
 @pytest.mark.parametrize("case", TWINS, ids=lambda case: case.name)

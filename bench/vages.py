@@ -47,9 +47,9 @@ def run(
     deep.difference(deep.SMALL.replaced(method="vages-mdsm", L=3, K=2, C=2))
     for case in flat:
         agreement.check(case)
-    networks = [deep.EngineStep(case.config) for case in images]
+    networks = [deep.DeepStep(case.config) for case in images]
     by_formula = [deep.NaiveStep(case.config, deep.SHAPE) for case in images if case.naive]
-    grbms, published = [contestants.EngineStep(case) for case in flat], contestants.published(flat[0])
+    grbms, published = [contestants.CaseStep(case) for case in flat], contestants.published(flat[0])
     groups: list[list[Step]] = [[*networks, *by_formula], [*grbms, contestants.NaiveStep(published)]]
     with tqdm(total=rounds, desc="vages", disable=None if progress else True, file=sys.stderr, leave=False) as bar:
         readings = interleaved(groups, rounds, "cpu", bar.update, long=True)

@@ -15,7 +15,7 @@ import torch
 
 import eblvm.engine
 from eblvm.bench import gates, registry
-from eblvm.bench.contestants import EngineStep
+from eblvm.bench.contestants import CaseStep
 from eblvm.bench.timing import elapsed_ms, warmed_repeats
 
 PROTOCOL = 1
@@ -24,7 +24,7 @@ PROTOCOL = 1
 class Worker:
     def __init__(self) -> None:
         self.cases: dict[str, registry.Case] = {}
-        self.steps: dict[str, tuple[EngineStep, int]] = {}
+        self.steps: dict[str, tuple[CaseStep, int]] = {}
 
     def answer(self, request: dict[str, Any]) -> dict[str, Any]:
         if request["do"] == "open":
@@ -33,9 +33,9 @@ class Worker:
             return {"protocol": PROTOCOL, "source": source, "cases": list(self.cases)}
         name = request["case"]
         if request["do"] == "footprint":
-            return gates.measure(EngineStep(self.cases[name]))
+            return gates.measure(CaseStep(self.cases[name]))
         if name not in self.steps:
-            step = EngineStep(self.cases[name])
+            step = CaseStep(self.cases[name])
             self.steps[name] = (step, warmed_repeats(step, "cpu"))
         return {"ms": elapsed_ms(*self.steps[name], "cpu")}
 

@@ -176,10 +176,12 @@ class Vages(Sampled):
                 )
                 return curvature + _along(directions, slope).square()
 
-            s, t_LB = score(), tilt()
-            with torch.no_grad():
-                weighed = torch.stack([moment(h_BH) for h_BH in of_covariance])
-            second = torch.stack([moment(h_BH) for h_BH in of_slope]).mean(0) + (t_LB[:, None] * weighed).sum(0)
+            s, covariance = score(), torch.zeros(())
+            if self.covariance != "none":
+                with torch.no_grad():
+                    weighed = torch.stack([moment(h_BH) for h_BH in of_covariance])
+                covariance = (tilt()[:, None] * weighed).sum(0)
+            second = torch.stack([moment(h_BH) for h_BH in of_slope]).mean(0) + covariance
             return 0.5 * s.square().flatten(1).sum(1), second - _along(directions, s).square()
 
         return Surrogate(None, score, sliced=sliced)

@@ -4,7 +4,7 @@ import pytest
 
 from eblvm.bench import bidvl
 from eblvm.bench.agreement import TOLERANCE, AgreementError
-from eblvm.bench.contestants import ImageStep
+from eblvm.bench.contestants import EngineStep
 from eblvm.bench.naive.bidvl import Bidvl
 from eblvm.engine.footprint import footprint
 from eblvm.engine.recipes import recipe
@@ -24,7 +24,7 @@ def test_a_wrong_step_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_memory_is_no_higher_than_the_naive_steps() -> None:
     config = bidvl.cases()[-2].config.replaced(batch=4)
-    engine, naive = ImageStep(config, bidvl.SHAPE), bidvl.NaiveStep(config, bidvl.SHAPE)
+    engine, naive = EngineStep(config, bidvl.SHAPE), bidvl.NaiveStep(config, bidvl.SHAPE)
     for step in (engine, naive):
         step()
     own, other = footprint(engine, engine.inputs), footprint(naive, naive.inputs)

@@ -38,14 +38,14 @@ def test_record_of_a_small_model() -> None:
 
 
 def test_held_bytes_on_the_meta_device_are_those_of_real_tensors() -> None:
-    engine = deep.EngineStep(SMALL.replaced(N=2, unroll_memory="recompute"))
+    engine = deep.DeepStep(SMALL.replaced(N=2, unroll_memory="recompute"))
     assert engine.held_bytes(batch=7) == engine.held_bytes()
 
 
 def test_what_is_held_hardly_grows_with_unrolled_steps() -> None:
     """The one-pass promise: of the network's activations there is one copy for any N."""
     none, many = (
-        deep.EngineStep(SMALL.replaced(N=N, unroll_memory="recompute")).held_bytes(deep.PUBLISHED_BATCH)
+        deep.DeepStep(SMALL.replaced(N=N, unroll_memory="recompute")).held_bytes(deep.PUBLISHED_BATCH)
         for N in (0, 10)
     )
     assert many < 1.1 * none
