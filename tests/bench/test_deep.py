@@ -45,7 +45,6 @@ def test_held_bytes_on_the_meta_device_are_those_of_real_tensors() -> None:
 def test_what_is_held_hardly_grows_with_unrolled_steps() -> None:
     """The one-pass promise: of the network's activations there is one copy for any N."""
     none, many = (
-        deep.DeepStep(SMALL.replaced(N=N, unroll_memory="recompute")).held_bytes(deep.PUBLISHED_BATCH)
-        for N in (0, 10)
+        deep.DeepStep(SMALL.replaced(N=N, unroll_memory="recompute")).held_bytes(deep.PUBLISHED_BATCH) for N in (0, 10)
     )
     assert many < 1.1 * none
