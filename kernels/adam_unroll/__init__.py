@@ -56,8 +56,27 @@ def adam_unroll_(
     Their gradient is g, scaled down to a norm of at most `clip_norm`, plus weight_decay p."""
     for one in zip(p, g, m, v, strict=True):
         _check(*one, taken, lr)
-    lists = (list(x) for x in (p, g, m, v))
-    return backend(p[0]).step_(*lists, taken, lr, rule, weight_decay, clip_norm)
+    return _steps_(backend(p[0]), list(p), list(g), list(m), list(v), taken, lr, rule, weight_decay, clip_norm)
+
+
+def _steps_(
+    backend: Any,
+    p: list[Tensor],
+    g: list[Tensor],
+    m: list[Tensor],
+    v: list[Tensor],
+    taken: Tensor,
+    lr: Tensor,
+    rule: Rule,
+    weight_decay: float,
+    clip_norm: float | None,
+) -> tuple[Tensor, Tensor]:
+    if backend is _Native:
+        return torch.ops.eblvm.adam_unroll_(p, g, m, v, taken, lr, *rule, weight_decay, clip_norm)
+    t, (g, norm) = taken + 1, clipped(g, lr.dim(), clip_norm)
+    for one in zip(p, decayed(p, g, weight_decay), m, v, strict=True):
+        backend.step_(*one, t, lr, rule)
+    return t, norm
 
 
 def backend(p: Tensor) -> Any:
@@ -92,11 +111,6 @@ class _Native:
     def step(*arguments: Any) -> tuple[Tensor, Tensor, Tensor]:
         *tensors, rule = arguments
         return torch.ops.eblvm.adam_unroll(*tensors, *rule)
-
-    @staticmethod
-    def step_(*arguments: Any) -> tuple[Tensor, Tensor]:
-        *tensors, rule, weight_decay, clip_norm = arguments
-        return torch.ops.eblvm.adam_unroll_(*tensors, *rule, weight_decay, clip_norm)
 
     @staticmethod
     def reverse(*arguments: Any) -> tuple[Tensor, ...]:

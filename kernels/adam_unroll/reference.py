@@ -31,23 +31,10 @@ def step(
     return p - rate * m / (torch.sqrt(v / c2 + eps_root) + eps), m, v
 
 
-def step_(
-    p: list[Tensor],
-    g: list[Tensor],
-    m: list[Tensor],
-    v: list[Tensor],
-    taken: Tensor,
-    lr: Tensor,
-    rule: Rule,
-    weight_decay: float,
-    clip_norm: float | None,
-) -> tuple[Tensor, Tensor]:
-    """(p', m', v') of every parameter in the place of (p, m, v); (taken + 1, norm of g)."""
-    t, (g, norm) = taken + 1, clipped(g, lr.dim(), clip_norm)
-    for p_i, g_i, m_i, v_i in zip(p, decayed(p, g, weight_decay), m, v, strict=True):
-        for place, x in zip((p_i, m_i, v_i), step(p_i, g_i, m_i, v_i, t, lr, rule), strict=True):
-            place.copy_(x)
-    return t, norm
+def step_(p: Tensor, g: Tensor, m: Tensor, v: Tensor, t: Tensor, lr: Tensor, rule: Rule) -> None:
+    """(p', m', v') in the place of (p, m, v)."""
+    for place, x in zip((p, m, v), step(p, g, m, v, t, lr, rule), strict=True):
+        place.copy_(x)
 
 
 def clipped(g: list[Tensor], replicas: int, clip_norm: float | None) -> tuple[list[Tensor], Tensor]:

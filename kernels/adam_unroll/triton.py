@@ -13,7 +13,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from eblvm.kernels.adam_unroll.reference import Rule, clipped, corrections, decayed
+from eblvm.kernels.adam_unroll.reference import Rule, corrections
 from eblvm.kernels.triton_report import Variant
 
 BLOCK = 1024
@@ -77,25 +77,12 @@ def step(p: Tensor, g: Tensor, m: Tensor, v: Tensor, t: Tensor, lr: Tensor, rule
     return _launch(step_kernel, (p, g, m, v), t, lr, rule)
 
 
-def step_(
-    p: list[Tensor],
-    g: list[Tensor],
-    m: list[Tensor],
-    v: list[Tensor],
-    taken: Tensor,
-    lr: Tensor,
-    rule: Rule,
-    weight_decay: float,
-    clip_norm: float | None,
-) -> tuple[Tensor, Tensor]:
-    t, (g, norm) = taken + 1, clipped(g, lr.dim(), clip_norm)
-    for g_i, *moved in zip(decayed(p, g, weight_decay), p, m, v, strict=True):
-        places = [x if x.is_contiguous() else x.contiguous() for x in moved]
-        _launch(step_kernel, (places[0], g_i, *places[1:]), t, lr, rule, places)
-        for x, place in zip(moved, places, strict=True):
-            if place is not x:
-                x.copy_(place)
-    return t, norm
+def step_(p: Tensor, g: Tensor, m: Tensor, v: Tensor, t: Tensor, lr: Tensor, rule: Rule) -> None:
+    places = [x if x.is_contiguous() else x.contiguous() for x in (p, m, v)]
+    _launch(step_kernel, (places[0], g, *places[1:]), t, lr, rule, places)
+    for x, place in zip((p, m, v), places, strict=True):
+        if place is not x:
+            x.copy_(place)
 
 
 def reverse(

@@ -36,7 +36,7 @@ def derivatives(apply, p: Tensor, g: Tensor, m: Tensor, v: Tensor, t: Tensor, lr
 
 
 def check_in_place(backend, size: tuple[int, ...], dtype: torch.dtype, replicas: tuple[int, ...], order) -> None:
-    """`step_` on two parameters, one laid out by `order`, is `reference.step`, in their own memory."""
+    """The step of two parameters, one laid out by `order`, in their own memory is `reference.step`."""
     p, g, m, v, t, lr = inputs(size, dtype, replicas)
     norm = (2 * g.square().sum(tuple(range(len(replicas), g.dim())))).sqrt()
     for clip_norm in (None, 0.7 * float(norm.max())):
@@ -47,7 +47,7 @@ def check_in_place(backend, size: tuple[int, ...], dtype: torch.dtype, replicas:
             laid_out, other = [order(x) for x in (p, m, v)], [x.clone() for x in (p, m, v)]
             addresses = [x.data_ptr() for x in laid_out]
             p_, m_, v_ = (list(pair) for pair in zip(laid_out, other, strict=True))
-            found = backend.step_(p_, [g, g], m_, v_, t - 1, lr, RULE, decay, clip_norm)
+            found = adam_unroll._steps_(backend, p_, [g, g], m_, v_, t - 1, lr, RULE, decay, clip_norm)
             for moved in (laid_out, other):
                 assert_close(moved, list(expected), TOLERANCE[dtype])
             assert_close(list(found), [t, norm], TOLERANCE[dtype])
