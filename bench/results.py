@@ -35,6 +35,9 @@ and unrolls Adam. The exact KL does most: with it the default (shared noise, Ada
 SGD's step sizes 0.05 is the best; the automatic one is 6 / lambda_max, about 0.027 here. The AIS
 log-likelihood of SGD's smallest step stands far above all others at a worse Fisher and is not to be believed, although
 its standard error is small: the bracket of the next table shows it. Fisher is exact.
+
+VaGES-DSM (L=2 and K=5, the defaults, independent sets) stands between N=1 and N=5 of BiDSM in both figures, and between
+N=0 and N=1 in time and memory: [performance.md](performance.md) has them side by side.
 """,
     "freyface-bracket": """\
 Three of these models between reverse AIS (a lower bound on the log-likelihood) and forward AIS (an upper bound), 500
