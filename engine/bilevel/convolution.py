@@ -7,6 +7,7 @@ the convolution of t by w and the weight gradient for the image t.
 A pass is the library's, or a matrix product with the columns of the image where that is faster: on a CPU, for results
 of few pixels (4 x 4, 1024 channels, one core of an AMD EPYC, GFLOP/s of forward, input, weight: at batch 8 40, 35, 21
 by the library and 78, 64, 45 by products; at batch 32 63, 50, 32 and 79, 73, 66; at 8 x 8 the library is as fast).
+The columns are there for as long as the product; memory that is counted on the meta device knows none.
 """
 
 import math
@@ -49,12 +50,12 @@ class _Convolve(torch.autograd.Function):
 
     @staticmethod
     def forward(x: Tensor, w: Tensor, bias: Tensor | None, stride: Pair, padding: Pair) -> Tensor:
-        size = [(n + 2 * p - k) // d + 1 for n, p, k, d in zip(x.shape[2:], padding, w.shape[2:], stride, strict=True)]
-        if not _by_products(x, size):
+        size = [(n + 2 * p - k) // d + 1 for n, p, k, d in zip(x.shape[2:], padding, w.shape[2:], stride, strict=False)]
+        if x.dim() != 4 or x.shape[1] != w.shape[1] or not _by_products(x, w, size):
             return F.conv2d(x, w, bias, stride, padding)
-        y = w.flatten(1) @ _columns(x, w, stride, padding)
+        y = w.reshape(len(w), -1) @ _columns(x, w, stride, padding)
         y = y if bias is None else y + bias[:, None]
-        return y.unflatten(1, (len(x), *size)).transpose(0, 1).contiguous()
+        return _batch_first(y.reshape(len(w), len(x), *size))
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
@@ -78,15 +79,15 @@ class _InputGradient(torch.autograd.Function):
     @staticmethod
     def forward(g: Tensor, w: Tensor, x: Tensor, stride: Pair, padding: Pair) -> Tensor:
         B, _, rows, columns = g.shape
-        if not _by_products(g, (rows, columns)):
+        if not _by_products(g, w, (rows, columns)):
             return _library(0, g, x, w, stride, padding)
         (height, width), (up, left), (down, right), (inputs, *kernel) = x.shape[2:], padding, stride, w.shape[1:]
-        seen = w.flatten(1).t() @ g.transpose(0, 1).flatten(1)
-        seen = seen.unflatten(1, (B, rows, columns)).unflatten(0, (inputs, *kernel))
+        seen = w.reshape(len(w), -1).t() @ g.transpose(0, 1).reshape(len(w), -1)
+        seen = seen.reshape(inputs, *kernel, B, rows, columns)
         dx = g.new_zeros(inputs, B, height + 2 * up, width + 2 * left)
         for i, j in product(*map(range, kernel)):
             dx[:, :, i : i + down * rows : down, j : j + right * columns : right] += seen[:, i, j]
-        return dx[:, :, up : up + height, left : left + width].transpose(0, 1).contiguous()
+        return _batch_first(dx[:, :, up : up + height, left : left + width])
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
@@ -110,9 +111,9 @@ def _wanted(ctx: Any, number: int) -> list[bool]:
 
 def _to_weight(g: Tensor, x: Tensor, w: Tensor, stride: Pair, padding: Pair) -> Tensor:
     """(dy/dw)^T g."""
-    if not _by_products(g, g.shape[2:]):
+    if not _by_products(g, w, g.shape[2:]):
         return _library(1, g, x, w, stride, padding)
-    dw = g.transpose(0, 1).flatten(1) @ _columns(x, w, stride, padding).t()
+    dw = g.transpose(0, 1).reshape(len(w), -1) @ _columns(x, w, stride, padding).t()
     return torch.ops.aten._unsafe_view(dw, w.shape)  # no view: others are added to it in its own memory
 
 
@@ -123,9 +124,16 @@ def _library(wanted: int, g: Tensor, x: Tensor, w: Tensor, stride: Pair, padding
     return cast(Tensor, found[wanted])
 
 
-def _by_products(like: Tensor, size: Sequence[int]) -> bool:
-    """Is a result of that size one of few pixels, in a dtype that products are fast in?"""
-    return math.prod(size) <= FEW_PIXELS and like.is_cpu and like.dtype in (torch.float32, torch.float64)
+def _by_products(image: Tensor, w: Tensor, size: Sequence[int]) -> bool:
+    """Is a result of that size one of few pixels, and are products of such tensors fast and as exact as the library?"""
+    few = min(size) > 0 and math.prod(size) <= FEW_PIXELS
+    exact = image.dtype in (torch.float32, torch.float64) and not torch.is_autocast_enabled("cpu")
+    return few and exact and image.is_cpu and w.is_contiguous()
+
+
+def _batch_first(x: Tensor) -> Tensor:
+    """x [O, B, ., .] as [B, O, ., .], in memory of its own: a Function's result is to be no view."""
+    return x.transpose(0, 1).clone(memory_format=torch.contiguous_format)
 
 
 def _columns(x: Tensor, w: Tensor, stride: Pair, padding: Pair) -> Tensor:

@@ -50,8 +50,8 @@ class Adam:
         assert isinstance(state, AdamState)
         b1, b2 = self.betas
         taken = state.taken + 1
-        few = decayed(list(params.values()), [grads[k] for k in params], self.weight_decay)
-        grads = dict(zip(params, few, strict=True))
+        steered = decayed(list(params.values()), [grads[k] for k in params], self.weight_decay)
+        grads = dict(zip(params, steered, strict=True))
         rate, correct2 = lr / (1 - b1**taken), 1 - b2**taken
         m = {k: torch.lerp(state.m[k], g, 1 - b1) for k, g in grads.items()}
         v = {k: torch.addcmul(b2 * state.v[k], g, g, value=1 - b2) for k, g in grads.items()}

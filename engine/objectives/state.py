@@ -81,8 +81,8 @@ class Update:
         assert isinstance(moments, AdamState)
         if self.apex and self.in_place:
             theta_opt = moments._replace(taken=moments.taken + 1)
-            few, norm = clipped(list(gradient.values()), lr.dim(), self.clip_norm)
-            apex_adam_(theta, dict(zip(gradient, few, strict=True)), *theta_opt, lr, self.optimizer.rule)
+            steered, norm = clipped(list(gradient.values()), lr.dim(), self.clip_norm)
+            apex_adam_(theta, dict(zip(gradient, steered, strict=True)), *theta_opt, lr, self.optimizer.rule)
         else:
             theta, theta_opt, norm = self.optimizer.move(theta, gradient, moments, lr, self.in_place, self.clip_norm)
         average = Tensor.copy_ if self.in_place else lambda _, new: new

@@ -141,10 +141,10 @@ class Vages(Sampled):
         def log_p(x: Any, h: Tensor) -> Tensor:
             return -call(self.energy, theta, "head", x, h)
 
-        def tilt() -> Tensor:
+        def tilt() -> Tensor | None:
             """t_i / (L-1) [L, B]: zero, with the gradient of log p~(v, h_i) less its mean over i."""
             if self.covariance == "none":
-                return torch.zeros_like(of_covariance[..., 0])
+                return None
             l_LB = log_p(f, of_covariance)
             t_LB = l_LB - l_LB.detach()
             return (t_LB - t_LB.mean(0)) / (self.L - (self.covariance == "unbiased"))
@@ -157,11 +157,12 @@ class Vages(Sampled):
                     u, _ = grad(lambda x: (log_p(x, of_value).mean(0).sum(), ()), tree_map(Tensor.detach, f))
                     value = pull(u, keep=True) - zero_mean
             t_LB = tilt()
-            u, _ = grad(
-                lambda x: (log_p(x, of_slope).mean(0).sum() + (t_LB * log_p(x, of_covariance)).sum(), ()),
-                f,
-            )
-            s = pull(u)
+
+            def tilted(x: Any) -> tuple[Tensor, tuple[()]]:
+                mean = log_p(x, of_slope).mean(0).sum()
+                return mean if t_LB is None else mean + (t_LB * log_p(x, of_covariance)).sum(), ()
+
+            s = pull(grad(tilted, f)[0])
             return value + (s - s.detach()) if self.independent else s - zero_mean
 
         def sliced(directions: Tensor) -> tuple[Tensor, Tensor]:
@@ -176,11 +177,11 @@ class Vages(Sampled):
                 )
                 return curvature + _along(directions, slope).square()
 
-            s, covariance = score(), torch.zeros(())
-            if self.covariance != "none":
+            s, t_LB, covariance = score(), tilt(), 0.0
+            if t_LB is not None:
                 with torch.no_grad():
                     weighed = torch.stack([moment(h_BH) for h_BH in of_covariance])
-                covariance = (tilt()[:, None] * weighed).sum(0)
+                covariance = (t_LB[:, None] * weighed).sum(0)
             second = torch.stack([moment(h_BH) for h_BH in of_slope]).mean(0) + covariance
             return 0.5 * s.square().flatten(1).sum(1), second - _along(directions, s).square()
 

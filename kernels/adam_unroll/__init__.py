@@ -50,10 +50,13 @@ def adam_unroll_(
     weight_decay: float = 0.0,
     clip_norm: float | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """The step after `taken` others, of all parameters p at once and in the place of p, m and v: no new memory, no
-    derivative. (taken + 1, the norm of all g), each for every replica.
+    """The step after `taken` others, of all parameters p at once and in the place of p, m and v, without a derivative.
+    (taken + 1, the norm of all g), each for every replica. No new memory where g has p's order in memory.
 
     Their gradient is g, scaled down to a norm of at most `clip_norm`, plus weight_decay p."""
+    if not len(p) == len(g) == len(m) == len(v) > 0:
+        got = f"{len(p)}, {len(g)}, {len(m)} and {len(v)}"
+        raise ValueError(f"adam_unroll_ got {got} of p, g, m and v; expected as many of each, at least one")
     for one in zip(p, g, m, v, strict=True):
         _check(*one, taken, lr)
     return _steps_(backend(p[0]), list(p), list(g), list(m), list(v), taken, lr, rule, weight_decay, clip_norm)
@@ -105,7 +108,7 @@ def _check(p: Tensor, g: Tensor, m: Tensor, v: Tensor, t: Tensor, lr: Tensor) ->
 
 
 class _Native:
-    """The native ops with the signature of the reference."""
+    """The native ops with the signatures of the reference; steps in place have one op for many parameters."""
 
     @staticmethod
     def step(*arguments: Any) -> tuple[Tensor, Tensor, Tensor]:

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <numeric>
 #include <optional>
 #include <vector>
 
@@ -116,6 +117,17 @@ Place place_of(const at::Tensor& p, const at::Tensor& g, const at::Tensor& m, co
   return {p, g.strides() == p.strides() ? g : at::empty_like(p).copy_(g), m, v};
 }
 
+// Of n elements, in the same order for any number of threads.
+template <typename T>
+double sum_of_all_squares(int64_t n, const T* x) {
+  constexpr int64_t kPiece = 32768;
+  std::vector<double> sums((n + kPiece - 1) / kPiece);
+  at::parallel_for(0, static_cast<int64_t>(sums.size()), 1, [&](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i) sums[i] = sum_of_squares(std::min(kPiece, n - i * kPiece), x + i * kPiece);
+  });
+  return std::accumulate(sums.begin(), sums.end(), 0.0);
+}
+
 // Adam's step of many parameters in their own memory. Gives the number of steps with this one and the norm of all of the
 // gradient, for each replica.
 std::tuple<at::Tensor, at::Tensor> steps_in_place_cpu(at::TensorList p, at::TensorList g, at::TensorList m, at::TensorList v,
@@ -124,41 +136,49 @@ std::tuple<at::Tensor, at::Tensor> steps_in_place_cpu(at::TensorList p, at::Tens
                                                       std::optional<double> clip_norm) {
   TORCH_CHECK_VALUE(p.size() == g.size() && p.size() == m.size() && p.size() == v.size(), "adam_unroll_ got ", p.size(), ", ",
                     g.size(), ", ", m.size(), " and ", v.size(), " of p, g, m and v; expected as many of each");
-  std::vector<Place> places;
   for (size_t i = 0; i < p.size(); ++i) {
     check_scalars(g[i], taken, lr);
     check("p", p[i], g[i]);
     check("m", m[i], g[i]);
     check("v", v[i], g[i]);
-    places.push_back(place_of(p[i], g[i], m[i], v[i], taken.dim() > 0));
   }
   const at::Tensor before = taken.contiguous(), rates = lr.contiguous();
   at::Tensor after = at::empty_like(before), norm = at::empty_like(before);
   AT_DISPATCH_FLOATING_TYPES(taken.scalar_type(), "adam_unroll_", [&] {
     using T = scalar_t;
     const int64_t replicas = taken.numel();
+    const auto part = [&](const at::Tensor& x, int64_t r) { return x.mutable_data_ptr<T>() + r * (x.numel() / replicas); };
+
+    std::vector<double> squares(replicas);
+    for (const at::Tensor& x : g) {
+      const at::Tensor dense = taken.dim() == 0 && x.is_non_overlapping_and_dense() ? x : x.contiguous();
+      for (int64_t r = 0; r < replicas; ++r) squares[r] += sum_of_all_squares(x.numel() / replicas, part(dense, r));
+    }
+    std::vector<AdamRule<T>> rules;
+    std::vector<T> scales;
     for (int64_t r = 0; r < replicas; ++r) {
-      const auto part = [&](const at::Tensor& x) { return x.mutable_data_ptr<T>() + r * (x.numel() / replicas); };
-      double squares = 0;
-      for (const Place& place : places) squares += sum_of_squares(place.g.numel() / replicas, part(place.g));
-      const double length = std::sqrt(squares);
-      const T scale = clip_norm && length > *clip_norm ? static_cast<T>(*clip_norm / length) : T(1);
-      *part(norm) = static_cast<T>(length);
-      *part(after) = *part(before) + T(1);
-      const AdamRule<T> rule(b1, b2, eps, eps_root, *part(after), *part(rates));
-      for (const Place& place : places) {
-        T *const ps = part(place.p), *const gs = part(place.g), *const ms = part(place.m), *const vs = part(place.v);
-        at::parallel_for(0, place.p.numel() / replicas, 32768, [&](int64_t i, int64_t end) {
-          step_in_place_loop(rule, end - i, scale, static_cast<T>(weight_decay), ps + i, gs + i, ms + i, vs + i);
+      const double length = std::sqrt(squares[r]);
+      *part(norm, r) = static_cast<T>(length);
+      *part(after, r) = *part(before, r) + T(1);
+      rules.emplace_back(b1, b2, eps, eps_root, *part(after, r), *part(rates, r));
+      // A norm that is no number is none within bounds: it shows in all parameters.
+      scales.push_back(clip_norm && !(length <= *clip_norm) ? static_cast<T>(*clip_norm / length) : T(1));
+    }
+
+    for (size_t i = 0; i < p.size(); ++i) {
+      const Place place = place_of(p[i], g[i], m[i], v[i], taken.dim() > 0);
+      for (int64_t r = 0; r < replicas; ++r) {
+        T *const ps = part(place.p, r), *const gs = part(place.g, r), *const ms = part(place.m, r),
+                 *const vs = part(place.v, r);
+        at::parallel_for(0, p[i].numel() / replicas, 32768, [&](int64_t k, int64_t end) {
+          step_in_place_loop(rules[r], end - k, scales[r], static_cast<T>(weight_decay), ps + k, gs + k, ms + k, vs + k);
         });
+      }
+      for (const auto& [to, from] : {std::pair{p[i], place.p}, {m[i], place.m}, {v[i], place.v}}) {
+        if (!to.is_same(from)) to.copy_(from);
       }
     }
   });
-  for (size_t i = 0; i < p.size(); ++i) {
-    for (const auto& [to, from] : {std::pair{p[i], places[i].p}, {m[i], places[i].m}, {v[i], places[i].v}}) {
-      if (!to.is_same(from)) to.copy_(from);
-    }
-  }
   return {after, norm};
 }
 

@@ -43,7 +43,7 @@ def clipped(g: list[Tensor], replicas: int, clip_norm: float | None) -> tuple[li
     norm = torch.linalg.vector_norm(torch.stack(norms), dim=0)
     if clip_norm is None:
         return g, norm
-    scale = (clip_norm / (norm + 1e-12)).clamp(max=1)
+    scale = clip_norm / norm.clamp(min=clip_norm)
     return [x * scale.view((*scale.shape, *[1] * (x.dim() - replicas))) for x in g], norm
 
 

@@ -79,8 +79,19 @@ def test_in_place_of_many_parameters_at_once(backend, clip_norm) -> None:
 
 def test_in_place_with_a_gradient_missing() -> None:
     p, g, m, v, t, lr = inputs((5,))
-    with pytest.raises(ValueError, match="shorter"):
+    with pytest.raises(ValueError, match="got 2, 1, 2 and 2 of p, g, m and v; expected as many of each, at least one"):
         adam_unroll_([p, p], [g], [m, m], [v, v], t, lr)
+    with pytest.raises(ValueError, match="at least one"):
+        adam_unroll_([], [], [], [], t, lr)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_a_norm_that_is_no_number_shows_everywhere(backend) -> None:
+    p, g, m, v, t, lr = inputs((5,))
+    g[2] = float("nan")
+    _, norm = adam_unroll._steps_(backend, [p], [g], [m], [v], t - 1, lr, RULE, 0.0, 1.0)
+    assert norm.isnan()
+    assert p.isnan().all()
 
 
 @pytest.mark.parametrize("backend", BACKENDS)

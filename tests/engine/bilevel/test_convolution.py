@@ -77,6 +77,7 @@ def test_channels_last(size: tuple[int, ...]) -> None:
         both_orders(convolve, *rows, b, *place), both_orders(F.conv2d, x, w, b, *place), strict=True
     ):
         torch.testing.assert_close(found, expected, rtol=1e-12, atol=1e-12)
+        assert found.stride() == expected.stride() or found.is_contiguous(memory_format=torch.channels_last)
 
 
 def test_torch_func() -> None:
@@ -112,6 +113,44 @@ def test_autocast_as_torch() -> None:
     for one, other in zip(found, expected, strict=True):
         assert one.dtype == other.dtype
         torch.testing.assert_close(one, other, rtol=0.03, atol=0.03)
+
+
+def test_batches_of_gradients() -> None:
+    x, w, b, *place = arguments(*SIZES[2])
+    many = torch.stack([torch.ones(3, 4, 4, 4), torch.rand(3, 4, 4, 4)]).double()
+    values = (conv(x, w, b, *place) for conv in (convolve, F.conv2d))
+    found, expected = (torch.autograd.grad(y, (x, w, b), many, is_grads_batched=True) for y in values)
+    for one, other in zip(found, expected, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize(("batch", "outputs"), [(1, 3), (3, 1), (3, 3)])
+def test_results_are_no_views(batch: int, outputs: int) -> None:
+    """Else an operation in place on them fails, for some sizes of the batch alone."""
+    x, w, b, *place = arguments(batch, 2, outputs, 4, 3, 1, 1)
+    y = convolve(x, w, b, *place)
+    assert not y._is_view()
+    y.relu_().sum().backward()
+    assert not x.grad._is_view()
+
+
+def test_rectangles() -> None:
+    generator = torch.Generator().manual_seed(0)
+    shapes = (2, 3, 7, 4), (4, 3, 4, 2), (4,)
+    x, w, b = (torch.randn(s, generator=generator, dtype=torch.float64).requires_grad_() for s in shapes)
+    for place in (((2, 1), (1, 0)), ((3, 2), (0, 1)), ((1, 3), (0, 0))):
+        for found, expected in zip(
+            both_orders(convolve, x, w, b, *place), both_orders(F.conv2d, x, w, b, *place), strict=True
+        ):
+            torch.testing.assert_close(found, expected, rtol=1e-12, atol=1e-12)
+
+
+def test_errors_are_torchs() -> None:
+    x, w, b, *place = arguments(2, 3, 2, 2, 5, 1, 1)
+    with pytest.raises(RuntimeError, match="Kernel size can't be greater than actual input size"):
+        convolve(x, w, b, *place)
+    with pytest.raises(RuntimeError, match=r"expected input.* to have 3 channels"):
+        convolve(x[:, :2], w, b, *place)
 
 
 def test_the_score_pass_leaves_the_weight_alone(monkeypatch: pytest.MonkeyPatch) -> None:
