@@ -177,7 +177,8 @@ class Vages(Sampled):
                 )
                 return curvature + _along(directions, slope).square()
 
-            s, t_LB, covariance = score(), tilt(), 0.0
+            s, t_LB = score(), tilt()
+            covariance: Tensor | float = 0.0
             if t_LB is not None:
                 with torch.no_grad():
                     weighed = torch.stack([moment(h_BH) for h_BH in of_covariance])
