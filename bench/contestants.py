@@ -64,13 +64,13 @@ class EngineStep:
         self.config, self.v, self.seed, self.count = config, batch(config, shape), replicas.seeds(config), 0
         data = self.v.flatten(0, 1) if config.replicated else self.v
         self.update = build(config, Dataset(data, data, data, dtype=data.dtype))
-        start = initial_state(config, self.update.objective, self.seed, self.v, torch.device(config.device))
-        self.state: State = start
+        self.objective = self.update.objective
+        self.state: State = initial_state(config, self.objective, self.seed, self.v, torch.device(config.device))
         self.rates = step_rates(config, 0, self.v)
         self.step: Callable[..., Any] = training_step_of(config, self.update)
 
     def noise(self) -> Any:
-        return self.update.objective.draw(Key(self.seed, self.count), self.v, 0)
+        return self.objective.draw(Key(self.seed, self.count), self.v, 0)
 
     def __call__(self) -> None:
         self.state, _ = self.step(self.state, self.v, self.noise(), self.rates)
@@ -86,7 +86,6 @@ class CaseStep(EngineStep):
 
     def __init__(self, case: Case):
         super().__init__(case.config, (case.visible,))
-        self.objective = self.update.objective
         self.fused = self.config.fused and not self.config.compile and fused_update_for(self.update) is not None
 
     def vectorised(self, function: Callable[..., Any]) -> Callable[..., Any]:

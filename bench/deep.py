@@ -141,8 +141,7 @@ class DeepStep(EngineStep):
 
     def __init__(self, config: Config, shape: tuple[int, int, int] = SHAPE):
         super().__init__(config, shape)
-        assert isinstance(self.update.objective, ScoreMatching)
-        self.objective = self.update.objective
+        assert isinstance(self.objective, ScoreMatching)
 
     def arguments(self, batch: int | None = None) -> tuple[Any, ...]:
         """(state, v, noise, rates) of the next step; with a batch, those of that size on the meta device."""
