@@ -29,7 +29,16 @@
 #define EBLVM_INLINE inline
 #endif
 
+// exp's argument is clamped to +- these. They are defined elsewhere, in native.cpp: a compiler that knows their values makes
+// masks and blends of the clamped paths, where min and max do.
+extern const float kExpLimit;
+extern const double kExpLimitDouble;
+
 namespace {
+
+// A long chain of dependent operations an element leaves the units idle: a scheduler holds but two or three elements of it.
+// Several loops over a short stage, each with a part of the chain, keep them busy.
+constexpr int64_t kStage = 128;
 
 // log(1+f) = f - f^2/2 + f^3 P(f): Cephes logf, lowest power first.
 constexpr float kLog[9] = {3.3333331174e-1f,  -2.4999993993e-1f, 2.0000714765e-1f,  -1.6668057665e-1f, 1.4249322787e-1f,
@@ -64,10 +73,10 @@ constexpr double kExp[14] = {
     1.0 / 5040, 1.0 / 40320, 1.0 / 362880, 1.0 / 3628800, 1.0 / 39916800, 1.0 / 479001600, 1.0 / 6227020800.0};
 
 // exp x = 2^n exp(x - n log 2). Adding 1.5 2^23 rounds to the integer n and leaves it in the low bits.
-// Beyond +-87 the result is that of the end of the range; NaN stays NaN.
+// Beyond kExpLimit the result is that of the end of the range; NaN stays NaN.
 EBLVM_INLINE float exp_clamped(float x) {
-  x = x < -87.0f ? -87.0f : x;
-  x = x > 87.0f ? 87.0f : x;
+  x = x < -kExpLimit ? -kExpLimit : x;
+  x = x > kExpLimit ? kExpLimit : x;
   const float shifted = x * 1.44269504f + 12582912.0f;
   const float n = shifted - 12582912.0f;
   const float r = (x - n * 0.693359375f) - n * -2.12194440e-4f;
@@ -82,8 +91,8 @@ EBLVM_INLINE float exp_clamped(float x) {
 }
 
 EBLVM_INLINE double exp_clamped(double x) {
-  x = x < -700.0 ? -700.0 : x;
-  x = x > 700.0 ? 700.0 : x;
+  x = x < -kExpLimitDouble ? -kExpLimitDouble : x;
+  x = x > kExpLimitDouble ? kExpLimitDouble : x;
   const double shifted = x * 1.4426950408889634 + 6755399441055744.0;
   const double n = shifted - 6755399441055744.0;
   const double r = (x - n * 0.6931471803691238) - n * 1.9082149292705877e-10;
@@ -94,7 +103,7 @@ EBLVM_INLINE double exp_clamped(double x) {
 
 // exp(x) - 1 for x <= 0, with its relative precision near 0: 2^n (exp(r) - 1) + (2^n - 1).
 EBLVM_INLINE float expm1_negative(float x) {
-  x = x < -87.0f ? -87.0f : x;
+  x = x < -kExpLimit ? -kExpLimit : x;
   const float shifted = x * 1.44269504f + 12582912.0f;
   const float n = shifted - 12582912.0f;
   const float r = (x - n * 0.693359375f) - n * -2.12194440e-4f;
@@ -110,7 +119,7 @@ EBLVM_INLINE float expm1_negative(float x) {
 }
 
 EBLVM_INLINE double expm1_negative(double x) {
-  x = x < -700.0 ? -700.0 : x;
+  x = x < -kExpLimitDouble ? -kExpLimitDouble : x;
   const double shifted = x * 1.4426950408889634 + 6755399441055744.0;
   const double n = shifted - 6755399441055744.0;
   const double r = (x - n * 0.6931471803691238) - n * 1.9082149292705877e-10;

@@ -4,7 +4,10 @@
 
 #include <ATen/ATen.h>
 
+#include <algorithm>
 #include <cstdint>
+#include <cstring>
+#include <type_traits>
 
 #include "native.h"
 
@@ -62,14 +65,62 @@ EBLVM_INLINE void tiny_rows(const T* __restrict a, int64_t rows, const T* __rest
   }
 }
 
-// The same for a transposed `a` with few rows: all sums stay in registers while both factors are read once.
-template <int kRows, int kColumns, typename T>
-EBLVM_INLINE void tiny_transposed(Matrix<T> a, const T* __restrict b, T alpha, T beta, T* __restrict c) {
-  T sums[kRows * kColumns] = {};
-  for (int64_t k = 0; k < a.cols; ++k)
-    for (int i = 0; i < kRows; ++i)
-      for (int j = 0; j < kColumns; ++j) sums[i * kColumns + j] += a.data[k * kRows + i] * b[k * kColumns + j];
-  for (int i = 0; i < kRows * kColumns; ++i) c[i] = (beta == T(0) ? T(0) : beta * c[i]) + alpha * sums[i];
+// Four floats in a register that every machine has; compilers find worse ways to the products of 2 by 4.
+typedef float Quad __attribute__((vector_size(16)));
+
+EBLVM_INLINE Quad quad(const float* from) {
+  Quad found;
+  std::memcpy(&found, from, sizeof found);
+  return found;
+}
+
+// c [rows, 4] = a [rows, 2] b + start(c's row)
+template <typename Start>
+EBLVM_INLINE void quad_rows(const float* __restrict a, int64_t rows, const float* b, float alpha, const Start& start,
+                            float* __restrict c) {
+  const Quad b0 = alpha * quad(b), b1 = alpha * quad(b + 4);
+  for (int64_t i = 0; i < rows; ++i) {
+    const Quad sum = start(c + 4 * i) + a[2 * i] * b0 + a[2 * i + 1] * b1;
+    std::memcpy(c + 4 * i, &sum, sizeof sum);
+  }
+}
+
+// sums [2, 4] of two [n, 2] and four [n, 4] over n: even and odd rows on their own, since a sum waits for the one before.
+EBLVM_INLINE void quad_sums(const float* two, const float* four, int64_t n, Quad (&sums)[2]) {
+  Quad odd[2] = {};
+  for (int64_t k = 0; k + 1 < n; k += 2) {
+    const Quad even_row = quad(four + 4 * k), odd_row = quad(four + 4 * k + 4);
+    for (int i = 0; i < 2; ++i) {
+      sums[i] += two[2 * k + i] * even_row;
+      odd[i] += two[2 * k + 2 + i] * odd_row;
+    }
+  }
+  for (int i = 0; i < 2; ++i) {
+    sums[i] += odd[i];
+    if (n % 2) sums[i] += two[2 * n - 2 + i] * quad(four + 4 * n - 4);
+  }
+}
+
+// Products of 2 by 4, the checkerboard's sizes; false where it is another one.
+EBLVM_INLINE bool quad_product(Matrix<float> a, const float* b, int64_t columns, float alpha, float beta, float* c) {
+  if (!a.transposed && a.cols == 2 && columns == 4) {
+    if (beta == 0.0f) {
+      quad_rows(a.data, a.rows, b, alpha, [](const float*) { return Quad{}; }, c);
+    } else {
+      quad_rows(a.data, a.rows, b, alpha, [=](const float* row) { return beta * quad(row); }, c);
+    }
+    return true;
+  }
+  if (!a.transposed || a.rows * columns != 8 || a.rows == 8 || columns == 8) return false;
+  const bool wide = columns == 4;
+  Quad sums[2] = {};
+  quad_sums(wide ? a.data : b, wide ? b : a.data, a.cols, sums);
+  for (int64_t i = 0; i < a.rows; ++i)
+    for (int64_t j = 0; j < columns; ++j) {
+      float& to = c[i * columns + j];
+      to = (beta == 0.0f ? 0.0f : beta * to) + alpha * (wide ? sums[i][j] : sums[j][i]);
+    }
+  return true;
 }
 
 // c = alpha a b + beta c; with beta = 0 what c held is not read.
@@ -87,9 +138,9 @@ void product(Matrix<T> a, Matrix<T> b, T alpha, T beta, T* c) {
       for (int64_t j = 0; j < b.cols; ++j) packed[k * b.cols + j] = b.data[j * b.rows + k];
     plain = packed;
   }
-  if (a.transposed && a.rows == 4 && b.cols == 2) return tiny_transposed<4, 2>(a, plain, alpha, beta, c);
-  if (a.transposed && a.rows == 2 && b.cols == 4) return tiny_transposed<2, 4>(a, plain, alpha, beta, c);
-  if (!a.transposed && a.cols == 2 && b.cols == 4) return tiny_rows<2, 4>(a.data, a.rows, plain, alpha, beta, c);
+  if constexpr (std::is_same_v<T, float>) {
+    if (quad_product(a, plain, b.cols, alpha, beta, c)) return;
+  }
   if (!a.transposed && a.cols == 4 && b.cols == 2) return tiny_rows<4, 2>(a.data, a.rows, plain, alpha, beta, c);
   switch (b.cols) {
     case 2:
@@ -101,6 +152,23 @@ void product(Matrix<T> a, Matrix<T> b, T alpha, T beta, T* c) {
     default:
       return tiny_product<0>(a, plain, b.cols, alpha, beta, c);
   }
+}
+
+// c = alpha (a b + row), the same row in each.
+template <typename T>
+void affine(Matrix<T> a, Matrix<T> b, T alpha, const T* row, T* c) {
+  if constexpr (std::is_same_v<T, float>) {
+    if (!a.transposed && a.cols == 2 && b.cols == 4) {
+      const float* const w = b.data;
+      const float turned[8] = {w[0], w[2], w[4], w[6], w[1], w[3], w[5], w[7]};
+      const Quad start = alpha * quad(row);
+      return quad_rows(a.data, a.rows, b.transposed ? turned : w, alpha, [=](const float*) { return start; }, c);
+    }
+  }
+  for (int64_t j = 0; j < b.cols; ++j) c[j] = alpha * row[j];
+  // Copies of copies: a few long ones instead of one for each short row.
+  for (int64_t done = 1; done < a.rows; done *= 2) std::copy(c, c + std::min(done, a.rows - done) * b.cols, c + done * b.cols);
+  product<T>(a, b, alpha, 1, c);
 }
 
 }  // namespace

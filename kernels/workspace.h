@@ -21,15 +21,22 @@ class Workspace {
 
   T* take(int64_t size) {
     if (next == blocks.size()) blocks.emplace_back();
-    at::Tensor& block = blocks[next++];
-    if (!block.defined() || block.numel() < size) {
-      block = at::empty({size}, at::TensorOptions().dtype(c10::CppTypeToScalarType<T>::value));
+    Block& block = blocks[next++];
+    if (block.data == nullptr || block.size < size) {
+      block.memory = at::empty({size}, at::TensorOptions().dtype(c10::CppTypeToScalarType<T>::value));
+      block.data = block.memory.template mutable_data_ptr<T>();
+      block.size = size;
     }
-    return block.template mutable_data_ptr<T>();
+    return block.data;
   }
 
  private:
-  std::vector<at::Tensor> blocks;
+  struct Block {
+    at::Tensor memory;
+    T* data = nullptr;
+    int64_t size = 0;
+  };
+  std::vector<Block> blocks;
   size_t next = 0;
 };
 

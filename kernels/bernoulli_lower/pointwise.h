@@ -11,17 +11,20 @@ struct Lower {
   T h, slope, delta, curvature;
 };
 
-// h, dh/dl, delta = dkl/dl and d delta/dl. Unused members cost nothing once inlined.
-// `cold` is 1 / tau: a multiplication each instead of three divisions.
+// h, dh/dl, delta = dkl/dl and d delta/dl, from s = sigmoid(l), h = sigmoid((l + noise) / tau) and gap = l - x. Unused members
+// cost nothing once inlined. `cold` is 1 / tau: a multiplication each instead of three divisions.
+template <bool kExact, typename T>
+EBLVM_INLINE Lower<T> lower_at(T s, T h, T gap, T cold) {
+  const T s1 = s * (T(1) - s);
+  if constexpr (kExact) return {s, s1, gap * s1, s1 + gap * s1 * (T(1) - T(2) * s)};
+  const T h1 = h * (T(1) - h) * cold;
+  return {h, h1, h + gap * h1 - s, T(2) * h1 + gap * h1 * (T(1) - T(2) * h) * cold - s1};
+}
+
 template <bool kExact, typename T>
 EBLVM_INLINE Lower<T> lower(T l, T x, T noise, T cold) {
   const T s = sigmoid(l);
-  const T s1 = s * (T(1) - s);
-  const T gap = l - x;
-  if constexpr (kExact) return {s, s1, gap * s1, s1 + gap * s1 * (T(1) - T(2) * s)};
-  const T h = sigmoid((l + noise) * cold);
-  const T h1 = h * (T(1) - h) * cold;
-  return {h, h1, h + gap * h1 - s, T(2) * h1 + gap * h1 * (T(1) - T(2) * h) * cold - s1};
+  return lower_at<kExact>(s, kExact ? s : sigmoid((l + noise) * cold), l - x, cold);
 }
 
 template <bool kExact, typename T>

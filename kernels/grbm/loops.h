@@ -52,30 +52,53 @@ EBLVM_INLINE void visible_body(int64_t D, T g, const T* __restrict r, const T* _
   }
 }
 
-// One row of the residual r = (s(v) + eps/sigma) / B with its column sums; gives the sum of squares of B r.
+// Of the rows of v [B, D]: r = (s(v) + eps/sigma) / B in the place of the latent part of the score; its gradients of b and
+// log_sigma; B^2 r^2 summed over the rows, in `squares` [D], and over all.
 template <typename T>
-EBLVM_INLINE double residual_body(int64_t D, const T* __restrict v, const T* __restrict eps, const T* __restrict b,
-                                  const T* __restrict precision, T sigma, T batch, T* __restrict r, T* __restrict b_bar,
-                                  T* __restrict log_sigma_bar) {
-  double squares = 0;
-  for (int64_t d = 0; d < D; ++d) {
-    const T away = (v[d] - b[d]) * precision[d];
-    const T score = r[d] - away + eps[d] / sigma;
-    r[d] = score / batch;
-    b_bar[d] += r[d] * precision[d];
-    log_sigma_bar[d] += T(2) * r[d] * away;
+EBLVM_INLINE double residuals_body(int64_t B, int64_t D, const T* __restrict v, const T* __restrict eps, const T* __restrict b,
+                                   const T* __restrict precision, T sigma, T* __restrict r, T* __restrict b_bar,
+                                   T* __restrict log_sigma_bar, T* __restrict squares) {
+  for (int64_t d = 0; d < D; ++d) b_bar[d] = log_sigma_bar[d] = squares[d] = T(0);
+  const T batch = static_cast<T>(B);
+  for (int64_t i = 0; i < B; ++i, v += D, eps += D, r += D) {
+    for (int64_t d = 0; d < D; ++d) {
+      const T away = (v[d] - b[d]) * precision[d];
+      const T score = r[d] - away + eps[d] / sigma;
+      squares[d] += score * score;
+      r[d] = score / batch;
+      b_bar[d] += r[d] * precision[d];
+      log_sigma_bar[d] += T(2) * r[d] * away;
+    }
   }
-  for (int64_t d = 0; d < D; ++d) squares += static_cast<double>(r[d]) * static_cast<double>(r[d]);
-  return squares * static_cast<double>(batch) * static_cast<double>(batch);
+  double sum = 0;
+  for (int64_t d = 0; d < D; ++d) sum += static_cast<double>(squares[d]);
+  return sum;
 }
 
-// Narrow rows: the sums stay in registers.
+// 1/2 sum (v-b)^2/sigma^2 over the rows of v [B, D]; `squares` [D] is scratch.
+template <typename T>
+EBLVM_INLINE double quadratic_body(int64_t B, int64_t D, const T* __restrict v, const T* __restrict b,
+                                   const T* __restrict precision, T* __restrict squares) {
+  for (int64_t d = 0; d < D; ++d) squares[d] = T(0);
+  for (int64_t i = 0; i < B; ++i, v += D)
+    for (int64_t d = 0; d < D; ++d) squares[d] += (v[d] - b[d]) * (v[d] - b[d]);
+  double sum = 0;
+  for (int64_t d = 0; d < D; ++d) sum += static_cast<double>(squares[d]) * static_cast<double>(precision[d]);
+  return sum / 2;
+}
+
+// Rows side by side in registers: one sum a column would wait for itself in every row.
 template <int kColumns, typename T>
 EBLVM_INLINE void add_narrow_rows(T* __restrict to, const T* __restrict from, int64_t rows) {
-  T sums[kColumns] = {};
-  for (int64_t r = 0; r < rows; ++r)
-    for (int i = 0; i < kColumns; ++i) sums[i] += from[r * kColumns + i];
-  for (int i = 0; i < kColumns; ++i) to[i] += sums[i];
+  constexpr int kLanes = 16;
+  static_assert(kLanes % kColumns == 0);
+  const T* const end = from + rows * kColumns;
+  T sums[kLanes] = {};
+  for (; end - from >= kLanes; from += kLanes)
+    for (int i = 0; i < kLanes; ++i) sums[i] += from[i];
+  for (; from < end; from += kColumns)
+    for (int i = 0; i < kColumns; ++i) sums[i] += from[i];
+  for (int i = 0; i < kLanes; ++i) to[i % kColumns] += sums[i];
 }
 
 template <typename T>
@@ -116,14 +139,12 @@ EBLVM_INLINE void add_rows_body(T* __restrict to, const T* __restrict from, int6
   EBLVM_CLONES T dot(int64_t n, const T* __restrict x, const T* __restrict y) {                                                \
     return sum_of<T>(n, [&](int64_t i) __attribute__((always_inline)) { return x[i] * y[i]; });                                \
   }                                                                                                                            \
-  EBLVM_CLONES double residual(int64_t D, const T* v, const T* eps, const T* b, const T* precision, T sigma, T batch, T* r,    \
-                               T* b_bar, T* log_sigma_bar) {                                                                   \
-    return residual_body(D, v, eps, b, precision, sigma, batch, r, b_bar, log_sigma_bar);                                      \
+  EBLVM_CLONES double residuals(int64_t B, int64_t D, const T* v, const T* eps, const T* b, const T* precision, T sigma, T* r, \
+                                T* b_bar, T* log_sigma_bar, T* squares) {                                                      \
+    return residuals_body(B, D, v, eps, b, precision, sigma, r, b_bar, log_sigma_bar, squares);                                \
   }                                                                                                                            \
-  EBLVM_CLONES T quadratic(int64_t D, const T* __restrict v, const T* __restrict b, const T* __restrict precision) {           \
-    return sum_of<T>(D,                                                                                                        \
-                     [&](int64_t d) __attribute__((always_inline)) { return (v[d] - b[d]) * (v[d] - b[d]) * precision[d]; }) / \
-           2;                                                                                                                  \
+  EBLVM_CLONES double quadratic(int64_t B, int64_t D, const T* v, const T* b, const T* precision, T* squares) {                \
+    return quadratic_body(B, D, v, b, precision, squares);                                                                     \
   }                                                                                                                            \
   EBLVM_CLONES void add_rows(T* to, const T* from, int64_t rows, int64_t n) { add_rows_body(to, from, rows, n); }
 EBLVM_LOOPS(float)

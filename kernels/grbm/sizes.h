@@ -10,6 +10,23 @@
 
 namespace {
 
+// Where a replica of each of several contiguous tensors begins.
+template <typename T>
+struct Parts {
+  std::vector<T*> data;
+  std::vector<int64_t> size;
+
+  void add(T* begin, int64_t part) {
+    data.push_back(begin);
+    size.push_back(part);
+  }
+  std::vector<T*> of(int64_t replica) const {
+    std::vector<T*> found = data;
+    for (size_t i = 0; i < found.size(); ++i) found[i] += replica * size[i];
+    return found;
+  }
+};
+
 struct Sizes {
   const char* op;
   at::Tensor W;
@@ -48,6 +65,20 @@ struct Sizes {
   }
 
   at::Tensor made(std::initializer_list<int64_t> own) const { return at::empty(with(own), W.options()); }
+
+  // torch's own way to a pointer takes longer than a loop of a small model.
+  template <typename T>
+  Parts<const T> parts(const std::vector<at::Tensor>& tensors) const {
+    Parts<const T> found;
+    for (const at::Tensor& t : tensors) found.add(t.const_data_ptr<T>(), replicas ? t.numel() / replicas : 0);
+    return found;
+  }
+  template <typename T>
+  Parts<T> parts_of(std::vector<at::Tensor>& tensors) const {
+    Parts<T> found;
+    for (at::Tensor& t : tensors) found.add(t.mutable_data_ptr<T>(), replicas ? t.numel() / replicas : 0);
+    return found;
+  }
 
   // Where replica r of a contiguous tensor begins.
   template <typename T>

@@ -18,19 +18,29 @@ struct LowerArrays {
 
 template <bool kExact, typename T>
 EBLVM_INLINE void lower_body(LowerArrays<T> a, int64_t begin, int64_t end) {
-  const T* __restrict l = a.l, * __restrict x = a.x, * __restrict n = kExact ? a.l : a.noise;
-  T* __restrict delta = a.delta, * __restrict slope = a.slope, * __restrict curvature = a.curvature;
-  if (slope == nullptr) {
+  alignas(64) T s[kStage], h[kStage];
+  for (int64_t from = begin; from < end; from += kStage) {
+    const int64_t n = end - from < kStage ? end - from : kStage;
+    const T* __restrict l = a.l + from, * __restrict x = a.x + from;
+    T* __restrict delta = a.delta + from;
+    for (int64_t i = 0; i < n; ++i) s[i] = sigmoid(l[i]);
+    if constexpr (!kExact) {
+      const T* __restrict noise = a.noise + from;
+      for (int64_t i = 0; i < n; ++i) h[i] = sigmoid((l[i] + noise[i]) * a.cold);
+    }
+    const T* __restrict sampled = kExact ? s : h;
+    if (a.slope == nullptr) {
+      for (int64_t i = 0; i < n; ++i) delta[i] = lower_at<kExact>(s[i], sampled[i], l[i] - x[i], a.cold).delta;
+      continue;
+    }
+    T* __restrict slope = a.slope + from, * __restrict curvature = a.curvature + from;
 #pragma GCC ivdep
-    for (int64_t i = begin; i < end; ++i) delta[i] = lower<kExact>(l[i], x[i], n[i], a.cold).delta;
-    return;
-  }
-#pragma GCC ivdep
-  for (int64_t i = begin; i < end; ++i) {
-    const Lower<T> c = lower<kExact>(l[i], x[i], n[i], a.cold);
-    delta[i] = c.delta;
-    slope[i] = c.slope;
-    curvature[i] = c.curvature;
+    for (int64_t i = 0; i < n; ++i) {
+      const Lower<T> c = lower_at<kExact>(s[i], sampled[i], l[i] - x[i], a.cold);
+      delta[i] = c.delta;
+      slope[i] = c.slope;
+      curvature[i] = c.curvature;
+    }
   }
 }
 

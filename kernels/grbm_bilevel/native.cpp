@@ -8,6 +8,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <span>
 #include <vector>
 
 #include "../batched.h"
@@ -34,7 +35,7 @@ struct Plan {
 template <typename T>
 struct Inputs {
   const T* v;
-  std::vector<const T*> perturb, latent;
+  std::span<const T* const> perturb, latent;
   const T *W, *b, *c, *log_sigma, *A, *a, *mA, *ma, *vA, *va;
   T count, lr, unroll_lr;
 };
@@ -63,7 +64,7 @@ template <typename T>
 class Step {
  public:
   Step(const Plan& plan, const Inputs<T>& in, const Outputs<T>& out)
-      : p(plan), in(in), out(out), BH(p.B * p.H), DH(p.D * p.H), workspace(Workspace<T>::of_thread()) {
+      : p(plan), in(in), out(out), BH(p.B * p.H), DH(p.D * p.H), workspace(Workspace<T>::of_thread()), used(::used) {
     used = {};
   }
 
@@ -85,6 +86,7 @@ class Step {
   const Outputs<T>& out;
   const int64_t BH, DH;
   Workspace<T>& workspace;
+  Used& used;                       // a thread's own are found once a step
   T *rows = nullptr, *x = nullptr;  // [.., B, D]: the lower batches, then r, then the last batch; x of the lower batches
   T* h_rows = nullptr;              // [.., B, H]: what `rows` is multiplied by for W's gradient
   T *l = nullptr, *gap = nullptr, *slope = nullptr, *s1 = nullptr, *precision = nullptr;
@@ -132,22 +134,10 @@ class Step {
   void features() {
     const int64_t count = (p.shared ? 1 : slots()) * p.B;
     x = memory(count * p.H);
-    fill_rows(x, in.c, count);
-    product<T>({p.shared ? last() : rows, count, p.D}, DxH(in.W), 1, 1, x);
+    affine<T>({p.shared ? last() : rows, count, p.D}, DxH(in.W), 1, in.c, x);
   }
 
-  // Copies of copies: a few long ones instead of one for each short row.
-  void fill_rows(T* to, const T* row, int64_t count) const {
-    std::copy(row, row + p.H, to);
-    for (int64_t done = 1; done < count; done *= 2) {
-      std::copy(to, to + std::min(done, count - done) * p.H, to + done * p.H);
-    }
-  }
-
-  void logits(const T* V, const T* A, const T* a) {
-    fill_rows(l, a, p.B);
-    product<T>(BxD(V), HxD(A).t(), 1, 1, l);
-  }
+  void logits(const T* V, const T* A, const T* a) { affine<T>(BxD(V), HxD(A).t(), 1, a, l); }
 
   void lower_loop(const LowerArrays<T>& arrays) const {
     in_parallel(
@@ -187,16 +177,17 @@ class Step {
 
   const T* precisions() {
     if (precision == nullptr) {
-      precision = memory(p.D);
+      precision = memory(2 * p.D);
       ::precisions(p.D, in.log_sigma, precision);
     }
     return precision;
   }
+  T* column_squares() { return const_cast<T*>(precisions()) + p.D; }
 
   T lower_value_at(int64_t step) {
     const LowerArrays<T> arrays{l, x_of(step), noise_of(step), static_cast<T>(1 / p.tau), nullptr, nullptr, nullptr};
     double sum = p.exact ? value_exact(arrays, 0, BH) : value_sampled(arrays, 0, BH);
-    for (int64_t i = 0; i < p.B; ++i) sum += quadratic(p.D, batch(step) + i * p.D, in.b, precisions());
+    sum += quadratic(p.B, p.D, batch(step), in.b, precisions(), column_squares());
     return static_cast<T>(sum / static_cast<double>(p.B));
   }
 
@@ -215,15 +206,8 @@ class Step {
 
   // r from the latent part of the score, already in its place: loss, r, and the gradients of b and log sigma.
   void residuals() {
-    precisions();
-    std::fill(out.b_bar, out.b_bar + p.D, T(0));
-    std::fill(out.log_sigma_bar, out.log_sigma_bar + p.D, T(0));
-    double squares = 0;
-    for (int64_t i = 0; i < p.B; ++i) {
-      const int64_t at = i * p.D;
-      squares += residual(p.D, last() + at, in.perturb.back() + at, in.b, precision, static_cast<T>(p.sigma),
-                          static_cast<T>(p.B), residual_rows() + at, out.b_bar, out.log_sigma_bar);
-    }
+    const double squares = ::residuals(p.B, p.D, last(), in.perturb.back(), in.b, precisions(), static_cast<T>(p.sigma),
+                                       residual_rows(), out.b_bar, out.log_sigma_bar, column_squares());
     *out.loss = static_cast<T>(0.5 * squares / static_cast<double>(p.B));
   }
 
@@ -286,14 +270,12 @@ class Step {
     product<T>(Matrix<T>{gap, 2 * p.B, p.H}.t(), {residual_rows(), 2 * p.B, p.D}, 1, 0, A_bar);
     column_sums(l_bar, p.B, a_bar);
 
-    T *mA_bar = nullptr, *vA_bar = nullptr, *ma_bar = nullptr, *va_bar = nullptr, *a_cotangent = memory(p.H);
+    T *mA_bar = nullptr, *vA_bar = nullptr, *ma_bar = nullptr, *va_bar = nullptr;
     if (!p.sgd) mA_bar = memory(DH, true), vA_bar = memory(DH, true), ma_bar = memory(p.H, true), va_bar = memory(p.H, true);
     for (int64_t n = N - 1; n >= 0; --n) {
       const T* V = batch(p.K + n);
       if (p.sgd) {
-        for (int64_t i = 0; i < p.H; ++i) a_cotangent[i] = -rate / static_cast<T>(p.B) * a_bar[i];
-        fill_rows(delta, a_cotangent, p.B);
-        product<T>(BxD(V), HxD(A_bar).t(), -rate / static_cast<T>(p.B), 1, delta);
+        affine<T>(BxD(V), HxD(A_bar).t(), -rate / static_cast<T>(p.B), a_bar, delta);
       } else {
         const AdamRule<T> adam = rule(p.K + n, rate);
         T *const A_grad = A_grads + n * DH, *const a_grad = a_grads + n * p.H;  // become their own cotangents
@@ -301,9 +283,7 @@ class Step {
           adam_reverse(adam, end - i, A_bar + i, mA + n * DH + i, vA + n * DH + i, mA_bar + i, vA_bar + i, A_grad + i);
         });
         adam_reverse(adam, p.H, a_bar, ma + n * p.H, va + n * p.H, ma_bar, va_bar, a_grad);
-        for (int64_t i = 0; i < p.H; ++i) a_cotangent[i] = a_grad[i] / static_cast<T>(p.B);
-        fill_rows(delta, a_cotangent, p.B);
-        product<T>(BxD(V), HxD(A_grad).t(), T(1) / static_cast<T>(p.B), 1, delta);
+        affine<T>(BxD(V), HxD(A_grad).t(), T(1) / static_cast<T>(p.B), a_grad, delta);
       }
       T* const x_bar = p.shared ? h_rows + BH : h_rows + n * BH;
       const T keep = p.shared && n < N - 1 ? T(1) : T(0);
@@ -468,30 +448,16 @@ std::vector<at::Tensor> grbm_bilevel_cpu(const at::Tensor& v, const std::vector<
 
   AT_DISPATCH_FLOATING_TYPES(W.scalar_type(), "grbm_bilevel", [&] {
     using T = scalar_t;
+    const Parts<const T> from = n.parts<T>(ins), eps = n.parts<T>(eps_list), noise = n.parts<T>(noise_list);
+    const Parts<T> to = n.parts_of<T>(outs);
     at::parallel_for(0, n.replicas, 1, [&](int64_t begin, int64_t end) {
       for (int64_t r = begin; r < end; ++r) {
-        const auto part = [&](const at::Tensor& t) { return n.part<T>(t, r); };
-        const auto to = [&](size_t i) { return n.part_of<T>(outs[i], r); };
-        Inputs<T> in{part(ins[0]),
-                     {},
-                     {},
-                     part(ins[1]),
-                     part(ins[2]),
-                     part(ins[3]),
-                     part(ins[4]),
-                     part(ins[5]),
-                     part(ins[6]),
-                     part(ins[7]),
-                     part(ins[8]),
-                     part(ins[9]),
-                     part(ins[10]),
-                     *part(ins[11]),
-                     *part(ins[12]),
-                     *part(ins[13])};
-        for (const at::Tensor& t : eps_list) in.perturb.push_back(part(t));
-        for (const at::Tensor& t : noise_list) in.latent.push_back(part(t));
-        *to(10) = in.count + static_cast<T>(K);
-        const Outputs<T> out{to(0), to(1), to(2), to(3), to(4), to(5), to(6), to(7), to(8), to(9), to(11), to(12)};
+        const auto x = from.of(r), perturb_r = eps.of(r), latent_r = noise.of(r);
+        const auto y = to.of(r);
+        const Inputs<T> in{x[0], perturb_r, latent_r, x[1], x[2],  x[3],   x[4],   x[5],
+                           x[6], x[7],      x[8],     x[9], x[10], *x[11], *x[12], *x[13]};
+        *y[10] = in.count + static_cast<T>(K);
+        const Outputs<T> out{y[0], y[1], y[2], y[3], y[4], y[5], y[6], y[7], y[8], y[9], y[11], y[12]};
         Step<T>(plan, in, out).run();
       }
     });

@@ -41,13 +41,8 @@ std::vector<at::Tensor> grbm_dsm_cpu(const at::Tensor& v, const at::Tensor& eps,
         product<T>({rows, B, D}, weights, 1, 0, mean);
         for_rows(B, H, [&](int64_t row) { means(H, cs, mean + row * H); });
         product<T>({mean, B, H}, weights.t(), 1, 0, r);
-        std::fill(b_bar, b_bar + D, T(0));
-        std::fill(log_sigma_bar, log_sigma_bar + D, T(0));
-        double squares = 0;
-        for (int64_t at = 0; at < B * D; at += D) {
-          squares += residual(D, rows + at, noise + at, bs, precision, static_cast<T>(sigma), static_cast<T>(B), r + at, b_bar,
-                              log_sigma_bar);
-        }
+        const double squares =
+            residuals(B, D, rows, noise, bs, precision, static_cast<T>(sigma), r, b_bar, log_sigma_bar, memory.take(D));
         *loss = static_cast<T>(0.5 * squares / static_cast<double>(B));
 
         product<T>({r, B, D}, weights, 1, 0, latents);

@@ -88,27 +88,32 @@ std::vector<at::Tensor> streams_cpu(const at::Tensor& seed, int64_t step, int64_
 
   const int64_t* seed_data = seeds.const_data_ptr<int64_t>();
   const int64_t replicas = seeds.numel();
-  const auto stream = [&](int64_t i) {
-    return Stream{static_cast<uint64_t>(seed_data[i % replicas]),
-                  static_cast<uint32_t>(step),
-                  static_cast<uint32_t>(purpose + i / replicas),
-                  first,
-                  count,
-                  width};
-  };
-  const int64_t chunks = stream(0).chunks();
-  at::parallel_for(0, streams * replicas * chunks, 16, [&](int64_t begin, int64_t end) {
+  std::vector<void*> memory;
+  for (at::Tensor& noise : out) memory.push_back(noise.mutable_data_ptr());
+  const auto draw = [&](int64_t stream, int64_t replica, int64_t begin, int64_t end) {
     alignas(64) uint32_t words[4 * kChunk];
+    const Stream noise{static_cast<uint64_t>(seed_data[replica]),
+                       static_cast<uint32_t>(step),
+                       static_cast<uint32_t>(purpose + stream),
+                       first,
+                       count,
+                       width};
     for (int64_t chunk = begin; chunk < end; ++chunk) {
-      const int64_t i = chunk / chunks;
-      const Piece piece = draw_words(stream(i), chunk % chunks, words);
-      const int64_t offset = i % replicas * count * width + piece.offset;
-      at::Tensor& to = out[i / replicas];
+      const Piece piece = draw_words(noise, chunk, words);
+      const int64_t offset = replica * count * width + piece.offset;
       if (kind == kWords) {
-        std::copy(words, words + piece.size, to.mutable_data_ptr<int64_t>() + offset);
+        std::copy(words, words + piece.size, static_cast<int64_t*>(memory[stream]) + offset);
       } else {
-        transform(kind, words, to.mutable_data_ptr<float>() + offset, piece.size);
+        transform(kind, words, static_cast<float*>(memory[stream]) + offset, piece.size);
       }
+    }
+  };
+  const int64_t chunks = Stream{0, 0, 0, first, count, width}.chunks(), a_stream = replicas * chunks;
+  at::parallel_for(0, streams * a_stream, 16, [&](int64_t begin, int64_t end) {
+    for (int64_t next; begin < end; begin = next) {
+      const int64_t stream = begin / a_stream, replica = begin % a_stream / chunks, chunk = begin % chunks;
+      next = std::min(end, begin - chunk + chunks);
+      draw(stream, replica, chunk, chunk + next - begin);
     }
   });
   return out;

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
+#include <cstring>
 
 #include "../native.h"
 
@@ -20,11 +21,6 @@ EBLVM_INLINE float tail(uint32_t r) { return (static_cast<float>(static_cast<int
 
 EBLVM_INLINE float signed_by_top_bit(float x, uint32_t r) {
   return std::bit_cast<float>(std::bit_cast<uint32_t>(x) ^ (r & 0x80000000u));
-}
-
-EBLVM_INLINE float logistic(uint32_t r) {
-  const float p = tail(r);
-  return signed_by_top_bit(log_positive((2.0f - p) / p), r);
 }
 
 // Words of the first `blocks` blocks, in the order block by block; a full chunk has room for more than asked.
@@ -58,7 +54,6 @@ __attribute__((target("avx2"))) void fill_blocks_avx2(const uint32_t* block, con
   constexpr int kStreams = 3;  // independent chains of four blocks each hide the multiply's latency; more would spill
   static_assert(kChunk % (4 * kStreams) == 0 && 4 * kStreams <= kAtOnce);
   const __m256i m0 = _mm256_set1_epi64x(kMultiplier0), m1 = _mm256_set1_epi64x(kMultiplier1);
-  const __m256i low = _mm256_set1_epi64x(0xFFFFFFFF);
   __m256i keys[10][2];  // in memory, where an xor reads them: the registers are all taken
   uint32_t k0 = static_cast<uint32_t>(seed), k1 = static_cast<uint32_t>(seed >> 32);
   for (auto& key : keys) {
@@ -73,20 +68,22 @@ __attribute__((target("avx2"))) void fill_blocks_avx2(const uint32_t* block, con
       c2[s] = _mm256_set1_epi64x(step);
       c3[s] = _mm256_set1_epi64x(purpose);
     }
+#pragma GCC unroll 1  // across rounds a compiler moves multiplies until registers spill
     for (const auto& key : keys) {
 #pragma GCC unroll 3
       for (int s = 0; s < kStreams; ++s) {
-        const __m256i product0 = _mm256_mul_epu32(c0[s], m0), product1 = _mm256_mul_epu32(c2[s], m1);
-        // The key meets the old word first: only a shift and one xor wait for the multiply.
-        c0[s] = _mm256_xor_si256(_mm256_srli_epi64(product1, 32), _mm256_xor_si256(c1[s], key[0]));
-        c2[s] = _mm256_xor_si256(_mm256_srli_epi64(product0, 32), _mm256_xor_si256(c3[s], key[1]));
-        c1[s] = product1;
-        c3[s] = product0;
+        // The key meets the old word first, and the compiler must leave it so: then a shift and one xor wait for the multiply.
+        __m256i old1 = _mm256_xor_si256(c1[s], key[0]), old3 = _mm256_xor_si256(c3[s], key[1]);
+        __asm__("" : "+x"(old1), "+x"(old3));
+        c3[s] = _mm256_mul_epu32(c0[s], m0);
+        c1[s] = _mm256_mul_epu32(c2[s], m1);
+        c0[s] = _mm256_xor_si256(_mm256_srli_epi64(c1[s], 32), old1);
+        c2[s] = _mm256_xor_si256(_mm256_srli_epi64(c3[s], 32), old3);
       }
     }
     for (int s = 0; s < kStreams; ++s) {
-      const __m256i c01 = _mm256_or_si256(_mm256_and_si256(c0[s], low), _mm256_slli_epi64(c1[s], 32));
-      const __m256i c23 = _mm256_or_si256(_mm256_and_si256(c2[s], low), _mm256_slli_epi64(c3[s], 32));
+      const __m256i c01 = _mm256_blend_epi32(c0[s], _mm256_slli_epi64(c1[s], 32), 0xAA);
+      const __m256i c23 = _mm256_blend_epi32(c2[s], _mm256_slli_epi64(c3[s], 32), 0xAA);
       const __m256i even = _mm256_unpacklo_epi64(c01, c23), odd = _mm256_unpackhi_epi64(c01, c23);  // blocks 0 2, 1 3
       __m256i* to = reinterpret_cast<__m256i*>(words + 4 * (i + 4 * s));
       _mm256_store_si256(to, _mm256_permute2x128_si256(even, odd, 0x20));
@@ -109,32 +106,40 @@ constexpr float kErfinvTail[10] = {
 
 EBLVM_INLINE float uniform(uint32_t r) { return static_cast<float>(static_cast<int32_t>(r >> 8)) * 0x1p-24f; }
 
-EBLVM_INLINE float erfinv_argument(float p) { return -log_positive(p * (2.0f - p)); }
-
 template <int N>
 EBLVM_INLINE float half_normal(float p, float t, const float (&c)[N]) {
   return (1.0f - p) * polynomial(t, c) * 1.4142135381698608f;
-}
-
-[[maybe_unused]] EBLVM_CLONES void fill_logistic(const uint32_t* __restrict r, float* __restrict out, int64_t size) {
-  for (int64_t i = 0; i < size; ++i) out[i] = logistic(r[i]);
 }
 
 [[maybe_unused]] EBLVM_CLONES void fill_uniform(const uint32_t* __restrict r, float* __restrict out, int64_t size) {
   for (int64_t i = 0; i < size; ++i) out[i] = uniform(r[i]);
 }
 
-// One long chain of dependent operations per word leaves the units idle; two loops over a short stage keep them busy.
-constexpr int64_t kStage = 128, kGroup = 32;
+// sign log((2 - p) / p)
+[[maybe_unused]] EBLVM_CLONES void fill_logistic(const uint32_t* __restrict r, float* __restrict out, int64_t size) {
+  alignas(64) float ratio[kStage];
+  for (int64_t begin = 0; begin < size; begin += kStage, r += kStage, out += kStage) {
+    const int64_t n = std::min(kStage, size - begin);
+    for (int64_t i = 0; i < n; ++i) {
+      const float p = tail(r[i]);
+      ratio[i] = (2.0f - p) / p;
+    }
+    for (int64_t i = 0; i < n; ++i) out[i] = signed_by_top_bit(log_positive(ratio[i]), r[i]);
+  }
+}
 
+// sign sqrt(2) erfinv(1 - p), by w = -log(p (2 - p))
 [[maybe_unused]] EBLVM_CLONES void fill_normal(const uint32_t* __restrict r, float* __restrict out, int64_t size) {
+  constexpr int64_t kGroup = 32;
+  static_assert(kStage % kGroup == 0);
   alignas(64) float p[kStage], w[kStage] = {};
   for (int64_t begin = 0; begin < size; begin += kStage, r += kStage, out += kStage) {
     const int64_t n = std::min(kStage, size - begin);
     for (int64_t i = 0; i < n; ++i) {
       p[i] = tail(r[i]);
-      w[i] = erfinv_argument(p[i]);
+      w[i] = p[i] * (2.0f - p[i]);
     }
+    for (int64_t i = 0; i < n; ++i) w[i] = -log_positive(w[i]);
     for (int64_t i = 0; i < n; ++i) out[i] = signed_by_top_bit(half_normal(p[i], w[i] - 2.5f, kErfinvCentre), r[i]);
     // One word in 300 lies in the tail: cheaper to redo these few than to evaluate both branches everywhere.
     for (int64_t group = 0; group < n; group += kGroup) {
@@ -187,7 +192,7 @@ inline Piece draw_words(const Stream& stream, int64_t chunk, uint32_t* words) {
   if (width % 4 == 0) {
     size = 4 * blocks;
   } else if (width == 2) {
-    for (int64_t i = 0; i < blocks; ++i) words[2 * i] = words[4 * i], words[2 * i + 1] = words[4 * i + 1];
+    for (int64_t i = 0; i < blocks; ++i) std::memcpy(words + 2 * i, words + 4 * i, 2 * sizeof(uint32_t));
     size = 2 * blocks;
   } else {
     for (int64_t i = 0, b = first_block; i < blocks; ++i) {
