@@ -101,7 +101,7 @@ EBLVM_INLINE double exp_clamped(double x) {
   return y * std::bit_cast<double>((std::bit_cast<int64_t>(shifted) - 0x4338000000000000 + 1023) << 52);
 }
 
-// exp(x) - 1 for x <= 0, with its relative precision near 0: 2^n (exp(r) - 1) + (2^n - 1).
+// exp(x) - 1 for x <= 0 (beyond it no number to use), with its relative precision near 0: 2^n (exp(r) - 1) + (2^n - 1).
 EBLVM_INLINE float expm1_negative(float x) {
   x = x < -kExpLimit ? -kExpLimit : x;
   const float shifted = x * 1.44269504f + 12582912.0f;

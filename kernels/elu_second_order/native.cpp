@@ -10,20 +10,27 @@
 
 namespace {
 
-#define EBLVM_LOOPS(T)                                                                                                    \
-  EBLVM_CLONES void value_loop(int64_t n, const T* __restrict x, T alpha, T* __restrict y) {                              \
-    for (int64_t i = 0; i < n; ++i) y[i] = x[i] > T(0) ? x[i] : alpha * expm1_negative(x[i] > T(0) ? T(0) : x[i]);        \
-  }                                                                                                                       \
-  EBLVM_CLONES void first_loop(int64_t n, const T* __restrict g, const T* __restrict x, T alpha, T* __restrict to) {      \
-    for (int64_t i = 0; i < n; ++i) to[i] = g[i] * (x[i] > T(0) ? T(1) : alpha * exp_clamped(x[i] > T(0) ? T(0) : x[i])); \
-  }                                                                                                                       \
-  EBLVM_CLONES void second_loop(int64_t n, const T* __restrict u, const T* __restrict g, const T* __restrict x, T alpha,  \
-                                T* __restrict g_to, T* __restrict x_to) {                                                 \
-    for (int64_t i = 0; i < n; ++i) {                                                                                     \
-      const T curve = alpha * exp_clamped(x[i] > T(0) ? T(0) : x[i]);                                                     \
-      g_to[i] = u[i] * (x[i] > T(0) ? T(1) : curve);                                                                      \
-      x_to[i] = u[i] * g[i] * (x[i] > T(0) ? T(0) : curve);                                                               \
-    }                                                                                                                     \
+// The exponential is taken of every x and chosen where x <= 0, since compilers do worse with a condition before it.
+#define EBLVM_LOOPS(T)                                                                                                   \
+  EBLVM_CLONES void value_loop(int64_t n, const T* __restrict x, T alpha, T* __restrict y) {                             \
+    for (int64_t i = 0; i < n; ++i) {                                                                                    \
+      const T below = alpha * expm1_negative(x[i]);                                                                      \
+      y[i] = x[i] > T(0) ? x[i] : below;                                                                                 \
+    }                                                                                                                    \
+  }                                                                                                                      \
+  EBLVM_CLONES void first_loop(int64_t n, const T* __restrict g, const T* __restrict x, T alpha, T* __restrict to) {     \
+    for (int64_t i = 0; i < n; ++i) {                                                                                    \
+      const T curve = alpha * exp_clamped(x[i]);                                                                         \
+      to[i] = g[i] * (x[i] > T(0) ? T(1) : curve);                                                                       \
+    }                                                                                                                    \
+  }                                                                                                                      \
+  EBLVM_CLONES void second_loop(int64_t n, const T* __restrict u, const T* __restrict g, const T* __restrict x, T alpha, \
+                                T* __restrict g_to, T* __restrict x_to) {                                                \
+    for (int64_t i = 0; i < n; ++i) {                                                                                    \
+      const T curve = alpha * exp_clamped(x[i]);                                                                         \
+      g_to[i] = u[i] * (x[i] > T(0) ? T(1) : curve);                                                                     \
+      x_to[i] = u[i] * g[i] * (x[i] > T(0) ? T(0) : curve);                                                              \
+    }                                                                                                                    \
   }
 EBLVM_LOOPS(float)
 EBLVM_LOOPS(double)
