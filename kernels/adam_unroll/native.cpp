@@ -72,6 +72,17 @@ void check_scalars(const at::Tensor& g, const at::Tensor& t, const at::Tensor& l
   }
 }
 
+constexpr int64_t kPiece = 32768;  // elements that one thread takes
+
+// body(begin, end) over the pieces of n elements; without the call of a parallel loop where there is but one.
+template <typename Body>
+void in_pieces(int64_t n, const Body& body) {
+  if (n <= kPiece) return body(0, n);
+  at::parallel_for(0, (n + kPiece - 1) / kPiece, 1, [&](int64_t i, int64_t end) {
+    for (; i < end; ++i) body(i * kPiece, std::min(n, (i + 1) * kPiece));
+  });
+}
+
 // body(rule, begin, size) over pieces that share one (t, lr).
 template <typename T, typename Body>
 void for_pieces(const at::Tensor& g, const at::Tensor& t, const at::Tensor& lr, double b1, double b2, double eps,
@@ -80,7 +91,7 @@ void for_pieces(const at::Tensor& g, const at::Tensor& t, const at::Tensor& lr, 
   const int64_t replicas = ts.numel(), size = replicas ? g.numel() / replicas : 0;
   for (int64_t i = 0; i < replicas; ++i) {
     const AdamRule<T> rule(b1, b2, eps, eps_root, ts.const_data_ptr<T>()[i], lrs.const_data_ptr<T>()[i]);
-    at::parallel_for(0, size, 32768, [&](int64_t begin, int64_t end) { body(rule, i * size + begin, end - begin); });
+    in_pieces(size, [&](int64_t begin, int64_t end) { body(rule, i * size + begin, end - begin); });
   }
 }
 
@@ -120,11 +131,9 @@ Place place_of(const at::Tensor& p, const at::Tensor& g, const at::Tensor& m, co
 // Of n elements, in the same order for any number of threads.
 template <typename T>
 double sum_of_all_squares(int64_t n, const T* x) {
-  constexpr int64_t kPiece = 32768;
+  if (n <= kPiece) return sum_of_squares(n, x);
   std::vector<double> sums((n + kPiece - 1) / kPiece);
-  at::parallel_for(0, static_cast<int64_t>(sums.size()), 1, [&](int64_t begin, int64_t end) {
-    for (int64_t i = begin; i < end; ++i) sums[i] = sum_of_squares(std::min(kPiece, n - i * kPiece), x + i * kPiece);
-  });
+  in_pieces(n, [&](int64_t begin, int64_t end) { sums[begin / kPiece] = sum_of_squares(end - begin, x + begin); });
   return std::accumulate(sums.begin(), sums.end(), 0.0);
 }
 
@@ -147,31 +156,34 @@ std::tuple<at::Tensor, at::Tensor> steps_in_place_cpu(at::TensorList p, at::Tens
   AT_DISPATCH_FLOATING_TYPES(taken.scalar_type(), "adam_unroll_", [&] {
     using T = scalar_t;
     const int64_t replicas = taken.numel();
-    const auto part = [&](const at::Tensor& x, int64_t r) { return x.mutable_data_ptr<T>() + r * (x.numel() / replicas); };
+    const auto data = [](const at::Tensor& x) { return x.mutable_data_ptr<T>(); };
 
     std::vector<double> squares(replicas);
     for (const at::Tensor& x : g) {
       const at::Tensor dense = taken.dim() == 0 && x.is_non_overlapping_and_dense() ? x : x.contiguous();
-      for (int64_t r = 0; r < replicas; ++r) squares[r] += sum_of_all_squares(x.numel() / replicas, part(dense, r));
+      const T* const gs = data(dense);
+      const int64_t size = replicas ? x.numel() / replicas : 0;
+      for (int64_t r = 0; r < replicas; ++r) squares[r] += sum_of_all_squares(size, gs + r * size);
     }
     std::vector<AdamRule<T>> rules;
     std::vector<T> scales;
     for (int64_t r = 0; r < replicas; ++r) {
       const double length = std::sqrt(squares[r]);
-      *part(norm, r) = static_cast<T>(length);
-      *part(after, r) = *part(before, r) + T(1);
-      rules.emplace_back(b1, b2, eps, eps_root, *part(after, r), *part(rates, r));
+      data(norm)[r] = static_cast<T>(length);
+      data(after)[r] = data(before)[r] + T(1);
+      rules.emplace_back(b1, b2, eps, eps_root, data(after)[r], data(rates)[r]);
       // A norm that is no number is none within bounds: it shows in all parameters.
       scales.push_back(clip_norm && !(length <= *clip_norm) ? static_cast<T>(*clip_norm / length) : T(1));
     }
 
     for (size_t i = 0; i < p.size(); ++i) {
       const Place place = place_of(p[i], g[i], m[i], v[i], taken.dim() > 0);
+      T *const ps = data(place.p), *const gs = data(place.g), *const ms = data(place.m), *const vs = data(place.v);
+      const int64_t size = replicas ? p[i].numel() / replicas : 0;
       for (int64_t r = 0; r < replicas; ++r) {
-        T *const ps = part(place.p, r), *const gs = part(place.g, r), *const ms = part(place.m, r),
-                 *const vs = part(place.v, r);
-        at::parallel_for(0, p[i].numel() / replicas, 32768, [&](int64_t k, int64_t end) {
-          step_in_place_loop(rules[r], end - k, scales[r], static_cast<T>(weight_decay), ps + k, gs + k, ms + k, vs + k);
+        in_pieces(size, [&](int64_t begin, int64_t end) {
+          const int64_t k = r * size + begin;
+          step_in_place_loop(rules[r], end - begin, scales[r], static_cast<T>(weight_decay), ps + k, gs + k, ms + k, vs + k);
         });
       }
       for (const auto& [to, from] : {std::pair{p[i], place.p}, {m[i], place.m}, {v[i], place.v}}) {

@@ -192,7 +192,7 @@ inline Piece draw_words(const Stream& stream, int64_t chunk, uint32_t* words) {
   if (width % 4 == 0) {
     size = 4 * blocks;
   } else if (width == 2) {
-    for (int64_t i = 0; i < blocks; ++i) std::memcpy(words + 2 * i, words + 4 * i, 2 * sizeof(uint32_t));
+    for (int64_t i = 1; i < blocks; ++i) std::memcpy(words + 2 * i, words + 4 * i, 2 * sizeof(uint32_t));
     size = 2 * blocks;
   } else {
     for (int64_t i = 0, b = first_block; i < blocks; ++i) {
