@@ -14,6 +14,8 @@ from eblvm.kernels.adam_unroll import Rule
 from eblvm.kernels.adam_unroll import backend as adam_backend
 from eblvm.kernels.bernoulli_lower import backend as lower_backend
 
+tape_bytes = 0  # of the last step: what its unroll held for its reverse; for who counts memory
+
 
 class Theta(NamedTuple):
     """The model: W [..., D, H], b [..., D], c [..., H], log_sigma [..., D]."""
@@ -140,6 +142,9 @@ def grbm_bilevel(
             tape.append(((A_grad, mA, vA, t, rate, rule), (a_grad, ma, va, t, rate, rule)))
             A, mA, vA = adam.step(A, A_grad, mA, vA, t, rate, rule)
             a, ma, va = adam.step(a, a_grad, ma, va, t, rate, rule)
+
+    global tape_bytes
+    tape_bytes = sum(t.nbytes for t in logits) + sum(t.nbytes for step in tape for kept in step for t in kept[:3])
 
     # The upper level: h and phi_N are fixed for both v-derivatives.
     z = V @ A.mT + a.unsqueeze(-2)

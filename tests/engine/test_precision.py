@@ -99,33 +99,28 @@ def test_the_scale_grows_after_patience_and_has_an_end() -> None:
     assert float(grown["value"]) == precision.LARGEST
 
 
-def losses(kind: str, steps: int, folder: Path) -> torch.Tensor:
+def losses(kind: str, steps: int, folder: Path, lr: float = 3e-4) -> torch.Tensor:
     """Means of ten steps each; the noise of a step is the same in every precision."""
-    config = DEEP.replaced(
-        width=8, batch=16, N=0, K=1, steps=steps, log_every=1, validations=0, checkpoint_every=200, precision=kind
-    )
+    how = {"steps": steps, "lr": (lr,), "precision": kind}
+    config = DEEP.replaced(width=8, batch=16, N=0, K=1, log_every=1, validations=0, checkpoint_every=200, **how)
     train(config, folder / kind)
     found = {row["step"]: row.get("loss", math.nan) for row in read_rows(folder / kind / "stats.jsonl")}
     return torch.tensor([found[step] for step in range(1, steps + 1)]).unfold(0, 10, 10).nanmean(1)
 
 
-@pytest.fixture(scope="module")
-def full(tmp_path_factory: pytest.TempPathFactory) -> torch.Tensor:
-    found = losses("fp32", 200, tmp_path_factory.mktemp("full"))
-    assert found[-5:].mean() < 0.7 * found[:5].mean()
-    return found
+def test_loss_curve_of_bf16(tmp_path: Path) -> None:
+    """Equal until the loss begins to fall, and again at its end. Between the two a change of 1e-6 in theta moves the
+    fall of a bf16 run by tens of steps and its end by up to 5 %: no closer bound would be one on the precision."""
+    full, half = (losses(kind, 200, tmp_path, lr=1e-3) for kind in ("fp32", "bf16"))
+    torch.testing.assert_close(half[:3], full[:3], rtol=0.01, atol=0)
+    torch.testing.assert_close(half[-5:].mean(), full[-5:].mean(), rtol=0.1, atol=0)
+    assert max(curve[-5:].mean() / curve[:3].mean() for curve in (full, half)) < 0.65
 
 
-def test_loss_curve_of_bf16(full: torch.Tensor, tmp_path: Path) -> None:
-    """The loss falls steeply within some ten steps, a little sooner or later: its mean and its end are compared."""
-    half = losses("bf16", 200, tmp_path)
-    torch.testing.assert_close(half.mean(), full.mean(), rtol=0.02, atol=0)
-    torch.testing.assert_close(half[-5:].mean(), full[-5:].mean(), rtol=0.02, atol=0)
-
-
-def test_loss_curve_of_fp16(full: torch.Tensor, tmp_path: Path) -> None:
+def test_loss_curve_of_fp16(tmp_path: Path) -> None:
     """Steps that overflow at a first, too large scale are left out, so its curve is some steps behind."""
-    torch.testing.assert_close(losses("fp16", 60, tmp_path)[1:], full[1:6], rtol=0.02, atol=0)
+    full, half = (losses(kind, 60, tmp_path) for kind in ("fp32", "fp16"))
+    torch.testing.assert_close(half[1:], full[1:], rtol=0.02, atol=0)
 
 
 def test_grad_scaled_is_grad() -> None:

@@ -204,6 +204,17 @@ def test_reference_takes_replicas(shared, sgd, monkeypatch) -> None:
         assert_same(tree_map(lambda t, r=r: t[r], stacked), fused(method, *one), 1e-12)
 
 
+@pytest.mark.parametrize("sgd", [False, True], ids=["adam", "sgd"])
+@pytest.mark.parametrize("N", [0, 3])
+def test_reference_says_what_its_unroll_held(N, sgd, monkeypatch) -> None:
+    """The logits of every step and, for Adam, (g, m, v) of A and a."""
+    size = B, D, H = (40, 41, 43)
+    method = objective(size, N, 2, sgd=sgd, shared=True, exact=False)
+    monkeypatch.setattr(grbm_bilevel, "_NATIVE", False)
+    fused(method, *start(method, size))
+    assert grbm_bilevel.reference.tape_bytes == 8 * N * (B * H + (0 if sgd else 3 * H * (D + 1)))
+
+
 @needs_native
 def test_memory_is_what_the_step_takes() -> None:
     """At (40, 41, 43) with N=3: Adam keeps (h', d delta/dl) and (g, m, v) of every step, the dual the first two."""
