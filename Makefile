@@ -1,8 +1,9 @@
 # Everything works from a clean clone: each target makes what it needs.
 PYTHON ?= python3
 BIN := .venv/bin
+NATIVE := $(wildcard kernels/*.cpp kernels/*/*.cpp kernels/*.h kernels/*/*.h)
 # Reinstalled only when something that the installation is made from has changed; Python edits need no reinstall.
-INSTALL_SOURCES := pyproject.toml CMakeLists.txt $(wildcard kernels/*/native.cpp kernels/*.h kernels/*/*.h)
+INSTALL_SOURCES := pyproject.toml CMakeLists.txt $(NATIVE)
 STAMP := .venv/.installed
 # One torch thread per worker: two busy workers with two threads each would fight over the cores.
 WORKERS ?= 2
@@ -29,7 +30,7 @@ lint: setup
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(MAKE) --no-print-directory typecheck
-	$(BIN)/clang-format --dry-run --Werror $(wildcard kernels/*/*.cpp kernels/*.h kernels/*/*.h)
+	$(BIN)/clang-format --dry-run --Werror $(NATIVE)
 
 # mypy does not follow the redirects of an editable install, so it gets the namespace package as a tree of links.
 TYPED := build/typed/eblvm
@@ -41,7 +42,7 @@ typecheck: setup
 format: setup
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
-	$(BIN)/clang-format -i $(wildcard kernels/*/*.cpp kernels/*.h kernels/*/*.h)
+	$(BIN)/clang-format -i $(NATIVE)
 
 bench: setup
 	$(BIN)/eblvm bench
