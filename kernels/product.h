@@ -123,6 +123,15 @@ EBLVM_INLINE bool quad_product(Matrix<float> a, const float* b, int64_t columns,
   return true;
 }
 
+// b's rows one after the other: its own memory, or `turned`.
+template <typename T>
+EBLVM_INLINE const T* row_major(Matrix<T> b, T* turned) {
+  if (!b.transposed) return b.data;
+  for (int64_t k = 0; k < b.rows; ++k)
+    for (int64_t j = 0; j < b.cols; ++j) turned[k * b.cols + j] = b.data[j * b.rows + k];
+  return turned;
+}
+
 // c = alpha a b + beta c; with beta = 0 what c held is not read.
 template <typename T>
 void product(Matrix<T> a, Matrix<T> b, T alpha, T beta, T* c) {
@@ -131,13 +140,8 @@ void product(Matrix<T> a, Matrix<T> b, T alpha, T beta, T* c) {
     Matrix<T>{c, a.rows, b.cols}.tensor().addmm_(a.tensor(), b.tensor(), static_cast<double>(beta), static_cast<double>(alpha));
     return;
   }
-  T packed[4096];
-  const T* plain = b.data;
-  if (b.transposed) {
-    for (int64_t k = 0; k < b.rows; ++k)
-      for (int64_t j = 0; j < b.cols; ++j) packed[k * b.cols + j] = b.data[j * b.rows + k];
-    plain = packed;
-  }
+  T turned[4096];
+  const T* const plain = row_major(b, turned);
   if constexpr (std::is_same_v<T, float>) {
     if (quad_product(a, plain, b.cols, alpha, beta, c)) return;
   }
@@ -159,10 +163,9 @@ template <typename T>
 void affine(Matrix<T> a, Matrix<T> b, T alpha, const T* row, T* c) {
   if constexpr (std::is_same_v<T, float>) {
     if (!a.transposed && a.cols == 2 && b.cols == 4) {
-      const float* const w = b.data;
-      const float turned[8] = {w[0], w[2], w[4], w[6], w[1], w[3], w[5], w[7]};
+      float turned[8];
       const Quad start = alpha * quad(row);
-      return quad_rows(a.data, a.rows, b.transposed ? turned : w, alpha, [=](const float*) { return start; }, c);
+      return quad_rows(a.data, a.rows, row_major(b, turned), alpha, [=](const float*) { return start; }, c);
     }
   }
   for (int64_t j = 0; j < b.cols; ++j) c[j] = alpha * row[j];

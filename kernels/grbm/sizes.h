@@ -6,6 +6,7 @@
 #include <ATen/ATen.h>
 
 #include <cstdint>
+#include <type_traits>
 #include <vector>
 
 namespace {
@@ -16,10 +17,6 @@ struct Parts {
   std::vector<T*> data;
   std::vector<int64_t> size;
 
-  void add(T* begin, int64_t part) {
-    data.push_back(begin);
-    size.push_back(part);
-  }
   std::vector<T*> of(int64_t replica) const {
     std::vector<T*> found = data;
     for (size_t i = 0; i < found.size(); ++i) found[i] += replica * size[i];
@@ -66,17 +63,18 @@ struct Sizes {
 
   at::Tensor made(std::initializer_list<int64_t> own) const { return at::empty(with(own), W.options()); }
 
-  // torch's own way to a pointer takes longer than a loop of a small model.
+  // torch's own way to a pointer takes longer than a loop of a small model. T is const where the tensors are only read.
   template <typename T>
-  Parts<const T> parts(const std::vector<at::Tensor>& tensors) const {
-    Parts<const T> found;
-    for (const at::Tensor& t : tensors) found.add(t.const_data_ptr<T>(), replicas ? t.numel() / replicas : 0);
-    return found;
-  }
-  template <typename T>
-  Parts<T> parts_of(std::vector<at::Tensor>& tensors) const {
+  Parts<T> parts(const std::vector<at::Tensor>& tensors) const {
     Parts<T> found;
-    for (at::Tensor& t : tensors) found.add(t.mutable_data_ptr<T>(), replicas ? t.numel() / replicas : 0);
+    for (const at::Tensor& t : tensors) {
+      found.size.push_back(replicas ? t.numel() / replicas : 0);
+      if constexpr (std::is_const_v<T>) {
+        found.data.push_back(t.const_data_ptr<std::remove_const_t<T>>());
+      } else {
+        found.data.push_back(t.mutable_data_ptr<T>());
+      }
+    }
     return found;
   }
 

@@ -448,8 +448,8 @@ std::vector<at::Tensor> grbm_bilevel_cpu(const at::Tensor& v, const std::vector<
 
   AT_DISPATCH_FLOATING_TYPES(W.scalar_type(), "grbm_bilevel", [&] {
     using T = scalar_t;
-    const Parts<const T> from = n.parts<T>(ins), eps = n.parts<T>(eps_list), noise = n.parts<T>(noise_list);
-    const Parts<T> to = n.parts_of<T>(outs);
+    const auto from = n.parts<const T>(ins), eps = n.parts<const T>(eps_list), noise = n.parts<const T>(noise_list);
+    const auto to = n.parts<T>(outs);
     at::parallel_for(0, n.replicas, 1, [&](int64_t begin, int64_t end) {
       for (int64_t r = begin; r < end; ++r) {
         const auto x = from.of(r), perturb_r = eps.of(r), latent_r = noise.of(r);

@@ -154,7 +154,9 @@ def test_equals_the_autograd_step(size, exact, shared, sgd, auto, N, K, nan_fill
 
 @needs_native
 @pytest.mark.parametrize(("shared", "sgd"), [(False, False), (True, True)])
-@pytest.mark.parametrize("size", [(63, 100, 37), (7, 560, 400), (1, 2, 4), (100, 2, 4), (101, 2, 4)], ids=str)
+@pytest.mark.parametrize(
+    "size", [(63, 100, 37), (64, 304, 48), (7, 560, 400), (1, 2, 4), (100, 2, 4), (101, 2, 4)], ids=str
+)
 def test_float32_is_as_good_as_autograd_in_float32(size, shared, sgd) -> None:
     method = objective(size, 3, 2, sgd=sgd, shared=shared, exact=sgd, auto=sgd)
     double = start(method, size)
