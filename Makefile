@@ -1,7 +1,7 @@
 # Everything works from a clean clone: each target makes what it needs.
 PYTHON ?= python3
 BIN := .venv/bin
-NATIVE := $(wildcard kernels/*.cpp kernels/*/*.cpp kernels/*.h kernels/*/*.h)
+NATIVE := $(wildcard kernels/*/*.cpp kernels/*/*.h)
 # Reinstalled only when something that the installation is made from has changed; Python edits need no reinstall.
 INSTALL_SOURCES := pyproject.toml CMakeLists.txt $(NATIVE)
 STAMP := .venv/.installed

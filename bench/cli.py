@@ -11,7 +11,7 @@ from eblvm.engine.errors import UserError, unknown
 
 def add_commands(commands: Any) -> None:
     """Add `bench` and `profile` to the subparsers of `eblvm`."""
-    from eblvm.bench.registry import SUITES
+    from eblvm.bench.tools.registry import SUITES
 
     bench = commands.add_parser(
         "bench",
@@ -60,7 +60,7 @@ def integers(text: str) -> tuple[int, ...]:
 
 
 def command_bench(arguments: argparse.Namespace) -> None:
-    from eblvm.bench import registry
+    from eblvm.bench.tools import registry
 
     suite = arguments.suite
     modes = (*registry.SUITES, "compare", "gates")
@@ -80,8 +80,9 @@ def command_bench(arguments: argparse.Namespace) -> None:
 
 
 def bench_suite(arguments: argparse.Namespace) -> None:
-    from eblvm.bench import bidvl, data, deep, ratios, record, vages
-    from eblvm.bench.agreement import AgreementError
+    from eblvm.bench.suites import bidvl, data, deep, ratios, vages
+    from eblvm.bench.tools import record
+    from eblvm.bench.tools.agreement import AgreementError
 
     if arguments.data is not None and arguments.suite != "data":
         raise UserError(f"suite {arguments.suite!r} needs no data; --data is for 'eblvm bench data'")
@@ -107,7 +108,7 @@ def bench_suite(arguments: argparse.Namespace) -> None:
 
 
 def bench_gates(arguments: argparse.Namespace) -> None:
-    from eblvm.bench import gates
+    from eblvm.bench.tools import gates
 
     problems = gates.run(arguments.update, arguments.json or gates.PATH)
     if problems:
@@ -120,7 +121,7 @@ def bench_gates(arguments: argparse.Namespace) -> None:
 
 
 def bench_compare(arguments: argparse.Namespace) -> None:
-    from eblvm.bench import compare
+    from eblvm.bench.tools import compare
 
     shown, failures = compare.run(arguments.base, arguments.compared, arguments.rounds or 7, Path.cwd())
     print(shown)
@@ -136,7 +137,8 @@ def fail(problems: list[str]) -> Any:
 
 
 def command_profile(arguments: argparse.Namespace) -> None:
-    from eblvm.bench import profile, record
+    from eblvm.bench.suites import profile
+    from eblvm.bench.tools import record
     from eblvm.engine import recipes
     from eblvm.engine.config import Config
 

@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 import torch
 
-from eblvm.bench import registry
-from eblvm.bench.contestants import CaseStep, NaiveStep, has_naive
-from eblvm.bench.registry import Case
+from eblvm.bench.contestants.steps import CaseStep, NaiveStep, has_naive
+from eblvm.bench.tools import registry
+from eblvm.bench.tools.registry import Case
 
 CASES = [case for suite in ("grbm", "toy", "gates") for case in registry.cases(suite)]
 TWINS = [case for case in CASES if has_naive(case) and "memory" not in case.labels and "D" not in case.labels]

@@ -8,11 +8,11 @@ from typing import Any
 
 import torch
 
-from eblvm.engine.bilevel import apex
+from eblvm.engine.autodiff.mixed_precision import PRECISIONS
 from eblvm.engine.errors import UserError, unknown
 from eblvm.engine.models.bidvl import MODELS as BIDVL_MODELS
 from eblvm.engine.models.deep import ACTIVATIONS, CHECKPOINTS, DEPTHS, PIECEWISE_LINEAR
-from eblvm.engine.precision import PRECISIONS
+from eblvm.engine.optim import apex
 
 SCORE_MATCHING = ("sm", "ssm", "dsm", "mdsm", "ksd")
 BILEVEL = ("bissm", "bidsm", "bimdsm")

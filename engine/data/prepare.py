@@ -10,13 +10,13 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from eblvm.engine.checkpoint import write_atomic
 from eblvm.engine.data import store
 from eblvm.engine.data.contents import Contents, Pictures
 from eblvm.engine.data.framing import Decoder, Framing, decoder_for
 from eblvm.engine.data.resizing import resized
 from eblvm.engine.errors import UserError
-from eblvm.engine.log import progress
+from eblvm.engine.training.checkpoint import write_atomic
+from eblvm.engine.training.log import progress
 
 PROGRESS = "progress.json"
 CHUNK = 512  # pictures between two records of the progress

@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from eblvm.engine.checkpoint import write_atomic
 from eblvm.engine.data.contents import Contents, Split
 from eblvm.engine.errors import UserError
+from eblvm.engine.training.checkpoint import write_atomic
 
 MANIFEST, IMAGES, LABELS = "manifest.json", "images.u8", "labels.npy"
 VERSION = 1

@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from eblvm.engine import distributed
+from eblvm.engine.autodiff import collectives
 from eblvm.engine.models.energy import Params
 
 EPS, MOMENTUM = 1e-5, 0.1
@@ -36,8 +36,8 @@ class BatchNorm(Tracked):
     def forward(self, x: Tensor, seen: Seen | None) -> Tensor:
         if seen is None:
             return F.batch_norm(x, self.mean, self.var, self.weight, self.bias, eps=EPS)
-        y, mean, inverse_std = self._over_ranks(x) if distributed.size() > 1 else self._here(x)
-        count = distributed.size() * x.numel() // x.shape[1]
+        y, mean, inverse_std = self._over_ranks(x) if collectives.size() > 1 else self._here(x)
+        count = collectives.size() * x.numel() // x.shape[1]
         seen += [mean.detach(), (inverse_std.detach() ** -2 - EPS) * (count / max(1, count - 1))]
         return y
 
@@ -48,9 +48,9 @@ class BatchNorm(Tracked):
     def _over_ranks(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """The same for the batch of all processes."""
         axes, shape = (0, *range(2, x.dim())), (-1, *[1] * (x.dim() - 2))
-        mean = distributed.mean_through(x.mean(axes))
+        mean = collectives.differentiable_mean(x.mean(axes))
         centred = x - mean.view(shape)
-        inverse_std = torch.rsqrt(distributed.mean_through(centred.square().mean(axes)) + EPS)
+        inverse_std = torch.rsqrt(collectives.differentiable_mean(centred.square().mean(axes)) + EPS)
         y = centred * (inverse_std * self.weight).view(shape) + self.bias.view(shape)
         return y, mean, inverse_std
 

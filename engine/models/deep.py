@@ -14,11 +14,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from eblvm.engine.bilevel.convolution import Convolution, convolve
+from eblvm.engine.autodiff.checkpointing import segment
+from eblvm.engine.autodiff.convolution import Convolution, convolve
+from eblvm.engine.autodiff.mixed_precision import autocast
 from eblvm.engine.errors import UserError
 from eblvm.engine.models.energy import Params, Separable, fan_in_uniform
-from eblvm.engine.models.segments import segment
-from eblvm.engine.precision import autocast
 from eblvm.kernels.elu_second_order import elu_second_order
 from eblvm.kernels.philox import Key, Purpose
 

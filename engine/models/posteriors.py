@@ -8,8 +8,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import softplus
 
+from eblvm.engine.autodiff.mixed_precision import autocast
 from eblvm.engine.models.energy import Model, Params, fan_in_uniform
-from eblvm.engine.precision import autocast
 from eblvm.kernels import philox
 from eblvm.kernels.philox import Key, Purpose
 

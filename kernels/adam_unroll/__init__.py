@@ -13,8 +13,8 @@ from torch import Tensor
 
 from eblvm.kernels.adam_unroll import reference
 from eblvm.kernels.adam_unroll.reference import Rule, clipped, decayed
-from eblvm.kernels.dispatch import Backend, backend_for, native_status, op_backends
-from eblvm.kernels.orders import by_reference, order
+from eblvm.kernels.common.dispatch import Backend, backend_for, native_status, op_backends
+from eblvm.kernels.common.orders import by_reference, order
 
 __all__ = ["Rule", "adam_unroll", "adam_unroll_", "backend", "backends", "clipped", "decayed"]
 

@@ -10,8 +10,8 @@
 #include <optional>
 #include <vector>
 
-#include "../batched.h"
-#include "../sums.h"
+#include "../common/batched.h"
+#include "../common/sums.h"
 #include "pointwise.h"
 
 namespace {

@@ -4,7 +4,7 @@
 
 #include <cmath>
 
-#include "../native.h"
+#include "../common/native.h"
 
 namespace {
 

@@ -13,8 +13,8 @@ from torch import Tensor
 
 from eblvm.kernels import philox
 from eblvm.kernels.bernoulli_lower import reference
-from eblvm.kernels.dispatch import Backend, backend_for, native_status, op_backends
-from eblvm.kernels.orders import by_reference, order
+from eblvm.kernels.common.dispatch import Backend, backend_for, native_status, op_backends
+from eblvm.kernels.common.orders import by_reference, order
 from eblvm.kernels.philox import Key
 
 __all__ = ["Reference", "Stream", "backend", "backends", "bernoulli_lower"]

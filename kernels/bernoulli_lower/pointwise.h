@@ -2,7 +2,7 @@
 
 #pragma once
 
-#include "../native.h"
+#include "../common/native.h"
 
 namespace {
 

@@ -1,12 +1,12 @@
 // ELU on the CPU: forward, backward and double backward, each one pass, in the memory order of the input.
 
-#include "../native.h"
+#include "../common/native.h"
 
 #include <ATen/ATen.h>
 #include <ATen/Parallel.h>
 #include <torch/library.h>
 
-#include "../batched.h"
+#include "../common/batched.h"
 
 namespace {
 

@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 from torch.utils.flop_counter import register_flop_formula
 
-from eblvm.kernels.arguments import expect_grbm
-from eblvm.kernels.dispatch import TRITON, Backend, native_status, op_backends
+from eblvm.kernels.common.arguments import expect_grbm
+from eblvm.kernels.common.dispatch import TRITON, Backend, native_status, op_backends
 from eblvm.kernels.gibbs import reference
 from eblvm.kernels.philox import Key
 

@@ -8,10 +8,10 @@
 #include <cmath>
 #include <vector>
 
-#include "../batched.h"
+#include "../common/batched.h"
 #include "../grbm/sizes.h"
 #include "../philox/philox.h"
-#include "../product.h"
+#include "../common/product.h"
 
 namespace {
 

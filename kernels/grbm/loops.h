@@ -6,8 +6,8 @@
 
 #include <algorithm>
 
-#include "../native.h"
-#include "../sums.h"
+#include "../common/native.h"
+#include "../common/sums.h"
 
 namespace {
 

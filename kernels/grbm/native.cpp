@@ -6,8 +6,8 @@
 
 #include <vector>
 
-#include "../product.h"
-#include "../workspace.h"
+#include "../common/product.h"
+#include "../common/workspace.h"
 #include "loops.h"
 #include "sizes.h"
 

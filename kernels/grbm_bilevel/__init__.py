@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.utils.flop_counter import register_flop_formula
 
 from eblvm.kernels.adam_unroll import Rule
-from eblvm.kernels.dispatch import Backend, native_status
+from eblvm.kernels.common.dispatch import Backend, native_status
 from eblvm.kernels.grbm_bilevel import reference
 from eblvm.kernels.grbm_bilevel.reference import Phi, Result, Theta
 

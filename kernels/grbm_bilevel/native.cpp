@@ -11,10 +11,10 @@
 #include <span>
 #include <vector>
 
-#include "../batched.h"
+#include "../common/batched.h"
 #include "../grbm/sizes.h"
-#include "../product.h"
-#include "../workspace.h"
+#include "../common/product.h"
+#include "../common/workspace.h"
 #include "loops.h"
 
 namespace {

@@ -6,11 +6,11 @@
 
 #include <vector>
 
-#include "../batched.h"
+#include "../common/batched.h"
 #include "../grbm/loops.h"
 #include "../grbm/sizes.h"
-#include "../product.h"
-#include "../workspace.h"
+#include "../common/product.h"
+#include "../common/workspace.h"
 
 namespace {
 

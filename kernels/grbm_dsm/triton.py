@@ -8,6 +8,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from eblvm.kernels.common.triton_report import Variant
 from eblvm.kernels.grbm.triton import (
     COLS,
     FREE,
@@ -18,7 +19,6 @@ from eblvm.kernels.grbm.triton import (
     sum_of_products,
     variants_of,
 )
-from eblvm.kernels.triton_report import Variant
 
 
 @triton.jit(do_not_specialize=["batch", "width"])

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from eblvm.kernels.dispatch import TRITON, Backend, native_status, op_backends
+from eblvm.kernels.common.dispatch import TRITON, Backend, native_status, op_backends
 from eblvm.kernels.philox import reference
 from eblvm.kernels.philox.reference import Kind
 

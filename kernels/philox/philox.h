@@ -7,7 +7,7 @@
 #include <cstdint>
 #include <cstring>
 
-#include "../native.h"
+#include "../common/native.h"
 
 namespace {
 

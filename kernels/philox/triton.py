@@ -12,8 +12,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from eblvm.kernels.common.triton_report import Variant
 from eblvm.kernels.philox import reference
-from eblvm.kernels.triton_report import Variant
 
 BLOCK = 128  # blocks of four words in a program
 

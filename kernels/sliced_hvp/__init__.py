@@ -1,7 +1,7 @@
 """The terms of sliced score matching on a GRBM in one pass: 1/2 |s|^2 and u^T H u for M directions u.
 
 s = grad_v log p(v) and H = grad_v s = -diag(1/sigma^2) + W diag(sigmoid'(c+vW)) W^T. Averaged over random directions
-u^T H u is Hutchinson's estimate of the trace. `engine/objectives/score_losses.py` has the form for any energy.
+u^T H u is Hutchinson's estimate of the trace. `engine/methods/losses` has the form for any energy.
 """
 
 from typing import Any
@@ -10,9 +10,9 @@ import torch
 from torch import Tensor
 from torch.utils.flop_counter import register_flop_formula
 
-from eblvm.kernels.arguments import expect_grbm
-from eblvm.kernels.dispatch import Backend, backend_for, native_status, op_backends
-from eblvm.kernels.orders import by_reference, order
+from eblvm.kernels.common.arguments import expect_grbm
+from eblvm.kernels.common.dispatch import Backend, backend_for, native_status, op_backends
+from eblvm.kernels.common.orders import by_reference, order
 from eblvm.kernels.sliced_hvp import reference
 
 __all__ = ["backends", "sliced_hvp"]

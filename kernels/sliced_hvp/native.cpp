@@ -8,8 +8,8 @@
 
 #include "../grbm/loops.h"
 #include "../grbm/sizes.h"
-#include "../product.h"
-#include "../workspace.h"
+#include "../common/product.h"
+#include "../common/workspace.h"
 
 namespace {
 

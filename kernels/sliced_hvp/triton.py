@@ -11,6 +11,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from eblvm.kernels.common.triton_report import Variant
 from eblvm.kernels.grbm.triton import (
     FREE,
     SQUARE,
@@ -22,7 +23,6 @@ from eblvm.kernels.grbm.triton import (
     variants_of,
     visible_first_kernel,
 )
-from eblvm.kernels.triton_report import Variant
 
 
 @triton.jit(do_not_specialize=["batch", "width"])

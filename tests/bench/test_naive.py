@@ -5,11 +5,11 @@ from dataclasses import replace
 import pytest
 import torch
 
-from eblvm.bench import agreement, registry
-from eblvm.bench.agreement import AgreementError
-from eblvm.bench.contestants import NaiveStep, has_naive
+from eblvm.bench.contestants.steps import NaiveStep, has_naive
 from eblvm.bench.naive import BiDsm
-from eblvm.bench.registry import Case
+from eblvm.bench.tools import agreement, registry
+from eblvm.bench.tools.agreement import AgreementError
+from eblvm.bench.tools.registry import Case
 
 SIZE = {"batch": 13, "latent": 7}
 

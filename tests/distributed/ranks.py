@@ -18,7 +18,7 @@ PATIENCE_S = 120
 def on_ranks(size: int, function: Callable[..., Any], *arguments: Any) -> list[Any]:
     """What `function(*arguments)`, which must be importable, returns on every rank; an error there is one here."""
     processes = multiprocessing.get_context("forkserver")  # torch is imported once, by the server
-    processes.set_forkserver_preload(["torch", "eblvm.engine.train"])
+    processes.set_forkserver_preload(["torch", "eblvm.engine.training.loop"])
     with tempfile.TemporaryDirectory() as folder:
         ranks = [processes.Process(target=_rank, args=(r, size, folder, function, arguments)) for r in range(size)]
         for process in ranks:

@@ -6,15 +6,16 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from eblvm.engine import distributed
+from eblvm.engine.autodiff import collectives
 from eblvm.engine.config import Config
 from eblvm.engine.data import Dataset
+from eblvm.engine.methods import build
 from eblvm.engine.models.energy import Separable
 from eblvm.engine.models.posteriors import Gaussian
-from eblvm.engine.objectives import build
+from eblvm.engine.optim.schedule import step_rates
 from eblvm.engine.recipes import recipe
-from eblvm.engine.schedule import step_rates
-from eblvm.engine.train import initial_state, validation
+from eblvm.engine.training import distributed
+from eblvm.engine.training.loop import initial_state, validation
 from eblvm.kernels import philox
 from eblvm.kernels.philox import Key
 from tests.distributed.ranks import on_ranks
@@ -90,7 +91,7 @@ def trained(config: Config) -> dict[str, Any]:
         rates = step_rates(config, step, v)
         if step == 1:  # Adam's moments are no longer zero
             with torch.no_grad():
-                found["gradient"] = distributed.mean(update.objective.gradient(state, v, noise, rates)[0])
+                found["gradient"] = collectives.mean(update.objective.gradient(state, v, noise, rates)[0])
         state, info = update(state, v, noise, rates)
     logged = info | {"validation": torch.tensor(validation(config, update.objective, state, dataset))}
     return found | {"weights": {**state.theta, **state.phi, **state.ema, **state.buffers}, "info": logged}
@@ -145,7 +146,7 @@ def test_local_unrolled_steps_are_near_but_not_equal() -> None:
 
 
 def buckets_of_all_kinds() -> list[Tensor]:
-    rank = distributed.rank()
+    rank = collectives.rank()
     tree = [
         torch.full((3, 5), 1.0 + rank),
         torch.full((7,), 2.0 + rank, dtype=torch.float64),
@@ -153,7 +154,7 @@ def buckets_of_all_kinds() -> list[Tensor]:
         torch.full((distributed.BUCKET_BYTES // 4,), 4.0 + rank),
         torch.tensor(5.0 + rank),
     ]
-    found = distributed.mean(tree)
+    found = collectives.mean(tree)
     assert found[2].is_contiguous(memory_format=torch.channels_last)
     return [x.unique() for x in found]
 

@@ -9,11 +9,12 @@ from torch import nn
 from torch.distributed.fsdp import fully_shard
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
-from eblvm.engine import distributed
+from eblvm.engine.autodiff import collectives
 from eblvm.engine.errors import UserError
 from eblvm.engine.models.energy import Separable
 from eblvm.engine.recipes import recipe
-from eblvm.engine.train import check_world, train
+from eblvm.engine.training import distributed
+from eblvm.engine.training.loop import check_world, train
 
 DEEP = recipe("digits", "deep").replaced(
     width=2, latent=3, head_width=5, posterior_width=2, batch=128, N=1, K=1, steps=2, validations=1
@@ -65,4 +66,4 @@ def test_sharded_and_wrapped_models_are_refused_with_the_reason(job_of_64: None)
 
 def test_means_are_refused_inside_torch_func(job_of_64: None) -> None:
     with pytest.raises(RuntimeError, match="plain autograd"):
-        torch.func.grad(lambda x: distributed.mean_through([x])[0].sum())(torch.ones(3))
+        torch.func.grad(lambda x: collectives.differentiable_mean([x])[0].sum())(torch.ones(3))

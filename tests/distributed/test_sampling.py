@@ -7,8 +7,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from eblvm.engine import distributed, sampling
 from eblvm.engine.cli import main
+from eblvm.engine.sampling import run_samples as sampling
+from eblvm.engine.training import distributed
 from tests.distributed.ranks import on_ranks
 
 RUNS = {

@@ -14,9 +14,9 @@ import pytest
 import torch
 from torch.utils._pytree import tree_flatten
 
-from eblvm.engine import checkpoint
 from eblvm.engine.cli import main
-from eblvm.engine.log import read_rows
+from eblvm.engine.training import checkpoint
+from eblvm.engine.training.log import read_rows
 from tests.distributed.ranks import on_ranks
 
 OPTIONS = (

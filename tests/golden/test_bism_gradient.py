@@ -4,14 +4,14 @@ import pytest
 import torch
 from torch import Tensor
 
-from eblvm.engine.bilevel.optimizers import Adam, Sgd
+from eblvm.engine.methods import divergences
+from eblvm.engine.methods.bilevel import Bism, FreeEnergy
+from eblvm.engine.methods.losses import Dsm, Mdsm, ScoreLoss, Sm, Ssm
+from eblvm.engine.methods.score_matching import ScoreMatching
+from eblvm.engine.methods.update import State
 from eblvm.engine.models.grbm import GRBM
 from eblvm.engine.models.posteriors import Bernoulli
-from eblvm.engine.objectives import divergences
-from eblvm.engine.objectives.estimators import Bism, FreeEnergy
-from eblvm.engine.objectives.score_losses import Dsm, Mdsm, ScoreLoss, Sm, Ssm
-from eblvm.engine.objectives.score_matching import ScoreMatching
-from eblvm.engine.objectives.state import State
+from eblvm.engine.optim.optimizers import Adam, Sgd
 from eblvm.kernels import philox
 from eblvm.kernels.philox import Key
 from tests.golden import brute_force

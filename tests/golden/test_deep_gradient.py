@@ -8,14 +8,14 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from eblvm.engine.bilevel.optimizers import Adam, Sgd
+from eblvm.engine.methods import divergences
+from eblvm.engine.methods.bilevel import Bism
+from eblvm.engine.methods.losses import Mdsm
+from eblvm.engine.methods.score_matching import ScoreMatching
 from eblvm.engine.models.deep import CoupledHead, DeepEnergy, ResNet
 from eblvm.engine.models.energy import Energy, Separable
 from eblvm.engine.models.posteriors import ConvGaussian, Posterior
-from eblvm.engine.objectives import divergences
-from eblvm.engine.objectives.estimators import Bism
-from eblvm.engine.objectives.score_losses import Mdsm
-from eblvm.engine.objectives.score_matching import ScoreMatching
+from eblvm.engine.optim.optimizers import Adam, Sgd
 from eblvm.kernels import philox
 from eblvm.kernels.philox import Key
 from tests.golden import brute_force

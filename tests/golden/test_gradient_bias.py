@@ -6,14 +6,14 @@ from itertools import pairwise
 
 import torch
 
-from eblvm.engine.bilevel.optimizers import Adam, Sgd
-from eblvm.engine.eval.gradient_bias import gradient_bias
+from eblvm.engine.evaluation.studies.gradient_bias import gradient_bias
+from eblvm.engine.methods import divergences
+from eblvm.engine.methods.bilevel import Bism
+from eblvm.engine.methods.losses import Dsm
+from eblvm.engine.methods.score_matching import ScoreMatching
 from eblvm.engine.models.grbm import GRBM
 from eblvm.engine.models.posteriors import Bernoulli
-from eblvm.engine.objectives import divergences
-from eblvm.engine.objectives.estimators import Bism
-from eblvm.engine.objectives.score_losses import Dsm
-from eblvm.engine.objectives.score_matching import ScoreMatching
+from eblvm.engine.optim.optimizers import Adam, Sgd
 from eblvm.kernels import philox
 from eblvm.kernels.philox import Key
 

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from eblvm.engine.errors import UserError
-from eblvm.engine.eval.likelihood import ais, exact_log_z
+from eblvm.engine.evaluation.metrics.likelihood import ais, exact_log_z
 from eblvm.engine.models.energy import call
 from eblvm.engine.models.grbm import GRBM
 from eblvm.kernels import philox

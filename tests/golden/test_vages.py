@@ -13,14 +13,14 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_map
 
-from eblvm.engine.bilevel.optimizers import Adam
+from eblvm.engine.methods import divergences
+from eblvm.engine.methods.bilevel import FreeEnergy
+from eblvm.engine.methods.losses import Dsm, Ksd, Mdsm, Ssm
+from eblvm.engine.methods.score_matching import ScoreMatching
+from eblvm.engine.methods.vages import ImportanceSampling, Langevin, Vages
 from eblvm.engine.models.grbm import GRBM
 from eblvm.engine.models.posteriors import Bernoulli, ConvGaussian
-from eblvm.engine.objectives import divergences
-from eblvm.engine.objectives.estimators import FreeEnergy
-from eblvm.engine.objectives.score_losses import Dsm, Ksd, Mdsm, Ssm
-from eblvm.engine.objectives.score_matching import ScoreMatching
-from eblvm.engine.objectives.vages import ImportanceSampling, Langevin, Vages
+from eblvm.engine.optim.optimizers import Adam
 from eblvm.kernels import philox
 from eblvm.kernels.philox import Key
 from tests.golden import brute_force, test_deep_gradient

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch.func import grad, vmap
 
-from eblvm.engine.bilevel.optimizers import Adam, AdamState
+from eblvm.engine.optim.optimizers import Adam, AdamState
 from eblvm.kernels import adam_unroll
 from eblvm.kernels.adam_unroll import Rule, adam_unroll_, reference
 from eblvm.kernels.adam_unroll import adam_unroll as step

@@ -12,15 +12,16 @@ from torch import Tensor
 from torch.utils._pytree import tree_map
 from torch.utils.flop_counter import FlopCounterMode
 
-from eblvm.engine.bilevel.optimizers import Adam, Sgd
+from eblvm.engine.methods import divergences
+from eblvm.engine.methods.bilevel import Bism
+from eblvm.engine.methods.grbm import fused as grbm_fused
+from eblvm.engine.methods.grbm.fused import fused_gradient, fused_step_for, fused_update_for
+from eblvm.engine.methods.losses import Dsm, Ssm
+from eblvm.engine.methods.score_matching import ScoreMatching
+from eblvm.engine.methods.update import State, Update
 from eblvm.engine.models.grbm import GRBM
 from eblvm.engine.models.posteriors import Bernoulli
-from eblvm.engine.objectives import divergences, grbm_fused
-from eblvm.engine.objectives.estimators import Bism
-from eblvm.engine.objectives.grbm_fused import fused_gradient, fused_step_for, fused_update_for
-from eblvm.engine.objectives.score_losses import Dsm, Ssm
-from eblvm.engine.objectives.score_matching import ScoreMatching
-from eblvm.engine.objectives.state import State, Update
+from eblvm.engine.optim.optimizers import Adam, Sgd
 from eblvm.kernels import grbm_bilevel, philox
 from eblvm.kernels.philox import Key
 from tests.golden import brute_force

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch.utils.checkpoint import checkpoint
 
-from tests.engine.models.test_segments import loss_gradient
+from tests.engine.autodiff.test_checkpointing import loss_gradient
 
 DIM = 6
 

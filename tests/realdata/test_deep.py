@@ -7,7 +7,8 @@ import pytest
 import torch
 
 from eblvm.engine.cli import main
-from eblvm.engine.eval import deep, parts
+from eblvm.engine.evaluation import deep
+from eblvm.engine.evaluation import sections as parts
 
 pytestmark = pytest.mark.realdata
 TINY = "--width 2 --depth 12 --batch 4 --validations 1 --posterior-width 2 --head-width 8".split()

@@ -76,7 +76,7 @@ def test_flips_and_dequantisation_are_what_they_say() -> None:
 READER = """
 import json, os, signal, sys, torch
 from pathlib import Path
-from eblvm.engine import checkpoint
+from eblvm.engine.training import checkpoint
 from eblvm.engine.config import Config
 from eblvm.engine.data import load, open_input
 from eblvm.engine.data.framing import has_dali

@@ -6,9 +6,9 @@ import pytest
 import torch
 from torch.utils._pytree import tree_flatten
 
-from eblvm.engine import checkpoint
 from eblvm.engine.cli import main
 from eblvm.engine.data.framing import has_dali
+from eblvm.engine.training import checkpoint
 
 needs_dali = pytest.mark.skipif(not has_dali(), reason="DALI is not installed: pip install 'eblvm[dali]'")
 TINY = (

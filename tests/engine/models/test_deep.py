@@ -7,14 +7,14 @@ from torch.nn import functional as F
 
 from eblvm.engine.data import Dataset
 from eblvm.engine.errors import UserError
+from eblvm.engine.methods import Update, build
 from eblvm.engine.models import check_fit, energy_for, posterior_for
 from eblvm.engine.models.deep import Layer, ResNet
 from eblvm.engine.models.energy import Separable, call
 from eblvm.engine.models.posteriors import ConvGaussian, Gaussian
-from eblvm.engine.objectives import Update, build
+from eblvm.engine.optim.schedule import step_rates
 from eblvm.engine.recipes import recipe
-from eblvm.engine.schedule import step_rates
-from eblvm.engine.train import initial_state
+from eblvm.engine.training.loop import initial_state
 from eblvm.kernels import philox
 from eblvm.kernels.philox import Key
 

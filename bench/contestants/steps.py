@@ -1,0 +1,169 @@
+"""One training step of each contestant as a function of no arguments: the engine's, the naive one's.
+
+Both draw their own noise and move their own state, on one batch of uniform data of the case's width. Time, memory,
+FLOPs and the agreement of gradients are all measured on what is built here.
+"""
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.utils._pytree import tree_leaves
+
+from eblvm.bench.naive import BiDsm, Dsm, VagesDsm
+from eblvm.bench.tools.registry import Case
+from eblvm.bench.tools.timing import Step
+from eblvm.engine.config import Config
+from eblvm.engine.data import Dataset
+from eblvm.engine.methods import State, build
+from eblvm.engine.methods.divergences import linear_step_size
+from eblvm.engine.methods.grbm.fused import fused_gradient, fused_step_for, fused_update_for
+from eblvm.engine.methods.score_matching import ScoreMatching
+from eblvm.engine.models.energy import Params
+from eblvm.engine.optim.schedule import step_rates
+from eblvm.engine.training import replicas
+from eblvm.engine.training.loop import initial_state, training_step_of
+from eblvm.kernels import philox
+from eblvm.kernels.philox import Key, Purpose, purpose
+
+Naive = BiDsm | Dsm
+
+
+class Contest(NamedTuple):
+    """A case made ready: what runs, what exists before it runs, and whether saved-tensor hooks can look inside.
+
+    `twin` is the naive procedure with the unrolled optimiser and divergence of the case, where the published one has
+    others.
+    """
+
+    name: str
+    engine: Step
+    engine_inputs: Callable[[], list[Tensor]]
+    engine_hooks: bool
+    baseline: Step
+    baseline_inputs: Callable[[], list[Tensor]]
+    floor: Step | None
+    traceable: bool = True  # False for compiled code, whose allocations no dispatch mode sees
+    twin: Step | None = None
+
+
+def batch(config: Config, shape: tuple[int, ...]) -> Tensor:
+    """Uniform data [B, *shape], or [R, B, *shape] with replicas, the same for every contestant."""
+    key, dtype = Key(replicas.seeds(config), 0), getattr(torch, config.dtype)
+    return philox.uniform(key, purpose(Purpose.DATA), config.batch, shape, dtype=dtype).to(config.device)
+
+
+class EngineStep:
+    """Noise from the objective's `draw`, then the step that `eblvm train` takes with this configuration, on samples of
+    this shape."""
+
+    def __init__(self, config: Config, shape: tuple[int, ...]):
+        config.validate()
+        self.config, self.v, self.seed, self.count = config, batch(config, shape), replicas.seeds(config), 0
+        data = self.v.flatten(0, 1) if config.replicated else self.v
+        self.update = build(config, Dataset(data, data, data, dtype=data.dtype))
+        self.objective = self.update.objective
+        self.state: State = initial_state(config, self.objective, self.seed, self.v, torch.device(config.device))
+        self.rates = step_rates(config, 0, self.v)
+        self.step: Callable[..., Any] = training_step_of(config, self.update)
+
+    def noise(self) -> Any:
+        return self.objective.draw(Key(self.seed, self.count), self.v, 0)
+
+    def __call__(self) -> None:
+        self.state, _ = self.step(self.state, self.v, self.noise(), self.rates)
+        self.count += 1
+
+    def inputs(self) -> list[Tensor]:
+        """What is there before a step and so is no part of the step's memory."""
+        return [t for t in tree_leaves((self.state, self.v, self.rates)) if isinstance(t, Tensor)]
+
+
+class CaseStep(EngineStep):
+    """A case's step, with theta's gradient by autograd and by the fused step."""
+
+    def __init__(self, case: Case):
+        super().__init__(case.config, (case.visible,))
+        self.fused = self.config.fused and not self.config.compile and fused_update_for(self.update) is not None
+
+    def vectorised(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        return torch.vmap(function) if self.config.replicated else function
+
+    def gradient(self, noise: Any) -> Params:
+        """theta's gradient by autograd at the present state, which does not move."""
+        with torch.no_grad():
+            gradient, *_ = self.vectorised(self.objective.gradient)(self.state, self.v, noise, self.rates)
+        return gradient
+
+    def fused_gradient(self, noise: Any) -> Params:
+        """The same by the fused step."""
+        assert isinstance(self.objective, ScoreMatching)
+        estimator = fused_step_for(self.objective)
+        assert estimator is not None
+        gradient, *_ = fused_gradient(estimator, self.objective.loss, self.state, self.v, noise, self.rates)
+        return gradient
+
+    @property
+    def hooks(self) -> bool:
+        """Can saved-tensor hooks look inside? Not into vmap; the fused step needs none for its replicas."""
+        return self.fused or not self.config.replicated
+
+
+class NaiveStep:
+    """The research procedure on the same batch, one replica after the other."""
+
+    def __init__(self, case: Case):
+        c = case.config
+        self.v = batch(c, (case.visible,))
+        self.batches = list(self.v) if c.replicated else [self.v]
+        self.methods = [naive_method(case, v) for v in self.batches]
+
+    def __call__(self) -> None:
+        for method, v in zip(self.methods, self.batches, strict=True):
+            method.step(v, method.draw_fresh(v))  # type: ignore[arg-type]
+
+    def inputs(self) -> list[Tensor]:
+        found = [self.v]
+        for method in self.methods:
+            optimizers = [method.optimizer]
+            if isinstance(method, BiDsm):
+                optimizers.append(method.lower_optimizer)
+                found += method.posterior.parameters()
+            found += method.model.parameters()
+            found += [t for o in optimizers for t in tree_leaves(list(o.state.values())) if isinstance(t, Tensor)]
+            found += [p.grad for o in optimizers for g in o.param_groups for p in g["params"] if p.grad is not None]
+        return found
+
+
+def published(case: Case) -> Case:
+    """The case as the papers run it: fresh noise in every step, a sampled KL, Adam unrolled."""
+    papers: dict[str, Any] = {"noise": "fresh", "divergence": "kl", "unroll_optimizer": "adam", "unroll_lr": None}
+    return replace(case, config=case.config.replaced(**papers))
+
+
+def has_naive(case: Case) -> bool:
+    return case.config.method in ("bidsm", "dsm", "vages-dsm") and case.config.posterior == "linear"
+
+
+def naive_method(case: Case, v: Tensor) -> Naive:
+    """The naive twin of a case's configuration, with parameters of its own."""
+    c = case.config
+    size: dict[str, Any] = {"visible": case.visible, "latent": c.latent}
+    how: dict[str, Any] = {"sigma": c.sigma, "lr": c.lr[0], "betas": (c.beta1, c.beta2)}
+    torch.manual_seed(c.seed)
+    default = torch.get_default_dtype()
+    torch.set_default_dtype(v.dtype)  # nn.Module has no other way to make all of its parameters in one dtype
+    try:
+        with torch.device(v.device):
+            if c.method == "dsm":
+                return Dsm(**size, **how)
+            exact = c.divergence == "kl-exact"
+            if c.method == "vages-dsm":
+                return VagesDsm(**size, **how, K=c.K, temperature=c.temperature, exact=exact, L=c.L)
+            rate = c.unroll_lr or float(linear_step_size(v))
+            sgd_rate = rate if c.unroll_optimizer == "sgd" else None
+            return BiDsm(**size, **how, N=c.N, K=c.K, temperature=c.temperature, sgd_rate=sgd_rate, exact=exact)
+    finally:
+        torch.set_default_dtype(default)

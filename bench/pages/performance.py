@@ -1,0 +1,161 @@
+"""docs/performance.md from bench/records/; `python -m eblvm.bench.pages.performance` writes it, nobody types it."""
+
+from pathlib import Path
+from typing import Any
+
+from eblvm.bench.suites import bidvl, data, deep, profile, ratios, vages
+from eblvm.bench.tools import record, table
+
+DOCUMENT = record.SOURCE / "docs" / "performance.md"
+COLUMNS = {
+    "case": "case",
+    "engine_ms": "engine ms",
+    "baseline_ms": "baseline ms",
+    "ratio": "ratio",
+    "twin_ms": "twin ms",
+    "floor_ms": "floor ms",
+    "saved_mib": "saved MiB",
+    "baseline_saved_mib": "baseline saved MiB",
+    "peak_mib": "peak MiB",
+    "baseline_peak_mib": "baseline peak MiB",
+}
+SUITES = {
+    "grbm": "GRBM at Frey face's sizes (B=100, D=560, H=400)",
+    "toy": "GRBM at the checkerboard's sizes (B=100, D=2, H=4); ten replicas are one step",
+    "kernels": "Kernel ops against their reference",
+}
+DEEP = """\
+The deep EBLVM with 128 channels, 18 layers and 60 million parameters, batch 8. "to MDSM" is the price of a latent
+variable: a step over that of MDSM on the fully visible model. "held" is what graphs hold between the score pass and the
+loss's backward, here and at the published batch of 100; the latter and the gradient's peak are counted on the meta
+device. The naive procedure draws fresh noise and recomputes the energy in every lower step.
+"""
+VAGES = """\
+The naive procedure is VaGES's formula with one gradient for every sample of h, fresh noise and the energy recomputed in
+every step on q and on h; its GRBM has the sampled KL, as published.
+"""
+DEEP_COLUMNS = {
+    "case": "case",
+    "ms": "ms",
+    "to_mdsm": "to MDSM",
+    "naive_ms": "naive ms",
+    "ratio": "ratio",
+    "held_mib": "held MiB",
+    "held_published_mib": "held MiB, batch 100",
+    "peak_published_mib": "peak MiB, batch 100",
+}
+DATA = """\
+CelebA's pictures at half their published size, cut, and resized to 64 pixels. A decoder's and the store's figures are
+pictures a second of CPU time with one thread; the ratio is to Pillow, of the store to the faster decoder. The row of
+memory is the fetch of a minibatch against the step it feeds, as a percentage of it. The row of the stream is wall time:
+what a minibatch takes with no step to hide behind, and the percentage of it that training hides.
+"""
+DATA_COLUMNS = {
+    "case": "case",
+    "images_per_s": "images/s",
+    "ratio": "ratio",
+    "input_ms": "input ms",
+    "step_ms": "step ms",
+    "percent": "%",
+}
+BIDVL = """\
+The published convolutional nets for CIFAR-10 (energy of 64, encoder and generator of 48 channels in their first layer),
+offset opposite terms, one lower step. The naive step runs the generator once without a graph for the upper
+level and once with one for the lower; it computes nothing that is not used, no gradient of weights that do not move,
+and gives the same parameters after three steps in fp64. N counts unrolled lower steps, which the paper leaves out. The
+second table says where the first case spends its time.
+"""
+BIDVL_COLUMNS = {
+    "case": "case",
+    "ms": "ms",
+    "naive_ms": "naive ms",
+    "ratio": "ratio",
+    "saved_mib": "saved MiB",
+    "naive_saved_mib": "naive saved MiB",
+    "peak_mib": "peak MiB",
+    "naive_peak_mib": "naive peak MiB",
+}
+INTRODUCTION = """\
+# Performance
+
+Made from `bench/records/` by `python -m eblvm.bench.pages.performance`; change the records, not this page.
+
+Every time is the median CPU time of one step on one thread, contestants interleaved in one process; only ratios carry
+over to other machines. The engine's step is the one that `eblvm train` takes with the case's configuration. The
+baseline is `bench/naive`: the published procedure in plain `torch.autograd`, written to be no slower than it has to be,
+with the noise redrawn and the energy recomputed in every lower step, and Adam unrolled. The ratio is baseline over
+engine: above 1 the engine is faster. Where a case unrolls SGD, the twin is the naive procedure that does so as well.
+The floor is the matrix products of the engine's algorithm, timed alone. Saved is the most that is held for backward at
+once (by autograd graphs, or by the fused step's own tape), peak the most that is alive at once, scratch memory of the
+fused step included, both beyond the step's inputs. Before anything was timed, engine and naive procedure gave the same
+gradient in fp64 for the same noise and the same optimisers.
+"""
+
+
+def render(folder: Path) -> str:
+    """The document of all records of suites and profiles in `folder`."""
+    parts = [INTRODUCTION]
+    for suite, title in SUITES.items():
+        for path in sorted(folder.glob(f"{suite}-*.json")):
+            found = record.read(path, ratios.SCHEMA)
+            rows = [[row.get(name) for name in COLUMNS] for row in found["rows"]]
+            heading = title + (", compiled" if found["compiled"] else "")
+            parts.append(section(heading, found, table.markdown(list(COLUMNS.values()), rows)))
+    for path in sorted(folder.glob("deep-*.json")):
+        found = record.read(path, deep.SCHEMA)
+        rows = [[row[name] for name in DEEP_COLUMNS] for row in found["rows"]]
+        body = DEEP + "\n" + table.markdown(list(DEEP_COLUMNS.values()), rows)
+        parts.append(section("Deep EBLVM at the width of the published CIFAR-10 model", found, body))
+    for path in sorted(folder.glob("vages-*.json")):
+        found = record.read(path, vages.SCHEMA)
+        names = {name: title for name, title in DEEP_COLUMNS.items() if name in vages.COLUMNS} | {
+            "peak_mib": "peak MiB"
+        }
+        rows = [[row[name] for name in names] for row in found["rows"]]
+        body = VAGES + "\n" + table.markdown(list(names.values()), rows)
+        parts.append(section("VaGES on the same model, and on a GRBM at Frey face's sizes", found, body))
+    for path in sorted(folder.glob("data-*.json")):
+        found = record.read(path, data.SCHEMA)
+        rows = [[row[name] for name in DATA_COLUMNS] for row in found["rows"]]
+        body = DATA + "\n" + table.markdown(list(DATA_COLUMNS.values()), rows)
+        parts.append(section(f"Input: {found['pictures']} pictures", found, body))
+    for path in sorted(folder.glob("bidvl-*.json")):
+        found = record.read(path, bidvl.SCHEMA)
+        rows = [[row[name] for name in BIDVL_COLUMNS] for row in found["rows"]]
+        spent = [[kind, f"{100 * share:.1f} %"] for kind, share in found["profile"].items() if share >= 0.001]
+        tables = (table.markdown(list(BIDVL_COLUMNS.values()), rows), table.markdown(["operators", "share"], spent))
+        parts.append(section("BiDVL with the published CIFAR-10 nets", found, "\n\n".join((BIDVL, *tables))))
+    parts += [profiled(record.read(path, profile.SCHEMA)) for path in sorted(folder.glob("profile-*.json"))]
+    return "\n".join(parts)
+
+
+def section(title: str, found: dict[str, Any], body: str) -> str:
+    machine, versions = found["machine"], found["versions"]
+    where = ", ".join([machine.get("gpu", machine["cpu"]), f"{machine['cores']} cores", machine["system"]])
+    what = ", ".join(f"{name} {version}" for name, version in versions.items())
+    return (
+        f"## {title}\n\n`{found['command']}`, {found['date']}, commit {found['commit']}; {where}; {what}.\n\n{body}\n"
+    )
+
+
+def profiled(found: dict[str, Any]) -> str:
+    tables = []
+    for figure, name in (("step_ms", "ms a step"), ("saved_mib", "saved MiB"), ("peak_mib", "peak MiB")):
+        Ns, Ks, values = profile.surface(found, figure)
+        rows = [[f"N={N}", *row] for N, row in zip(Ns, values, strict=True)]
+        tables.append(table.markdown([name, *(f"K={K}" for K in Ks)], rows))
+    how = f"{found['method']}, {found['noise']} noise, {found['unroll']} unroll, memory mode {found['memory']}"
+    picture = f"profile-{found['recipe']}.png"
+    if (DOCUMENT.parent / picture).exists():
+        tables.append(f"![the same as a picture]({picture})")
+    return section(f"Profile of {found['recipe']}: {how}", found, "\n\n".join(tables))
+
+
+def main() -> None:
+    DOCUMENT.parent.mkdir(exist_ok=True)
+    DOCUMENT.write_text(render(record.RECORDS))
+    print(f"wrote {DOCUMENT.name}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,210 @@
+"""`eblvm bench deep`: BiMDSM at the price of MDSM, at the width of the published CIFAR-10 model.
+
+One group of contestants, interleaved: the engine's MDSM and BiMDSM (N = 0, 5, 10 at K = 5, shared noise), with and
+without checkpointing, and the naive procedure. Bytes held are those that graphs hold when the loss is known and its
+backward has not begun, here and, on the meta device, at the published batch.
+"""
+
+import sys
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils._pytree import tree_leaves, tree_map
+from tqdm import tqdm
+
+from eblvm.bench.contestants.steps import EngineStep
+from eblvm.bench.naive import BiMdsm, Mdsm, VagesMdsm
+from eblvm.bench.tools import record, table
+from eblvm.bench.tools.agreement import TOLERANCE, AgreementError, under_way
+from eblvm.bench.tools.timing import Step, interleaved, median
+from eblvm.engine.config import Config
+from eblvm.engine.methods import State
+from eblvm.engine.methods.score_matching import ScoreMatching
+from eblvm.engine.optim.optimizers import AdamState
+from eblvm.engine.planning.footprint import Saved, Storages, footprint
+from eblvm.engine.recipes import recipe
+
+SHAPE, BATCH, PUBLISHED_BATCH = (3, 32, 32), 8, 100
+COLUMNS = ("case", "ms", "to_mdsm", "naive_ms", "ratio", "held_mib", "held_published_mib", "peak_published_mib")
+SCHEMA = "eblvm-bench-deep/1"
+MIB = 2**20
+
+
+@dataclass(frozen=True)
+class Case:
+    name: str
+    config: Config
+    naive: bool = False  # timed against the naive procedure too
+
+
+def cases(base: Config | None = None) -> list[Case]:
+    base = base or recipe("cifar10").replaced(batch=BATCH)
+    bilevel = base.replaced(unroll_memory="recompute")
+    found = [Case("method=mdsm", base.replaced(method="mdsm"))]
+    found += [Case(f"method=bimdsm N={N} K=5", bilevel.replaced(N=N, K=5), N in (0, 5)) for N in (0, 5, 10)]
+    found += [Case(f"method=bimdsm N=0 K=5 checkpoint={c}", bilevel.replaced(checkpoint=c)) for c in ("blocks", "all")]
+    return found
+
+
+def run(rounds: int, progress: bool = True, found: list[Case] | None = None) -> dict[str, Any]:
+    """The record of the suite. Raises `AgreementError` before anything is timed if a gradient is wrong."""
+    torch.set_num_threads(1)
+    check()
+    found = found or cases()
+    engines = [DeepStep(case.config) for case in found]
+    naive = {case.name: NaiveStep(case.config, SHAPE) for case in found if case.naive}
+    group: list[Step] = [*engines, *naive.values()]
+    with tqdm(total=rounds, desc="deep", disable=None if progress else True, file=sys.stderr, leave=False) as bar:
+        (readings,) = interleaved([group], rounds, "cpu", bar.update, long=True)
+    times = [median(r) for r in readings]
+    naive_ms = dict(zip(naive, times[len(found) :], strict=True))
+    rows = []
+    for case, engine, ms in zip(found, engines, times, strict=False):
+        peak_mib = engine.peak_bytes(PUBLISHED_BATCH) / MIB
+        rows.append(row(case, engine, ms, times[0], naive_ms.get(case.name)) | {"peak_published_mib": peak_mib})
+    return record.make(SCHEMA, "deep", f"eblvm bench deep --rounds {rounds}", "cpu", {"rounds": rounds, "rows": rows})
+
+
+def row(case: Case, engine: "DeepStep", ms: float, mdsm_ms: float, naive_ms: float | None) -> dict[str, Any]:
+    return {
+        "case": case.name,
+        "ms": ms,
+        "to_mdsm": ms / mdsm_ms,
+        "naive_ms": naive_ms,
+        "ratio": None if naive_ms is None else naive_ms / ms,
+        "held_mib": engine.held_bytes() / MIB,
+        "held_published_mib": engine.held_bytes(PUBLISHED_BATCH) / MIB,
+    }
+
+
+def shown(result: dict[str, Any]) -> str:
+    return table.text(COLUMNS, [[row[name] for name in COLUMNS] for row in result["rows"]])
+
+
+SMALL = recipe("cifar10").replaced(
+    width=2, depth=12, latent=3, head_width=5, posterior_width=2, batch=4, dtype="float64", noise="fresh"
+)
+
+
+def check() -> float:
+    """The largest relative difference between engine and naive gradient on a small model, in fp64 with fresh noise."""
+    return max(
+        difference(SMALL.replaced(method=method, N=N, K=2)) for method, N in (("mdsm", 0), ("bimdsm", 0), ("bimdsm", 2))
+    )
+
+
+def difference(config: Config, shape: tuple[int, int, int] = (3, 8, 8)) -> float:
+    engine = DeepStep(config, shape)
+    engine.state = under_way(engine.state)
+    noise = engine.noise()
+    naive = naive_method(config, shape)
+    load(naive, engine.state)
+    with torch.no_grad():
+        gradient, *_ = engine.objective.gradient(engine.state, engine.v, noise, engine.rates)
+    latents = [latent[0] for latent in noise["latent"]] or [torch.empty(0)]
+    if isinstance(naive, VagesMdsm):
+        latents[-1] = (noise["samples"], noise["langevin"])
+    draws = iter(zip(noise["perturb"], latents, strict=True))
+    worst = 0.0
+    for (name, g), expected in zip(gradient.items(), naive.gradient(engine.v, lambda: next(draws)), strict=True):
+        error = float((g - expected).abs().max() / expected.abs().max().clamp(min=1e-30))
+        if not error <= TOLERANCE:
+            raise AgreementError(
+                f"{config.method} N={config.N}: gradient of {name} differs by {error:.1e} between engine and naive "
+                f"procedure, expected at most {TOLERANCE:.0e}; no speed is reported"
+            )
+        worst = max(worst, error)
+    return worst
+
+
+@torch.no_grad()
+def load(method: Mdsm, state: State) -> None:
+    """The engine's theta, phi and Adam moments of phi into the naive modules, which list theirs in the same order."""
+    for p, value in zip(method.model.parameters(), state.theta.values(), strict=True):
+        p.copy_(value)
+    if isinstance(method, BiMdsm):
+        moments = state.phi_opt
+        assert isinstance(moments, AdamState)
+        for p, name in zip(method.posterior.parameters(), state.phi, strict=True):
+            p.copy_(state.phi[name])
+            method.lower_optimizer.state[p] = {
+                "step": moments.taken.float().clone(),
+                "exp_avg": moments.m[name].clone(),
+                "exp_avg_sq": moments.v[name].clone(),
+            }
+
+
+class DeepStep(EngineStep):
+    """An engine's step that also says what its graphs hold."""
+
+    def __init__(self, config: Config, shape: tuple[int, int, int] = SHAPE):
+        super().__init__(config, shape)
+        assert isinstance(self.objective, ScoreMatching)
+
+    def arguments(self, batch: int | None = None) -> tuple[Any, ...]:
+        """(state, v, noise, rates) of the next step; with a batch, those of that size on the meta device."""
+        found = (self.state, self.v, self.noise(), self.rates)
+        if batch is None:
+            return found
+        return tree_map(lambda t: _on_meta(t, len(self.v), batch) if isinstance(t, Tensor) else t, found)
+
+    def held_bytes(self, batch: int | None = None) -> int:
+        """Bytes that graphs hold between the score pass and the loss's backward; a batch: on the meta device."""
+        state, *rest = arguments = self.arguments(batch)
+        theta = {k: p.detach().requires_grad_() for k, p in state.theta.items()}
+        saved = Storages(_tensors((arguments, theta)))
+        with torch.autograd.graph.saved_tensors_hooks(lambda t: Saved(saved, t), lambda s: s.tensor):
+            loss, _ = self.objective.upper(theta, state, *rest)
+        held = saved.live
+        del loss
+        return held
+
+    def peak_bytes(self, batch: int) -> int:
+        """Most bytes alive at once in the gradient (its own included) beyond its arguments, on the meta device."""
+        arguments = self.arguments(batch)
+
+        @torch.no_grad()
+        def gradient() -> None:
+            self.objective.gradient(*arguments)
+
+        return footprint(gradient, lambda: _tensors(arguments), hooks=False).peak_bytes
+
+
+def _tensors(tree: Any) -> list[Tensor]:
+    return [t for t in tree_leaves(tree) if isinstance(t, Tensor)]
+
+
+def _on_meta(t: Tensor, batch: int, wanted: int) -> Tensor:
+    """A tensor of the same kind without memory, its batch axis (the only one of that length) as wanted."""
+    return torch.empty([wanted if n == batch else n for n in t.shape], dtype=t.dtype, device="meta")
+
+
+def naive_method(config: Config, shape: tuple[int, int, int]) -> Mdsm:
+    """The naive twin of a configuration, with parameters of its own."""
+    low, high = config.sigma_range
+    dtype = getattr(torch, config.dtype)
+    how: dict[str, Any] = {
+        "latent": config.latent, "width": config.width, "depth": config.depth, "head_width": config.head_width,
+        "sigma0": config.sigma0, "lr": config.lr[0], "betas": (config.beta1, config.beta2),
+    }  # fmt: skip
+    torch.manual_seed(config.seed)
+    sigma = torch.linspace(low, high, config.batch, dtype=dtype)
+    if config.method == "mdsm":
+        return Mdsm(shape, sigma, **how)
+    how |= {"K": config.K, "posterior_width": config.posterior_width}
+    if config.method == "vages-mdsm":
+        step_size = config.langevin_step or 2e-4 * config.latent
+        return VagesMdsm(shape, sigma, **how, L=config.L, C=config.C, step_size=step_size, std=config.langevin_noise)
+    return BiMdsm(shape, sigma, **how, N=config.N)
+
+
+class NaiveStep:
+    """The research procedure on a batch of uniform images, with fresh noise in every step."""
+
+    def __init__(self, config: Config, shape: tuple[int, int, int]):
+        self.method, self.v = naive_method(config, shape), torch.rand(config.batch, *shape)
+
+    def __call__(self) -> None:
+        self.method.step(self.v, self.method.draw_fresh(self.v))

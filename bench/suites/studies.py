@@ -1,0 +1,135 @@
+"""Studies of the VaGES paper as records and pictures: `python -m eblvm.bench.suites.studies NAME [PATH...]`.
+
+theory FREY        bias of VaES and VaGES against the divergence between posteriors (appendix F.4)
+fisher             the critic's Fisher divergence of a GRBM against the true one (appendix F.3)
+checkerboard RUN.. densities (Fig. 2, 4) and log-likelihood over the kept checkpoints (Fig. 3) of runs with replicas
+"""
+
+import math
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from matplotlib import pyplot as plt
+
+from eblvm.bench.tools import record
+from eblvm.engine.data import load
+from eblvm.engine.errors import UserError, unknown
+from eblvm.engine.evaluation import plots as pictures
+from eblvm.engine.evaluation.metrics.likelihood import exact_log_z, log_likelihood
+from eblvm.engine.evaluation.studies.fisher_critic import fisher_divergence
+from eblvm.engine.evaluation.studies.posterior_bias import gaussian_bias, grbm_bias
+from eblvm.engine.methods import divergences
+from eblvm.engine.methods.vages import Vages
+from eblvm.engine.models.energy import call
+from eblvm.engine.models.grbm import GRBM
+from eblvm.engine.models.posteriors import Bernoulli
+from eblvm.engine.optim.optimizers import Adam
+from eblvm.engine.recipes import recipe
+from eblvm.engine.training import checkpoint
+from eblvm.engine.training.run import Run
+from eblvm.kernels import philox
+from eblvm.kernels.philox import Key
+
+SCHEMA = "eblvm-studies/1"
+DOCS = record.SOURCE / "docs"
+LEVELS = [2.0**-i for i in range(1, 12)]
+VISIBLE, LATENT, STEPS = 20, 10, 5000  # of the Fisher study
+
+
+def theory(frey: Path) -> dict[str, Any]:
+    """One Frey face, H = 400, theta uniform, as published; q's layer moved by normal noise of every level."""
+    v = load(recipe("freyface").replaced(data=str(frey))).train[0].double()
+    found = {"GRBM, KL": grbm_bias(v, 400, LEVELS), "Gaussian model, Fisher": gaussian_bias(v, 400, LEVELS)}
+    figure, axes = plt.subplots(1, 2, figsize=(9, 3.6), layout="constrained")
+    for ax, (title, points) in zip(axes, found.items(), strict=True):
+        roots = [math.sqrt(p.divergence) for p in points]
+        for name in ("vaes", "vages"):
+            ax.loglog(roots, [getattr(p, name) for p in points], "o-", ms=3, label={"vaes": "VaES"}.get(name, "VaGES"))
+        ax.set(title=title, xlabel="square root of the divergence", ylabel="bias")
+        ax.legend()
+    figure.savefig(DOCS / "vages-theory.png", dpi=100)
+    return {title: [p._asdict() for p in points] for title, points in found.items()}
+
+
+def fisher() -> dict[str, Any]:
+    """20,000 samples of the standard GRBM, N(0, 1); the models have its parameters plus uniform ones times a size."""
+    data = philox.normal(Key(0, 0), 0, 20_000, (VISIBLE,))
+    energy = GRBM(VISIBLE, LATENT)
+    away = energy.initial(Key(1, 0))
+    vages = Vages(energy, Bernoulli(VISIBLE, LATENT), divergences.kl, 5, Adam((0.9, 0.999)), 1, covariance="none")
+    rows = []
+    for size in (0.0, 0.2, 0.4, 0.6, 0.8, 1.0):
+        theta = {k: size * p for k, p in away.items()}
+        with torch.no_grad():
+            true = 0.5 * (call(energy, theta, "score", data[18_000:]) + data[18_000:]).square().sum(-1).mean()
+        phi = vages.posterior.initial(Key(2, 0))
+        found = fisher_divergence(vages, theta, phi, data[:16_000], data[18_000:], steps=STEPS, lr=1e-3)
+        rows.append(
+            {"size": size, "true": float(true), "estimate": found.value, "standard_error": found.standard_error}
+        )
+    figure, ax = plt.subplots(figsize=(4.5, 3.6), layout="constrained")
+    ax.plot([r["size"] for r in rows], [r["true"] for r in rows], "k-", label="exact scores")
+    ax.errorbar(
+        [r["size"] for r in rows],
+        [r["estimate"] for r in rows],
+        [r["standard_error"] for r in rows],
+        fmt="o",
+        label="critic with VaES",
+    )
+    ax.set(xlabel="distance of the model's parameters", ylabel="Fisher divergence")
+    ax.legend()
+    figure.savefig(DOCS / "vages-fisher.png", dpi=100)
+    return {"visible": VISIBLE, "latent": LATENT, "steps": STEPS, "rows": rows}
+
+
+def checkerboard(*folders: Path) -> dict[str, Any]:
+    """Mean log-likelihood of the replicas at every kept checkpoint, and the density of the first replica at the end."""
+    curves: dict[str, list[tuple[int, float]]] = {}
+    panels = []
+    for folder in folders:
+        run = Run.open(folder)
+        title = run.config.method + (f" L={run.config.L}" if run.config.method.endswith("-ksd") else "")
+        points = []
+        for step in sorted(checkpoint.steps(folder / "checkpoints")):
+            payload = checkpoint.read(checkpoint.path_of(folder / "checkpoints", step))
+            thetas = replace(run, payload=payload).thetas("last")
+            normalisers = [exact_log_z(run.energy, theta).value for theta in thetas]
+            pairs = zip(thetas, normalisers, strict=True)
+            points.append(
+                (step, sum(log_likelihood(run.energy, t, run.dataset.test, z) for t, z in pairs) / len(thetas))
+            )
+        panels.append((title, run.energy, thetas[0], normalisers[0]))
+        curves[title] = points
+    for name, some in (("ksd", [p for p in panels if "ksd" in p[0]]), ("sm", [p for p in panels if "ksd" not in p[0]])):
+        pictures.density(some, run.dataset.train, DOCS / f"checkerboard-{name}.png")
+    figure, axes = plt.subplots(1, 2, figsize=(11, 4), layout="constrained", sharey=True)
+    for title, points in curves.items():
+        axes[int("ksd" not in title)].plot(*zip(*points, strict=True), label=title)
+    for ax in axes:
+        ax.set(xlabel="steps", ylabel="test log-likelihood (nats), mean of ten seeds")
+        ax.legend(fontsize=8)
+    figure.savefig(DOCS / "checkerboard-curves.png", dpi=100)
+    return {"curves": curves}
+
+
+def main(arguments: list[str]) -> int:
+    studies = {"theory": theory, "fisher": fisher, "checkerboard": checkerboard}
+    torch.set_num_threads(1)
+    try:
+        name, *paths = arguments or [""]
+        if name not in studies:
+            raise unknown("study", name, list(studies))
+        body = studies[name](*map(Path, paths))  # type: ignore[operator]
+        made = record.make(SCHEMA, f"study-{name}", f"python -m eblvm.bench.suites.studies {name}", "cpu", body)
+        print(f"wrote {record.write(made, record.RECORDS).name}")
+    except UserError as error:
+        print(f"eblvm.bench.suites.studies: {error}", file=sys.stderr)
+        return error.exit_code
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,57 @@
+"""One version of the engine as a process that measures on request: `eblvm bench compare` runs two and takes turns.
+
+JSON lines on stdin and stdout: {"do": "open", "suite": S} -> {"protocol", "source", "cases"}; {"do": "footprint",
+"case": C} -> deterministic figures; {"do": "time", "case": C} -> {"ms"}. Each version brings its own cases and set-up,
+so that a change of the engine's interfaces does not stop a comparison; the protocol number changes with this text only.
+"""
+
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Any, TextIO
+
+import torch
+
+import eblvm.engine
+from eblvm.bench.contestants.steps import CaseStep
+from eblvm.bench.tools import gates, registry
+from eblvm.bench.tools.timing import elapsed_ms, warmed_repeats
+
+PROTOCOL = 1
+
+
+class Worker:
+    def __init__(self) -> None:
+        self.cases: dict[str, registry.Case] = {}
+        self.steps: dict[str, tuple[CaseStep, int]] = {}
+
+    def answer(self, request: dict[str, Any]) -> dict[str, Any]:
+        if request["do"] == "open":
+            self.cases = {case.name: case for case in registry.cases(request["suite"])}
+            source = str(Path(eblvm.engine.__file__).parents[2])
+            return {"protocol": PROTOCOL, "source": source, "cases": list(self.cases)}
+        name = request["case"]
+        if request["do"] == "footprint":
+            return gates.measure(CaseStep(self.cases[name]))
+        if name not in self.steps:
+            step = CaseStep(self.cases[name])
+            self.steps[name] = (step, warmed_repeats(step, "cpu"))
+        return {"ms": elapsed_ms(*self.steps[name], "cpu")}
+
+
+def serve(requests: TextIO, answers: TextIO) -> None:
+    torch.set_num_threads(1)
+    worker = Worker()
+    for line in requests:
+        print(json.dumps(worker.answer(json.loads(line))), file=answers, flush=True)
+
+
+def main() -> None:
+    with os.fdopen(os.dup(1), "w") as answers:
+        os.dup2(2, 1)  # whatever else prints must not get between the answers
+        serve(sys.stdin, answers)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,90 @@
+"""Means over the processes of a run: of what has no derivative, and of what is differentiated through.
+
+Upper and lower losses are means over the global batch, so a gradient is the mean over ranks of each rank's own. An
+unrolled step is differentiated: its gradient is averaged in forward and the gradient's cotangent in backward
+(`differentiable_mean`), because the map from all ranks' gradients to their mean is symmetric. Cotangents stay each
+rank's own until they meet such a mean, and theta's gradient is averaged at the end. With one process all of this is
+the identity. Starting and ending processes is `engine/training/distributed.py`.
+"""
+
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch.utils._pytree import tree_flatten, tree_unflatten
+
+from eblvm.engine.autodiff.derivatives import inside_torch_func
+
+BUCKET_BYTES = 25 * 2**20  # large enough for the network's full speed, small enough to pack one while another travels
+
+
+def size() -> int:
+    return dist.get_world_size() if dist.is_available() and dist.is_initialized() else 1
+
+
+def rank() -> int:
+    return dist.get_rank() if size() > 1 else 0
+
+
+def mean(tree: Any) -> Any:
+    """Every tensor's mean over ranks, without a derivative. Buckets travel while the next ones are packed."""
+    if size() == 1:
+        return tree
+    leaves, spec = tree_flatten(tree)
+    under_way = []
+    for bucket in _buckets(leaves):
+        flat = torch.cat([leaves[i].detach().reshape(-1) for i in bucket])
+        under_way.append((bucket, flat, dist.all_reduce(flat, async_op=True)))
+    for bucket, flat, work in under_way:
+        work.wait()
+        flat /= size()
+        for i, piece in zip(bucket, flat.split([leaves[i].numel() for i in bucket]), strict=True):
+            # Memory order is kept: optimisers walk through a parameter and its gradient side by side.
+            x, piece = leaves[i], piece.view(leaves[i].shape)
+            leaves[i] = piece if x.is_contiguous() else torch.empty_like(x).copy_(piece)
+    return tree_unflatten(leaves, spec)
+
+
+def differentiable_mean(tree: Any) -> Any:
+    """Every tensor's mean over ranks, differentiable to any order: its cotangents are averaged in backward.
+
+    All travel in one bucket, so that a chain of such means is one collective after the other, on every rank alike."""
+    if size() == 1:
+        return tree
+    if inside_torch_func():
+        raise RuntimeError("several processes train in plain autograd; leave --compile and --replicas out")
+    leaves, spec = tree_flatten(tree)
+    flat = _Mean.apply(torch.cat([x.reshape(-1) for x in leaves]))
+    pieces = flat.split([x.numel() for x in leaves])
+    return tree_unflatten([piece.view(x.shape) for piece, x in zip(pieces, leaves, strict=True)], spec)
+
+
+class _Mean(torch.autograd.Function):
+    """x_r -> (1/R) sum_r x_r on every rank; the same for cotangents, up to the mean over ranks that ends a step."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        total = x.clone(memory_format=torch.contiguous_format)
+        dist.all_reduce(total)
+        return total / size()
+
+    @staticmethod
+    def backward(ctx: Any, cotangent: Tensor) -> Tensor:
+        return _Mean.apply(cotangent)
+
+
+def _buckets(leaves: list[Tensor]) -> list[list[int]]:
+    """Places of tensors that travel together: of one dtype and device, in order, up to BUCKET_BYTES."""
+    found: list[list[int]] = []
+    filling: dict[tuple[torch.dtype, torch.device], int] = {}  # a kind's bucket that still has room
+    room: dict[int, int] = {}
+    for i, x in enumerate(leaves):
+        kind = (x.dtype, x.device)
+        if kind not in filling or room[filling[kind]] < x.nbytes:
+            filling[kind] = len(found)
+            room[len(found)] = BUCKET_BYTES
+            found.append([])
+        found[filling[kind]].append(i)
+        room[filling[kind]] -= x.nbytes
+    return found

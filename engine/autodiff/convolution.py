@@ -1,0 +1,141 @@
+"""A 2-D convolution whose derivatives of both orders are a library's own passes: forward, to the input, to the weight.
+
+torch gets the second ones from convolutions of transposed views, and copies whole images for them, twice. Here the
+input's gradient, g -> (dy/dx)^T g, is a Function of its own, bilinear in g and w: its derivatives at a cotangent t are
+the convolution of t by w and the weight gradient for the image t.
+
+A pass is the library's, or a matrix product with the columns of the image where that is faster: on a CPU, for results
+of few pixels. The columns are there for as long as the product; memory that is counted on the meta device knows none.
+"""
+
+import math
+from collections.abc import Sequence
+from itertools import product
+from typing import Any, cast
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.overrides import handle_torch_function, has_torch_function
+
+from eblvm.engine.autodiff.derivatives import inside_torch_func, visited
+
+Pair = tuple[int, int]
+FEW_PIXELS = 16  # 4 x 4; from 8 x 8 on the library is as fast
+
+
+def convolve(x: Tensor, w: Tensor, bias: Tensor | None, stride: Pair, padding: Pair) -> Tensor:
+    """F.conv2d(x[B, I, ., .], w[O, I, ., .], bias, stride, padding), differentiable any number of times."""
+    if inside_torch_func():
+        return F.conv2d(x, w, bias, stride, padding)
+    if has_torch_function((x, w)):
+        return handle_torch_function(convolve, (x, w), x, w, bias, stride, padding)
+    if not x.is_meta and torch.is_autocast_enabled(x.device.type):
+        dtype = torch.get_autocast_dtype(x.device.type)
+        x, w, bias = x.to(dtype), w.to(dtype), None if bias is None else bias.to(dtype)
+    return _Convolve.apply(x, w, bias, stride, padding)
+
+
+class Convolution(nn.Conv2d):
+    """nn.Conv2d by `convolve`, for zero padding, one group and no dilation."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return convolve(x, self.weight, self.bias, cast(Pair, self.stride), cast(Pair, self.padding))
+
+
+class _Convolve(torch.autograd.Function):
+    generate_vmap_rule = True  # for backward passes that are batched; their graph would be lost without
+
+    @staticmethod
+    def forward(x: Tensor, w: Tensor, bias: Tensor | None, stride: Pair, padding: Pair) -> Tensor:
+        size = [(n + 2 * p - k) // d + 1 for n, p, k, d in zip(x.shape[2:], padding, w.shape[2:], stride, strict=False)]
+        if x.dim() != 4 or x.shape[1] != w.shape[1] or not _by_products(x, w, size):
+            return F.conv2d(x, w, bias, stride, padding)
+        y = w.reshape(len(w), -1) @ _columns(x, w, stride, padding)
+        y = y if bias is None else y + bias[:, None]
+        return _batch_first(y.reshape(len(w), len(x), *size))
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+        x, w, _, *ctx.place = inputs
+        ctx.save_for_backward(x, w)
+
+    @staticmethod
+    def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
+        x, w = ctx.saved_tensors
+        x_wanted, w_wanted, bias_wanted = _wanted(ctx, 3)
+        dx = _InputGradient.apply(g, w, x.detach(), *ctx.place) if x_wanted else None
+        dw = _to_weight(g, x, w, *ctx.place) if w_wanted else None
+        return dx, dw, g.sum((0, 2, 3)) if bias_wanted else None, None, None
+
+
+class _InputGradient(torch.autograd.Function):
+    """(dy/dx)^T g; of x the shape alone matters."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(g: Tensor, w: Tensor, x: Tensor, stride: Pair, padding: Pair) -> Tensor:
+        B, _, rows, columns = g.shape
+        if not _by_products(g, w, (rows, columns)):
+            return _library(0, g, x, w, stride, padding)
+        (height, width), (up, left), (down, right), (inputs, *kernel) = x.shape[2:], padding, stride, w.shape[1:]
+        seen = w.reshape(len(w), -1).t() @ g.transpose(0, 1).reshape(len(w), -1)
+        seen = seen.reshape(inputs, *kernel, B, rows, columns)
+        dx = g.new_zeros(inputs, B, height + 2 * up, width + 2 * left)
+        for i, j in product(*map(range, kernel)):
+            dx[:, :, i : i + down * rows : down, j : j + right * columns : right] += seen[:, i, j]
+        return _batch_first(dx[:, :, up : up + height, left : left + width])
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+        g, w, _, *ctx.place = inputs
+        ctx.save_for_backward(g, w)
+
+    @staticmethod
+    def backward(ctx: Any, t: Tensor) -> tuple[Tensor | None, ...]:
+        g, w = ctx.saved_tensors
+        g_wanted, w_wanted = _wanted(ctx, 2)
+        dg = convolve(t, w, None, *ctx.place) if g_wanted else None
+        dw = _to_weight(g, t, w, *ctx.place) if w_wanted else None
+        return dg, dw, None, None, None
+
+
+def _wanted(ctx: Any, number: int) -> list[bool]:
+    """Which of a Function's first arguments the running backward pass needs the gradient of."""
+    nodes = [node for node, _ in ctx.next_functions] + [None]  # none for a bias that is not there
+    return [needed and visited(node) for needed, node in zip(ctx.needs_input_grad[:number], nodes, strict=False)]
+
+
+def _to_weight(g: Tensor, x: Tensor, w: Tensor, stride: Pair, padding: Pair) -> Tensor:
+    """(dy/dw)^T g."""
+    if not _by_products(g, w, g.shape[2:]):
+        return _library(1, g, x, w, stride, padding)
+    dw = g.transpose(0, 1).reshape(len(w), -1) @ _columns(x, w, stride, padding).t()
+    return torch.ops.aten._unsafe_view(dw, w.shape)  # no view: others are added to it in its own memory
+
+
+def _library(wanted: int, g: Tensor, x: Tensor, w: Tensor, stride: Pair, padding: Pair) -> Tensor:
+    """The gradient to the input (0) or the weight (1)."""
+    mask = [wanted == i for i in range(3)]
+    found = torch.ops.aten.convolution_backward(g, x, w, None, stride, padding, (1, 1), False, (0, 0), 1, mask)
+    return cast(Tensor, found[wanted])
+
+
+def _by_products(image: Tensor, w: Tensor, size: Sequence[int]) -> bool:
+    """Is a result of that size one of few pixels, and are products of such tensors fast and as exact as the library?"""
+    few = min(size) > 0 and math.prod(size) <= FEW_PIXELS
+    exact = image.dtype in (torch.float32, torch.float64) and not torch.is_autocast_enabled("cpu")
+    return few and exact and image.is_cpu and w.is_contiguous()
+
+
+def _batch_first(x: Tensor) -> Tensor:
+    """x [O, B, ., .] as [B, O, ., .], in memory of its own: a Function's result is to be no view."""
+    return x.transpose(0, 1).clone(memory_format=torch.contiguous_format)
+
+
+def _columns(x: Tensor, w: Tensor, stride: Pair, padding: Pair) -> Tensor:
+    """[I kh kw, B h w]: for every pixel of the result, what the kernel sees."""
+    (up, left), (_, _, kh, kw) = padding, w.shape
+    windows = F.pad(x.transpose(0, 1), (left, left, up, up)).unfold(2, kh, stride[0]).unfold(3, kw, stride[1])
+    return windows.permute(0, 4, 5, 1, 2, 3).reshape(w[0].numel(), -1)

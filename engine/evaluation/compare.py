@@ -1,0 +1,59 @@
+"""`eblvm eval --compare`: the figures of several evaluated runs in one table and one picture."""
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+from eblvm.engine.errors import UserError
+from eblvm.engine.evaluation import plots as pictures
+
+Cell = tuple[float, float]  # value, deviation over replicas
+
+
+def read_evaluation(folder: Path) -> dict[str, Any]:
+    path = folder / "eval.json"
+    if not path.is_file():
+        raise UserError(f"{folder} has no eval.json; run 'eblvm eval {folder}' first")
+    try:
+        facts = json.loads(path.read_text())
+        return {"mean": facts["mean"], "deviation": facts["deviation"], **facts}
+    except (ValueError, KeyError, TypeError) as error:
+        raise UserError(
+            f"{path} is not an evaluation of this version ({error}); run 'eblvm eval {folder}' again"
+        ) from None
+
+
+def compare(folders: list[Path], picture: Path) -> dict[str, dict[str, Cell]]:
+    """{figure: {run: (value, deviation)}} over every figure that at least one of the runs has.
+
+    A figure that depends on a number of samples has it in its name, so FIDs of different counts stay apart."""
+    labels = _labels(folders)
+    evaluations = {label: read_evaluation(folder) for label, folder in zip(labels, folders, strict=True)}
+    data = {facts.get("data") for facts in evaluations.values()}
+    if len(data) > 1:
+        raise UserError(
+            f"the {len(folders)} runs were evaluated on {len(data)} different data sets; compare like with like"
+        )
+    names = dict.fromkeys(name for facts in evaluations.values() for name in facts["mean"])
+    table = {
+        name: {
+            label: (facts["mean"][name], facts["deviation"][name])
+            for label, facts in evaluations.items()
+            if name in facts["mean"]
+        }
+        for name in names
+    }
+    pictures.figures(table, picture)
+    return table
+
+
+def _labels(folders: list[Path]) -> list[str]:
+    """The folders without what they have in common."""
+    if len(set(folders)) < len(folders):
+        raise UserError("got the same folder twice; compare different runs")
+    names = [folder.name for folder in folders]
+    if len(set(names)) == len(names):
+        return names
+    common = os.path.commonpath([folder.resolve() for folder in folders])
+    return [str(folder.resolve().relative_to(common)) for folder in folders]

@@ -1,0 +1,124 @@
+"""A trained model as evaluation sees it: what every study needs of it, whatever kind of model it is."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from eblvm.engine.errors import UserError
+from eblvm.engine.evaluation.metrics.importance import LogDensity, importance_weighted
+from eblvm.engine.models import energy_for, posterior_for
+from eblvm.engine.models.energy import Energy, Model, Params, call
+from eblvm.engine.models.grbm import GRBM
+from eblvm.engine.sampling.generator import trained
+from eblvm.engine.training import replicas
+from eblvm.engine.training.run import Run
+from eblvm.kernels.philox import Key
+
+EVAL_SEED = 2**41  # evaluation noise is the same for every run
+LATENT_SAMPLES = 100  # of h, where p(v) is not tractable
+
+
+@dataclass(frozen=True)
+class Subject:
+    """One replica's model. v is a batch as the model sees it; what a model does not have is None."""
+
+    name: str
+    density: str  # what `log_density` is
+    log_density: Callable[[Tensor, int], LogDensity]  # of (v, global index of its first sample), up to a constant
+    posterior_mean: Callable[[Tensor], Tensor] | None = None
+    reconstruct: Callable[[Tensor], Tensor] | None = None
+
+    def of_all(self, method: str, run: Run, v: Tensor) -> Any:
+        """`method` on a whole split, a thousand at a time."""
+        with torch.no_grad():
+            return torch.cat([getattr(self, method)(run.dataset.floats(chunk)) for chunk in v.split(1000)])
+
+    def log_densities(self, run: Run, v: Tensor) -> LogDensity:
+        """`log_density` of a whole split, a few hundred at a time."""
+        step = 200
+        found = [self.log_density(run.dataset.floats(chunk), i * step) for i, chunk in enumerate(v.split(step))]
+        return LogDensity(*(torch.cat(parts).cpu() for parts in zip(*found, strict=True)))
+
+
+def subjects(run: Run, model: str) -> list[Subject]:
+    """The models of a run, one a replica."""
+    names, thetas = replicas.names(run.config), run.thetas(model)
+    if run.config.method == "bidvl":
+        return [_bidvl(run, model, names[0])]
+    energy = energy_for(run.config, run.shape)
+    for theta in thetas:
+        expect_parameters(run, energy, theta)
+    if isinstance(energy, GRBM):
+        return [_grbm(name, energy, theta) for name, theta in zip(names, thetas, strict=True)]
+    if run.config.replicated:
+        raise UserError(f"{run.folder} holds replicas; deep models are evaluated one run at a time")
+    return [_deep(run, model, names[0], energy, thetas[0])]
+
+
+def expect_parameters(run: Run, model: Model, params: Params) -> None:
+    """The checkpoint's parameters are those of the model that this version builds for this data set."""
+    expected = {name: list(p.shape) for name, p in model.named_parameters()}
+    got = {name: list(p.shape) for name, p in params.items()}
+    if got.keys() != expected.keys():
+        names = ", ".join(sorted(got.keys() ^ expected.keys())[:3])
+        raise UserError(
+            f"{run.folder} was written by another version: its parameters differ from this one's ({names}, ...); "
+            "use that version"
+        )
+    for name, shape in expected.items():
+        if got[name] != shape:
+            raise UserError(
+                f"{run.folder}: parameter {name} is {got[name]}, samples of shape {list(run.shape)} need {shape}; "
+                "give --data the data set that the run was trained on"
+            )
+
+
+def _exact(energy: Energy, theta: Params, v: Tensor, first: int) -> LogDensity:
+    with torch.no_grad():
+        value = -call(energy, theta, "free_energy", v)
+    return LogDensity(value, torch.zeros_like(value))
+
+
+def _grbm(name: str, energy: GRBM, theta: Params) -> Subject:
+    def posterior_mean(v: Tensor) -> Tensor:
+        return torch.sigmoid(call(energy, theta, "posterior_logits", v))
+
+    def reconstruct(v: Tensor) -> Tensor:
+        return call(energy, theta, "conditional_v", posterior_mean(v))[0]
+
+    return Subject(name, "exact log p~(v) = -F(v)", partial(_exact, energy, theta), posterior_mean, reconstruct)
+
+
+def _bidvl(run: Run, model: str, name: str) -> Subject:
+    """The energy is the marginal's own; the encoder's mean through the generator is the reconstruction."""
+    objective, state = trained(run, model)
+
+    def log_density(v: Tensor, first: int) -> LogDensity:
+        with torch.no_grad():
+            value = -objective.marginal_energy(state, v)
+        return LogDensity(value, torch.zeros_like(value))
+
+    mean, reconstruct = partial(objective.encode, state), partial(objective.reconstruct, state)
+    return Subject(name, "exact log p~(v) = -E(v)", log_density, mean, reconstruct)
+
+
+def _deep(run: Run, model: str, name: str, energy: Energy, theta: Params) -> Subject:
+    """The deep EBLVM's p(v|h) is a Markov chain, not a decoder: it reconstructs nothing."""
+    phi = run.phi(model)
+    if not phi:
+        return Subject(name, "exact log p~(v) = -F(v)", partial(_exact, energy, theta))
+    posterior = posterior_for(run.config, run.shape)
+    expect_parameters(run, posterior, phi)
+
+    def log_density(v: Tensor, first: int) -> LogDensity:
+        return importance_weighted(energy, theta, posterior, phi, v, Key(EVAL_SEED, 0), LATENT_SAMPLES, first)
+
+    def posterior_mean(v: Tensor) -> Tensor:
+        return posterior.mean(call(posterior, phi, "params", v))
+
+    bound = f"lower bound on log p~(v), importance-weighted over {LATENT_SAMPLES} samples of h"
+    return Subject(name, bound, log_density, posterior_mean)

@@ -1,0 +1,51 @@
+"""Samples of a run that are drawn for its evaluation, kept in its folder in pieces: drawing takes long."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from eblvm.engine.evaluation.chunks import piece, pieces
+from eblvm.engine.evaluation.image_sets import as_bytes, as_images
+from eblvm.engine.evaluation.metrics.image_distances import Images
+from eblvm.engine.sampling.run_samples import sample
+from eblvm.engine.training.run import Run
+
+
+@dataclass(frozen=True)
+class Source:
+    """A sampler: the model, known by its weights, and how it is sampled."""
+
+    run: Run
+    model: str
+    weights: str
+    kind: str | None
+    steps: int | None
+    seed: int
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        return {"kind": self.kind or "default", "steps": self.steps or "default", "seed": self.seed}
+
+    @property
+    def folder(self) -> Path:
+        words = "-".join(f"{name}-{value}" for name, value in self.settings.items())
+        return self.run.folder / "drawn" / f"{self.weights[:16]}-{words}"
+
+    def __call__(self, first: int, count: int) -> Tensor:
+        """Samples first .. first + count - 1; of images as bytes, as a picture file would have them."""
+        v = sample(self.run, self.model, count, self.steps, self.seed, self.kind, first).cpu()
+        return as_bytes(v) if v.dim() == 4 or self.run.dataset.image_shape else v
+
+
+def first(source: Source, count: int) -> Tensor:
+    """The first `count` samples."""
+    return torch.cat(list(pieces(source.folder, count, source, description="samples")))
+
+
+def images(source: Source, count: int) -> Images:
+    """The first `count` samples as images, a piece drawn when it is asked for."""
+    flat = source.run.dataset.image_shape
+    return Images(count, lambda first, n: as_images(piece(source.folder, first, n, source), flat), source.folder)

@@ -1,0 +1,36 @@
+"""`eblvm report`: a run in one table and one picture, from what it has written so far."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+from eblvm.engine.errors import UserError
+from eblvm.engine.evaluation import plots as pictures
+from eblvm.engine.training.log import read_rows
+from eblvm.engine.training.run import read_config
+
+
+def report(folder: Path) -> dict[str, Any]:
+    """The newest value of every logged quantity, the evaluation if there is one; writes curves.png."""
+    config = read_config(folder)
+    path = folder / "stats.jsonl"
+    rows = read_rows(path) if path.exists() else []
+    if not rows:
+        raise UserError(f"{folder} has logged nothing yet; let 'eblvm train' run longer")
+    series: dict[str, tuple[list[float], list[float]]] = {}
+    for row in rows:
+        for name, value in row.items():
+            if name != "step":
+                x, y = series.setdefault(name, ([], []))
+                x.append(row["step"])
+                y.append(sum(value) / len(value) if isinstance(value, list) else value)
+    pictures.curves(series, folder / "curves.png")
+    evaluation = folder / "eval.json"
+    return {
+        "recipe": config.recipe,
+        "method": config.method,
+        "step": rows[-1]["step"],
+        "steps": config.steps,
+        "last": {name: y[-1] for name, (_, y) in series.items()},
+        "eval": json.loads(evaluation.read_text())["mean"] if evaluation.exists() else None,
+    }

@@ -1,0 +1,255 @@
+"""The parts of an evaluation: what each computes, and the settings that its figures depend on."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import cache, partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from eblvm.engine.errors import UserError
+from eblvm.engine.evaluation import deep, grbm
+from eblvm.engine.evaluation import kept_samples as drawn
+from eblvm.engine.evaluation import plots as pictures
+from eblvm.engine.evaluation.eval_model import EVAL_SEED, Subject, subjects
+from eblvm.engine.evaluation.fingerprint import fingerprint
+from eblvm.engine.evaluation.image_sets import as_bytes, as_images, read_images
+from eblvm.engine.evaluation.metrics.features import svm_accuracy, tsne
+from eblvm.engine.evaluation.metrics.image_distances import Images, cached_images, image_distances
+from eblvm.engine.evaluation.metrics.importance import LogDensity
+from eblvm.engine.evaluation.metrics.inception import Inception
+from eblvm.engine.evaluation.metrics.inception import load as load_inception
+from eblvm.engine.evaluation.metrics.neighbours import neighbours
+from eblvm.engine.evaluation.metrics.ood import auroc
+from eblvm.engine.methods import build
+from eblvm.engine.models import image_shape
+from eblvm.engine.models.grbm import MAX_ENUMERATED_H
+from eblvm.engine.training.run import Run
+from eblvm.kernels import philox
+from eblvm.kernels.philox import Key, Purpose, purpose
+
+FITTED = 10_000  # training samples of the classifiers
+JUDGED = 2000  # samples of each set that out-of-distribution detection looks at, and of the t-SNE picture
+SHOWN, NEAREST = 100, 5  # samples in pictures; training neighbours of each
+Figures = dict[str, float]
+
+
+@dataclass(frozen=True)
+class Options:
+    """What `eblvm eval` was asked for; the defaults need neither files nor minutes of sampling."""
+
+    chains: int = 2000
+    temperatures: int = 2000
+    force_ais: bool = False
+    draw: int | None = None  # samples for pictures and neighbours; none: 100, of a deep model only beside a FID
+    fid: int | None = None  # samples of FID and KID
+    samples: Path | None = None  # take them from here
+    reference: int | None = None  # training images to compare with; none: all
+    inception: Path | None = None
+    ood: Mapping[str, Path] = field(default_factory=dict)
+    kind: str | None = None  # of sample, and the steps and the seed of the sampler
+    steps: int | None = None
+    seed: int = 0
+    again: bool = False
+
+
+class Part(NamedTuple):
+    name: str
+    settings: dict[str, Any]  # plain JSON
+    compute: Callable[[], list[Figures]]  # by replica, or of the first one only
+
+
+def parts_of(run: Run, model: str, weights: str, options: Options) -> list[Part]:
+    """All that this run can be judged by and was asked for, the quick parts first."""
+    judged = subjects(run, model)
+    found = [_likelihood(run, model, options)] if run.config.model == "grbm" else []
+    if run.config.model == "deep":
+        found.append(_losses(run, model))
+    if run.dataset.train_labels is not None and all(s.posterior_mean for s in judged):
+        found.append(Part("classification", {"fitted": FITTED}, lambda: [classification(run, s) for s in judged]))
+    if all(s.reconstruct for s in judged):
+        found.append(Part("reconstruction", {}, lambda: [reconstruction(run, s) for s in judged]))
+    found += _ood(run, judged, options)
+    source = source_of(run, model, weights, options)
+    given = None if options.samples is None else like_data(run, options.samples)
+    shown = options.draw if options.draw is not None else SHOWN if quick(run) or options.fid else 0
+    if shown:
+        found.append(_samples(run, source, shown, given))
+    if options.fid:
+        found.append(_fid(run, source, options, given))
+    return found
+
+
+def quick(run: Run) -> bool:
+    """Are samples a matter of seconds?"""
+    return run.config.model == "grbm" or run.config.method == "bidvl"
+
+
+def weights_of(run: Run, model: str) -> str:
+    """The hash of theta, of all replicas, of phi and of what nets hold beside them."""
+    weights = {f"{r}.{k}": p for r, theta in enumerate(run.thetas(model)) for k, p in theta.items()}
+    weights |= {f"phi.{k}": p for k, p in run.phi(model).items()}
+    return fingerprint(weights | {f"buffers.{k}": p for k, p in run.buffers(model).items()})
+
+
+def source_of(run: Run, model: str, weights: str, options: Options) -> drawn.Source:
+    return drawn.Source(run, model, weights, options.kind, options.steps, options.seed)
+
+
+def _likelihood(run: Run, model: str, options: Options) -> Part:
+    exact = run.config.latent <= MAX_ENUMERATED_H and not options.force_ais
+    how = "exact" if exact else f"AIS, {options.chains} chains x {options.temperatures} temperatures"
+    chains, temperatures = (0, 0) if exact else (options.chains, options.temperatures)
+    return Part("likelihood", {"log_z": how}, lambda: grbm.rows(run, model, chains, temperatures))
+
+
+def _losses(run: Run, model: str) -> Part:
+    objective = build(run.config, run.dataset).objective
+    return Part("losses", {"tested": deep.TESTED}, lambda: [deep.losses(run, model, objective)])
+
+
+def classification(run: Run, subject: Subject) -> Figures:
+    """A linear SVM fitted on the training split, its accuracy on the test split: on posterior means and on pixels."""
+    data = run.dataset
+    assert data.train_labels is not None
+    assert data.test_labels is not None
+    train, labels = data.train[:FITTED], data.train_labels[:FITTED]
+    means = [subject.of_all("posterior_mean", run, v) for v in (train, data.test)]
+    pictures.embedding(tsne(means[1][:JUDGED]), data.test_labels[:JUDGED], run.folder / "tsne.png")
+    return {
+        "svm_posterior_accuracy": svm_accuracy(means[0], labels, means[1], data.test_labels),
+        "svm_pixels_accuracy": svm_accuracy(data.floats(train), labels, data.floats(data.test), data.test_labels),
+    }
+
+
+def reconstruction(run: Run, subject: Subject) -> Figures:
+    """Root mean square error of test samples' reconstructions, over all their entries; beside it that of the mean."""
+    test = run.dataset.floats(run.dataset.test)
+    found = subject.of_all("reconstruct", run, run.dataset.test)
+    if has_images(run):
+        pairs = torch.stack([as_images(v[:SHOWN], run.dataset.image_shape) for v in (test, found)], 1).flatten(0, 1)
+        pictures.image_grid(pairs, run.folder / "reconstruction.png", columns=20)
+    mean = run.dataset.floats(run.dataset.train).mean(0)
+    return {"reconstruction_rmse": rmse(found, test), "reconstruction_rmse_of_mean": rmse(mean, test)}
+
+
+def rmse(found: Tensor, wanted: Tensor) -> float:
+    return float((found.double() - wanted.double()).square().mean().sqrt())
+
+
+def _ood(run: Run, judged: list[Subject], options: Options) -> list[Part]:
+    """AUROC of log p~(v) of test samples against uniform noise and against every set that was given."""
+
+    @cache
+    def inside(replica: int) -> LogDensity:
+        return judged[replica].log_densities(run, run.dataset.test[:JUDGED])
+
+    def compute(name: str, v: Tensor) -> list[Figures]:
+        rows = []
+        for r, subject in enumerate(judged):
+            ours, theirs = inside(r), subject.log_densities(run, v)
+            if r == 0:
+                values = {"test": ours.value, name: theirs.value}
+                pictures.histograms(values, subject.density, run.folder / f"ood-{name}.png")
+            error = float(torch.cat([ours.standard_error, theirs.standard_error]).mean())
+            exact = subject.density.startswith("exact")
+            rows.append(
+                {f"auroc_{name}": auroc(ours.value, theirs.value)}
+                | ({} if exact else {f"auroc_{name}_log_error": error})
+            )
+        return rows
+
+    found = []
+    for name, v in [("uniform", uniform_noise(run)), *((n, like_data(run, path)) for n, path in options.ood.items())]:
+        chosen = v[:JUDGED]
+        settings = {
+            "density": judged[0].density,
+            "inside": min(JUDGED, len(run.dataset.test)),
+            "outside": len(chosen),
+            "data": fingerprint({"": chosen}),
+        }
+        found.append(Part(f"ood-{name}", settings, partial(compute, name, chosen)))
+    return found
+
+
+def uniform_noise(run: Run) -> Tensor:
+    """As many samples as the test set has, at most JUDGED, uniform over the range of the training data."""
+    train = run.dataset.train
+    low, high = (0.0, 1.0) if train.dtype == torch.uint8 else (float(train.min()), float(train.max()))
+    place: dict[str, Any] = {"dtype": run.dataset.dtype, "device": train.device}
+    count = min(JUDGED, len(run.dataset.test))
+    u = philox.uniform(Key(EVAL_SEED, 0), purpose(Purpose.EVAL, 4), count, run.shape, **place)
+    return low + (high - low) * u
+
+
+def like_data(run: Run, path: Path) -> Tensor:
+    """Images of `path` in the shape of this run's samples."""
+    flat = run.dataset.image_shape
+    if flat is None and len(run.shape) != 3:
+        raise UserError(f"got images {path}, but {run.folder} is a run on points")
+    images = read_images(path, (1, *flat) if flat else image_shape(run.shape))
+    device = run.dataset.train.device
+    return images.flatten(1).to(device, run.dataset.dtype) / 255 if flat else images.to(device)
+
+
+def has_images(run: Run) -> bool:
+    return len(run.shape) == 3 or run.dataset.image_shape is not None
+
+
+def _samples(run: Run, source: drawn.Source, count: int, given: Tensor | None) -> Part:
+    """A picture of samples; of images also their nearest training images, beside those of as many test images."""
+    flat = run.dataset.image_shape
+
+    def compute() -> list[Figures]:
+        v = drawn.first(source, count) if given is None else given[:count].cpu()
+        pictures.samples(run.dataset.floats(v[:SHOWN]), flat, run.folder / "samples.png")
+        if not has_images(run):
+            return [{}]
+        # In bytes, so that a training image that is remembered has distance 0.
+        samples, train, test = (as_bytes(as_images(x.cpu(), flat)) for x in (v, run.dataset.train, run.dataset.test))
+        near = neighbours(samples, train, NEAREST, 255)
+        rows = torch.cat([samples[:20, None], train[near.index[:20]]], 1).flatten(0, 1)
+        pictures.image_grid(rows / 255, run.folder / "neighbours.png", columns=2 * (NEAREST + 1))
+        unseen = neighbours(test[:count], train, 1, 255)
+        return [
+            {
+                "neighbour_distance_samples": float(near.distance[:, 0].mean()),
+                "neighbour_distance_test": float(unseen.distance.mean()),
+            }
+        ]
+
+    return Part("samples", {"count": count, **_described(source, given)}, compute)
+
+
+def _described(source: drawn.Source, given: Tensor | None) -> dict[str, Any]:
+    return source.settings if given is None else {"given": len(given), "data": fingerprint({"": given})}
+
+
+def _fid(run: Run, source: drawn.Source, options: Options, given: Tensor | None) -> Part:
+    samples, reference, net = fid_inputs(run, source, options, given)
+    settings = {
+        "samples": samples.count,
+        "reference": f"{reference.count} training images",
+        "inception": net.name,
+        "inception_weights": net.digest,
+        "inception_score": "below" if net.has_logits else f"none, {net.name} has no logits: install torch-fidelity",
+        **_described(source, given),
+    }
+    return Part("fid", settings, lambda: [image_distances(samples, reference, net, options.seed)])
+
+
+def fid_inputs(
+    run: Run, source: drawn.Source, options: Options, given: Tensor | None = None
+) -> tuple[Images, Images, Inception]:
+    """The samples, drawn or given, the training images that they are compared with, and the Inception."""
+    assert options.fid is not None
+    if not has_images(run):
+        raise UserError(f"FID is a distance between images, {run.folder} is a run on points; leave --fid out")
+    flat = run.dataset.image_shape
+    if given is not None and len(given) < options.fid:
+        raise UserError(f"{options.samples} holds {len(given)} images, got --fid {options.fid}; ask for fewer")
+    samples = drawn.images(source, options.fid) if given is None else cached_images(as_images(given, flat), options.fid)
+    reference = cached_images(as_images(run.dataset.train, flat), options.reference)
+    return samples, reference, load_inception(options.inception, run.config.device)

@@ -1,0 +1,91 @@
+"""The Fisher divergence between data and an EBLVM by a critic and VaES (VaGES appendix E, theorem 5):
+
+    D_F(p_D || p) = max_f E_{v ~ p_D} [ s(v).f(v) + eps^T grad_v f(v) eps - 1/2 |f(v)|^2 ],   E eps eps^T = I,
+
+attained at f = s - grad log p_D. The model's score s is VaES: no normaliser, no exact posterior.
+"""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from eblvm.engine.autodiff.derivatives import grad, vjp
+from eblvm.engine.methods.bilevel import Rates
+from eblvm.engine.methods.losses import unperturbed
+from eblvm.engine.methods.vages import Vages
+from eblvm.engine.models.energy import Model, Params, call, fan_in_uniform
+from eblvm.engine.optim.optimizers import Adam, Moments
+from eblvm.kernels import philox
+from eblvm.kernels.philox import Key, Purpose, purpose
+
+
+class Critic(Model):
+    """f(v): R^D -> R^D, an MLP with two hidden layers of one width."""
+
+    def __init__(self, visible: int, width: int):
+        super().__init__()
+        layers = [nn.Linear(visible, width), nn.Softplus(), nn.Linear(width, width), nn.Softplus()]
+        self.net = nn.Sequential(*layers, nn.Linear(width, visible))
+
+    def initial(self, key: Key) -> Params:
+        return fan_in_uniform(self, key, Purpose.EVAL)
+
+    def value(self, v: Tensor, score: Tensor, eps: Tensor) -> Tensor:
+        """s.f + eps^T grad f eps - 1/2 |f|^2, one value a sample."""
+        f, pull = vjp(self.net, v)
+        return ((score - 0.5 * f) * f + pull(eps) * eps).sum(-1)
+
+
+class FisherEstimate(NamedTuple):
+    value: float
+    standard_error: float
+
+
+@torch.no_grad()
+def fisher_divergence(
+    vages: Vages,
+    theta: Params,
+    phi: Params,
+    train: Tensor,
+    test: Tensor,
+    *,
+    width: int = 128,
+    steps: int = 20_000,
+    batch: int = 100,
+    lr: float = 2e-4,
+    seed: int = 0,
+    on_step: Callable[[float], None] | None = None,
+) -> FisherEstimate:
+    """Train the critic, and q by K steps a minibatch, on `train` [n, D]; the estimate on `test` at the end."""
+    critic, adam = Critic(train.shape[1], width), Adam((0.9, 0.999))
+    eta = {k: p.to(train.dtype) for k, p in critic.initial(Key(seed, 0)).items()}
+    phi_opt: Moments = vages.lower_optimizer.init(phi)
+    eta_opt: Moments = adam.init(eta)
+    rate = torch.tensor(lr, dtype=train.dtype)
+    rates: Rates = {"phi": rate}
+
+    def parts(v: Tensor, step: int) -> tuple[Tensor, Tensor]:
+        """The model's score by VaES, and the critic's direction."""
+        nonlocal phi, phi_opt
+        noise = vages.draw(Key(seed, step), len(v), {"dtype": v.dtype})
+        surrogate, phi, phi_opt, _ = vages(theta, phi, phi_opt, [unperturbed(v)], noise, rates)
+        eps = philox.rademacher(Key(seed, step), purpose(Purpose.DIRECTION), len(v), (v.shape[1],), dtype=v.dtype)
+        return surrogate.score(), eps
+
+    for step in range(steps):
+        start = step * batch % (len(train) - batch + 1)
+        v = train[start : start + batch]
+        score, eps = parts(v, step)
+
+        def loss(eta: Params, v: Tensor = v, score: Tensor = score, eps: Tensor = eps) -> tuple[Tensor, Tensor]:
+            value = call(critic, eta, "value", v, score, eps).mean()
+            return -value, value.detach()
+
+        gradient, value = grad(loss, eta)
+        eta, eta_opt = adam.step(eta, gradient, eta_opt, rate)
+        if on_step is not None:
+            on_step(float(value))
+    values = call(critic, eta, "value", test, *parts(test, steps))
+    return FisherEstimate(float(values.mean()), float(values.std() / len(values) ** 0.5))

@@ -1,0 +1,344 @@
+"""Bi-level doubly variational learning (Kan et al. 2022): an energy, an encoder q(h|v) and a generator v = G(h).
+
+theta is the energy; phi is encoder (omega_1) and generator (omega_2). With h ~ N(0, I), v~ = G(h) and data v:
+
+    upper (Eq. 14)  J(theta) = E E(v) - E E(v~);  hinge (Eq. 23): E relu(1 + E(v)) + E relu(1 - E(v~))
+    lower (Eq. 13)  J(phi)   = E E(v~) + E r(v) [|v - G(h_q)|^2 + KL(q(h|v) || N(0, I))] + D,  h_q ~ q(h|v)
+                    D = D(p(v, h) || q(h|v)) = -E log q(h|v~), as a function of the generator alone
+
+`opposite` says what becomes of D's gradient for the encoder, +dD in the lower and -dD in the upper level (Eq. 11-12):
+`offset` leaves both out, `literal` takes both, `complete` takes the first and puts KL(q(h|v~) || N(0, I)) in the place
+of the second (section 4.4), `none` has no D at all. A joint energy (Eq. 4, 6) has E(v~, h) for E(v~), and in both
+levels E [E(v, h_q) + log q(h_q|v)] for E(v). Its reverse divergence in the lower level is the weighted term above, with
+q in the place of p(h|v), whose samples nobody has. `kl` instead of the symmetric divergence leaves that term out.
+
+theta moves first, then phi at the moved theta. G does not move in between, so one pass of it serves the upper level and
+the first lower step. Images are in [0, 1] for whoever calls and in [-1, 1] in the losses and nets.
+
+Shape tags: B batch, H latent units.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from eblvm.engine.autodiff import collectives
+from eblvm.engine.autodiff.derivatives import grad, vjp
+from eblvm.engine.autodiff.unroll import unroll
+from eblvm.engine.methods.bilevel import Info, Rates
+from eblvm.engine.methods.update import Noise, State, Update
+from eblvm.engine.models.batch_norm import Seen, blended
+from eblvm.engine.models.bidvl import Encoder, Generator, SpectralEnergy, part, start_buffers
+from eblvm.engine.models.energy import Params, call
+from eblvm.engine.models.spectral import power_iteration
+from eblvm.engine.optim.optimizers import Adam, AdamState, Moments
+from eblvm.kernels import philox
+from eblvm.kernels.philox import Key, Purpose, purpose
+
+PREFIXES = ENERGY, ENCODER, GENERATOR = "energy.", "encoder.", "generator."
+BUFFER_STREAMS = 2**14  # of the start's noise: beyond those of parameters
+CLAMP = (0.8, 1.2)  # of the importance ratio's factor by sample, as in the released code
+
+
+class Generated(NamedTuple):
+    """v~ = G(h), its pullback to the generator's parameters, and what its batch norms saw."""
+
+    v: Tensor
+    pull: Callable[[Tensor], Params]
+    seen: Seen
+
+
+@dataclass(frozen=True)
+class Bidvl:
+    energy: SpectralEnergy
+    encoder: Encoder
+    generator: Generator
+    theta_optimizer: Adam
+    lower_optimizer: Adam
+    K: int
+    N: int
+    unroll_memory: str = "store"
+    joint: bool = False
+    symmetric: bool = True
+    opposite: str = "offset"
+    latent: str = "mean"
+    ratio: float = 0.05
+    ratio_bias: str = "none"
+    hinge: bool = False
+    sync: str = "global"  # unrolled steps average over ranks, or stay "local"
+
+    def init(self, key: Key, v: Tensor) -> State:
+        theta = self.energy.initial(key)
+        encoder, generator = self.encoder.initial(key), self.generator.initial(key)
+        phi = _named(ENCODER, encoder) | _named(GENERATOR, generator)
+        nets = zip(PREFIXES, (self.energy, self.encoder, self.generator), (theta, encoder, generator), strict=True)
+        buffers: Params = {}
+        for i, (prefix, net, params) in enumerate(nets):
+            buffers |= _named(prefix, start_buffers(net, params, key, BUFFER_STREAMS + i * 2**12))
+        theta_opt, phi_opt = self.theta_optimizer.init(theta), self.lower_optimizer.init(phi)
+        return State(theta, phi, theta_opt, phi_opt, {}, {}, buffers=buffers)
+
+    def draw(self, key: Key, v: Tensor, first: int = 0, total: int | None = None) -> Noise:
+        """h [B, H] of the generator and eps [B, H] of the encoder, for K real and N unrolled steps."""
+        count = v.shape[torch.as_tensor(key.seed).dim()]
+        place: dict[str, Any] = {"first": first, "dtype": v.dtype, "device": v.device}
+        streams = {"h": Purpose.SAMPLE_H, "eps": Purpose.LATENT}
+        return {
+            name: philox.streams(
+                philox.normal, self.K + self.N, key, purpose(of), count, (self.encoder.latent,), **place
+            )
+            for name, of in streams.items()
+        }
+
+    def gradient(self, state: State, v: Tensor, noise: Noise, rates: Rates) -> tuple[Params, State, Info]:
+        """The upper level's gradient (Eq. 14, or 23) at the state as it is."""
+        fake = self.generated(state.phi, noise["h"][0])
+        gradient, _, info = self.upper_gradient(state, centred(v), fake, noise, rates)
+        return gradient, state, info
+
+    def refreshed(self, state: State) -> State:
+        """One power iteration of every spectral vector: once a training step, for both levels."""
+        nets = _named(ENERGY, state.theta) | state.phi
+        return state._replace(buffers=power_iteration(nets, state.buffers))
+
+    def generated(self, phi: Params, h: Tensor) -> Generated:
+        def decode(parameters: Params) -> tuple[Tensor, Seen]:
+            seen: Seen = []
+            return call(self.generator, parameters, "decode", h, seen), seen
+
+        (v, seen), pull = vjp(decode, part(phi, GENERATOR))
+        return Generated(v, lambda u: _named(GENERATOR, pull((u, [torch.zeros_like(s) for s in seen]))), seen)
+
+    # The upper level.
+
+    def upper_gradient(
+        self, state: State, v: Tensor, fake: Generated, noise: Noise, rates: Rates
+    ) -> tuple[Params, Tensor, Info]:
+        """(dJ/dtheta, the energies of the data [B], what is logged); N unrolled steps carry gradient if there are."""
+        h, eps = noise["h"][0], noise["eps"][0]
+
+        def upper(theta: Params) -> tuple[Tensor, tuple[Tensor, Info]]:
+            phi, model_v = state.phi, fake.v.detach()
+            if self.N:
+                phi = self._unrolled(theta, state, v, noise, rates)
+                model_v = call(self.generator, part(phi, GENERATOR), "decode", h, [])
+            return self.upper(theta, phi, state.buffers, v, model_v, h, eps)
+
+        gradient, (data_B, info) = grad(upper, state.theta)
+        return gradient, data_B, info
+
+    def upper(
+        self, theta: Params, phi: Params, buffers: Params, v: Tensor, model_v: Tensor, h: Tensor, eps: Tensor
+    ) -> tuple[Tensor, tuple[Tensor, Info]]:
+        """J(theta), with the energies of the data and what is logged."""
+        h_q, log_q_B = h, v.new_zeros(())
+        if self.joint:
+            p = self._encode(phi, buffers, v, [])
+            h_q = self.encoder.rsample(p, eps)
+            log_q_B = self.encoder.log_prob(p, h_q)
+        e = self._energy(theta, buffers, torch.cat([v, model_v]), torch.cat([h_q, h]))
+        data_B, model_B = e.chunk(2)
+        loss_B = F.relu(1 + data_B) + F.relu(1 - model_B) if self.hinge else data_B - model_B
+        loss = (loss_B + log_q_B).mean()
+        data_B, model_B = data_B.detach(), model_B.detach()
+        info = {"loss": loss.detach(), "energy_data": data_B.mean(), "energy_model": model_B.mean()}
+        return loss, (data_B, info)
+
+    def encoder_gradient(self, phi: Params, buffers: Params, model_v: Tensor, h: Tensor) -> Params:
+        """The upper level's gradient for the encoder: of KL(q(h|v~) || N(0, I)), or of -D."""
+
+        def loss(encoder: Params) -> tuple[Tensor, tuple[()]]:
+            p = self._encode(_named(ENCODER, encoder), buffers, model_v, [])
+            if self.opposite == "literal":
+                return -self.latent_divergence(p, h), ()
+            return prior_kl(p).mean() / (h.shape[-1] if self.latent == "mean" else 1), ()
+
+        return _named(ENCODER, grad(loss, part(phi, ENCODER))[0])
+
+    def _unrolled(self, theta: Params, state: State, v: Tensor, noise: Noise, rates: Rates) -> Params:
+        ratio_B = torch.full_like(v.flatten(1)[:, 0], self.ratio)  # the energies of its bias term are not known yet
+        contexts = [
+            (theta, state.buffers, v, h, eps, ratio_B, rates["unroll"])
+            for h, eps in zip(noise["h"][self.K :], noise["eps"][self.K :], strict=True)
+        ]
+        return unroll(self._unrolled_step, state.phi, state.phi_opt, contexts, self.unroll_memory)
+
+    def _unrolled_step(self, phi: Params, opt: Moments, context: tuple[Any, ...]) -> tuple[Params, Moments]:
+        theta, buffers, v, h, eps, ratio_B, rate = context
+        held = phi
+
+        def loss(phi: Params) -> tuple[Tensor, Any]:
+            model_v = call(self.generator, part(phi, GENERATOR), "decode", h, [])
+            return self.lower(theta, phi, held, buffers, v, model_v, h, eps, ratio_B)
+
+        gradient, _ = grad(loss, phi)
+        if self.sync == "global":
+            gradient = collectives.differentiable_mean(gradient)
+        return self.lower_optimizer.step(phi, gradient, opt, rate)
+
+    # The lower level.
+
+    def lower_gradient(
+        self, state: State, v: Tensor, fake: Generated, h: Tensor, eps: Tensor, ratio_B: Tensor
+    ) -> tuple[Params, Params, Info]:
+        """(dJ/dphi, buffers with the batch statistics of the passes, what is logged) from a pass of the generator."""
+
+        def lower(inputs: tuple[Params, Tensor]) -> tuple[Tensor, Any]:
+            phi, model_v = inputs
+            return self.lower(state.theta, phi, state.phi, state.buffers, v, model_v, h, eps, ratio_B)
+
+        (gradient, slope), (encoded, decoded, info) = grad(lower, (state.phi, fake.v))
+        for name, g in fake.pull(slope).items():
+            gradient[name] = gradient[name] + g
+        buffers = blended(state.buffers, GENERATOR, self.generator, fake.seen)
+        for prefix, net, seen in ((ENCODER, self.encoder, encoded), (GENERATOR, self.generator, decoded)):
+            buffers = blended(buffers, prefix, net, seen) if seen else buffers
+        return gradient, buffers, info
+
+    def lower(
+        self,
+        theta: Params,
+        phi: Params,
+        held: Params,
+        buffers: Params,
+        v: Tensor,
+        model_v: Tensor,
+        h: Tensor,
+        eps: Tensor,
+        ratio_B: Tensor,
+    ) -> tuple[Tensor, tuple[Seen, Seen, Info]]:
+        """J(phi), with what encoder and generator saw of the data, and what is logged.
+
+        `held` has the values of phi; an offset D reads its encoder there, so that d/dphi misses it and only that."""
+        loss = self._energy(theta, buffers, model_v, h).mean()
+        encoded: Seen = []
+        decoded: Seen = []
+        info: Info = {}
+        if self.joint or self.symmetric:
+            p = self._encode(phi, buffers, v, encoded)
+            h_q = self.encoder.rsample(p, eps)
+        if self.joint:
+            loss = loss + (self._energy(theta, buffers, v, h_q) + self.encoder.log_prob(p, h_q)).mean()
+        if self.symmetric:
+            rebuilt = call(self.generator, part(phi, GENERATOR), "decode", h_q, decoded)
+            error_B = squared_error(v, rebuilt)
+            loss = loss + (ratio_B * (error_B + prior_kl(p))).mean()
+            info["reconstruction"] = error_B.detach().mean() / v[0].numel()
+        if self.opposite != "none":
+            p = self._encode(held if self.opposite == "offset" else phi, buffers, model_v, [])
+            divergence = self.latent_divergence(p, h)
+            loss = loss + divergence
+            info["latent"] = divergence.detach()
+        return loss, (encoded, decoded, info | {"lower": loss.detach()})
+
+    def latent_divergence(self, p: tuple[Tensor, Tensor], h: Tensor) -> Tensor:
+        """D = -E log q(h|v~) up to a constant, or the mean squared error of q's mean."""
+        if self.latent == "mean":
+            return (p[0] - h).square().mean()
+        return -self.encoder.log_prob(p, h).mean()
+
+    def importance(self, data_B: Tensor) -> Tensor:
+        """r(v) = r' times nothing, a sigmoid or a clamped exponential of mean E - E(v) (Eq. 15), from E(v) [B]."""
+        gap_B = collectives.mean(data_B.mean()) - data_B
+        if self.ratio_bias == "none":
+            return torch.full_like(gap_B, self.ratio)
+        return self.ratio * (torch.sigmoid(gap_B) if self.ratio_bias == "sigmoid" else gap_B.exp().clamp(*CLAMP))
+
+    def validation(self, state: State, v: Tensor, noise: Noise) -> Tensor:
+        """The mean squared error of images in [-1, 1] rebuilt from their posterior means, by the running statistics."""
+        return squared_error(centred(v), centred(self.reconstruct(state, v))).mean() / v[0].numel()
+
+    def reconstruct(self, state: State, v: Tensor) -> Tensor:
+        """G(mean of q(h|v)), as evaluated."""
+        return self.decode(state, self.encode(state, v))
+
+    def encode(self, state: State, v: Tensor) -> Tensor:
+        """The mean of q(h|v), as evaluated."""
+        return self._encode(state.phi, state.buffers, centred(v), None)[0]
+
+    def decode(self, state: State, h: Tensor) -> Tensor:
+        """G(h), as evaluated."""
+        return 0.5 + 0.5 * call(self.generator, part(state.phi | state.buffers, GENERATOR), "decode", h)
+
+    def marginal_energy(self, state: State, v: Tensor) -> Tensor:
+        """E(v) [B]; of a joint energy, whose marginal nobody knows, E(v, mean of q(h|v))."""
+        h = self.encode(state, v) if self.joint else v.new_empty(len(v), 0)
+        return self._energy(state.theta, state.buffers, centred(v), h)
+
+    def _energy(self, theta: Params, buffers: Params, v: Tensor, h: Tensor) -> Tensor:
+        return call(self.energy, theta | part(buffers, ENERGY), "energy", v, h)
+
+    def _encode(self, phi: Params, buffers: Params, v: Tensor, seen: Seen | None) -> tuple[Tensor, Tensor]:
+        return call(self.encoder, part(phi | buffers, ENCODER), "params", v, seen)
+
+
+@dataclass(frozen=True)
+class AlternatingUpdate(Update):
+    """theta by the upper level, then K steps of phi at the moved theta; the first pass of the generator serves both."""
+
+    objective: Bidvl
+
+    @torch.no_grad()
+    def __call__(self, state: State, v: Tensor, noise: Noise, rates: Rates) -> tuple[State, Info]:
+        objective, v = self.objective, centred(v)
+        state = objective.refreshed(state)
+        fake = objective.generated(state.phi, noise["h"][0])
+        state, data_B, info = self._move_energy(state, v, fake, noise, rates)
+        if objective.opposite in ("complete", "literal"):
+            state = self._move_encoder(state, fake.v.detach(), noise["h"][0], rates)
+        ratio_B = objective.importance(data_B)
+        for k in range(objective.K):
+            if k:
+                fake = objective.generated(state.phi, noise["h"][k])
+            gradient, buffers, lower = objective.lower_gradient(state, v, fake, noise["h"][k], noise["eps"][k], ratio_B)
+            gradient, lower = collectives.mean((gradient, lower))
+            phi, phi_opt, _ = objective.lower_optimizer.move(
+                state.phi, gradient, state.phi_opt, rates["phi"], self.in_place
+            )
+            state = state._replace(phi=phi, phi_opt=phi_opt, buffers=buffers)
+        return state, info | lower
+
+    def _move_energy(
+        self, state: State, v: Tensor, fake: Generated, noise: Noise, rates: Rates
+    ) -> tuple[State, Tensor, Info]:
+        """The upper level's step. Its gradient ends here: it is not to live through the lower level."""
+        gradient, data_B, info = self.objective.upper_gradient(state, v, fake, noise, rates)
+        gradient, info = collectives.mean((gradient, info))
+        state, info = self.move(state, gradient, info, rates)
+        return state, data_B, info
+
+    def _move_encoder(self, state: State, model_v: Tensor, h: Tensor, rates: Rates) -> State:
+        """The upper level's step on the encoder. It is not counted in Adam's steps, which the generator shares."""
+        gradient = collectives.mean(self.objective.encoder_gradient(state.phi, state.buffers, model_v, h))
+        moments = state.phi_opt
+        assert isinstance(moments, AdamState)
+        own = AdamState({k: moments.m[k] for k in gradient}, {k: moments.v[k] for k in gradient}, moments.taken)
+        phi, own, _ = self.objective.lower_optimizer.move(
+            {k: state.phi[k] for k in gradient}, gradient, own, rates["phi"], self.in_place
+        )
+        phi_opt = AdamState(moments.m | own.m, moments.v | own.v, moments.taken)
+        return state._replace(phi=state.phi | phi, phi_opt=phi_opt)
+
+
+def centred(v: Tensor) -> Tensor:
+    """Images of [0, 1] in [-1, 1]."""
+    return 2 * v - 1
+
+
+def squared_error(v: Tensor, rebuilt: Tensor) -> Tensor:
+    """|v - v'|^2 [B]; its graph holds the two and nothing more."""
+    return F.mse_loss(rebuilt, v, reduction="none").flatten(1).sum(-1)
+
+
+def prior_kl(p: tuple[Tensor, Tensor]) -> Tensor:
+    """KL(N(mean, std^2) || N(0, I)) [B]."""
+    mean_BH, log_std_BH = p
+    return 0.5 * (mean_BH.square() + torch.exp(2 * log_std_BH) - 1 - 2 * log_std_BH).sum(-1)
+
+
+def _named(prefix: str, tree: Params) -> Params:
+    return {prefix + name: p for name, p in tree.items()}

@@ -1,0 +1,61 @@
+"""Contrastive divergence and its persistent form for the GRBM (Hinton 2002; Tieleman 2008)."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from eblvm.engine.autodiff.derivatives import grad
+from eblvm.engine.methods.bilevel import Info, Rates
+from eblvm.engine.methods.update import Noise, State
+from eblvm.engine.models.energy import Params, call
+from eblvm.engine.models.grbm import GRBM
+from eblvm.engine.optim.optimizers import Adam
+from eblvm.engine.sampling.gibbs import sweep
+from eblvm.kernels import philox
+from eblvm.kernels.philox import Key, Purpose, purpose
+
+
+@dataclass(frozen=True)
+class ContrastiveDivergence:
+    """grad = E_data dF(v)/dtheta - E_chain dF(v)/dtheta, the chain k Gibbs sweeps from the data (CD-k) or from where
+    the last step left it (PCD-k, `persistent`; it starts at the first minibatch)."""
+
+    energy: GRBM
+    theta_optimizer: Adam
+    sweeps: int
+    persistent: bool
+
+    def init(self, key: Key, v: Tensor) -> State:
+        theta = self.energy.initial(key)
+        return State(theta, {}, self.theta_optimizer.init(theta), (), {"v": v.clone()} if self.persistent else {}, {})
+
+    def draw(self, key: Key, v: Tensor, first: int = 0, total: int | None = None) -> Noise:
+        count = v.shape[torch.as_tensor(key.seed).dim()]
+        place: dict[str, Any] = {"first": first, "dtype": v.dtype, "device": v.device}
+        return {
+            "sweeps": [
+                (
+                    philox.uniform(key, purpose(Purpose.CHAIN_H, i), count, (self.energy.latent,), **place),
+                    philox.normal(key, purpose(Purpose.CHAIN_V, i), count, (self.energy.visible,), **place),
+                )
+                for i in range(self.sweeps)
+            ]
+        }
+
+    def _contrast(self, theta: Params, v: Tensor, model_v: Tensor) -> tuple[Tensor, Tensor]:
+        loss = (
+            call(self.energy, theta, "free_energy", v).mean() - call(self.energy, theta, "free_energy", model_v).mean()
+        )
+        return loss, loss.detach()
+
+    def gradient(self, state: State, v: Tensor, noise: Noise, rates: Rates) -> tuple[Params, State, Info]:
+        model_v, _ = sweep(state.theta, state.chain["v"] if self.persistent else v, noise["sweeps"])
+        gradient, loss = grad(lambda theta: self._contrast(theta, v, model_v), state.theta)
+        return gradient, state._replace(chain={"v": model_v} if self.persistent else {}), {"loss": loss}
+
+    def validation(self, state: State, v: Tensor, noise: Noise) -> Tensor:
+        """The squared error of one-sweep reconstruction: the usual early-stopping signal of CD."""
+        _, mean = sweep(state.theta, v, noise["sweeps"][:1])
+        return (v - mean).square().sum(-1).mean()

@@ -1,0 +1,130 @@
+"""Steps on a GRBM without autograd, where an objective is of their form: `kernels/grbm_bilevel` for BiDSM,
+`kernels/grbm_dsm` for DSM, `grbm_sampled.py` for VaGES and importance sampling.
+
+The generic step in `score_matching.py` is the specification; these equal it to rounding and are faster. `--no-fused`
+leaves the generic one.
+"""
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import torch
+from torch import Tensor, nn
+
+from eblvm.engine.methods import divergences
+from eblvm.engine.methods.bilevel import Bism, FreeEnergy, Info, Rates
+from eblvm.engine.methods.grbm.sampled import exact_gradient, packed, sampled_gradient, unpacked
+from eblvm.engine.methods.losses import Dsm, Ksd, ScoreLoss
+from eblvm.engine.methods.score_matching import ScoreMatching
+from eblvm.engine.methods.update import Noise, State, Update
+from eblvm.engine.methods.vages import Sampled
+from eblvm.engine.models.energy import Params
+from eblvm.engine.models.grbm import GRBM
+from eblvm.engine.models.posteriors import Bernoulli
+from eblvm.engine.optim.optimizers import Adam, Sgd
+from eblvm.kernels import grbm_bilevel, grbm_dsm
+
+Fused = Bism | Sampled | FreeEnergy
+
+
+def fused_step_for(objective: ScoreMatching) -> Fused | None:
+    """The objective's estimator if its step on a GRBM has a fused form, else None.
+
+    (DSM | KSD) x (exact free energy | VaGES | importance sampling), and DSM x BiSM x (Adam | SGD unroll) whose graph
+    nobody asks to be rebuilt. A posterior is linear, its divergence the sampled KL with one sample or the exact one.
+    """
+    estimator, loss = objective.estimator, objective.loss
+    if type(estimator.energy) is not GRBM:
+        return None
+    if isinstance(estimator, FreeEnergy):
+        return estimator if isinstance(loss, Dsm | Ksd) else None
+    posterior, adam = estimator.posterior, estimator.lower_optimizer
+    linear = type(posterior) is Bernoulli and len(posterior.net) == 1 and isinstance(posterior.net[0], nn.Linear)
+    sampled = estimator.divergence is divergences.kl and estimator.lower_samples == 1
+    if not linear or not (sampled or estimator.divergence is divergences.kl_exact) or type(adam) is not Adam:
+        return None
+    if isinstance(estimator, Sampled):
+        return estimator if isinstance(loss, Dsm | Ksd) and not estimator.langevin.steps else None
+    if not isinstance(estimator, Bism) or not isinstance(loss, Dsm) or estimator.exact_posterior:
+        return None
+    if estimator.unroll_memory != "store":
+        return None
+    unroll = estimator.unroll_optimizer
+    return estimator if type(unroll) is Sgd or unroll == adam else None
+
+
+def runs_fused(estimator: Fused, state: State, v: Tensor, rates: Rates) -> bool:
+    """Is the fused step there for these tensors, and does nobody want to trace or differentiate through it?"""
+    kernel = grbm_dsm if isinstance(estimator, FreeEnergy) else grbm_bilevel
+    if not kernel.serves(v.device, v.dtype) or torch.compiler.is_compiling():
+        return False
+    tensors = (v, *state.theta.values(), *state.phi.values(), *rates.values())
+    return not any(t.requires_grad or t.dtype != v.dtype for t in tensors)
+
+
+def fused_gradient(
+    estimator: Fused, loss: ScoreLoss, state: State, v: Tensor, noise: Noise, rates: Rates
+) -> tuple[Params, State, Info]:
+    """What `ScoreMatching.gradient` gives, for an estimator from `fused_step_for`."""
+    assert isinstance(loss, Dsm | Ksd)
+    if isinstance(estimator, Sampled):
+        return sampled_gradient(estimator, loss, state, v, noise, rates)
+    if isinstance(loss, Ksd):
+        return exact_gradient(loss, state, v)
+    if isinstance(estimator, Bism):
+        return _bilevel_gradient(estimator, loss, state, v, noise, rates)
+    value, gradient = grbm_dsm.grbm_dsm(v, noise["perturb"][0], **state.theta, sigma=loss.sigma)
+    return gradient._asdict(), state, {"loss": value}
+
+
+def _bilevel_gradient(
+    estimator: Bism, loss: Dsm, state: State, v: Tensor, noise: Noise, rates: Rates
+) -> tuple[Params, State, Info]:
+    assert isinstance(estimator.posterior, Bernoulli)
+    exact = estimator.divergence is divergences.kl_exact
+    latents = noise["latent"][-1:] if exact else noise["latent"]
+    found = grbm_bilevel.grbm_bilevel(
+        v,
+        noise["perturb"],
+        [latent.select(-3, 0) for latent in latents],
+        grbm_bilevel.Theta(**state.theta),
+        packed(state),
+        rates["phi"],
+        rates["unroll"],
+        K=estimator.K,
+        N=estimator.N,
+        sigma=loss.sigma,
+        tau=estimator.posterior.temperature,
+        exact=exact,
+        sgd=isinstance(estimator.unroll_optimizer, Sgd),
+        auto_rate=estimator.auto_unroll_rate,
+        rule=estimator.lower_optimizer.rule,
+    )
+    info = {"loss": found.loss} | ({"lower": found.lower} if estimator.K else {})
+    return found.gradient._asdict(), unpacked(state, found.phi), info
+
+
+TrainingStep = Callable[[State, Tensor, Noise, Rates], tuple[State, Info]]
+
+
+def fused_update_for(update: Update) -> TrainingStep | None:
+    """`update` without autograd for tensors with leading replica axes or without; None where it has no fused form.
+
+    It needs no `vmap`, whose wrapping of every tensor costs more than a step of a small model. Where the fused step
+    does not run, it is `update` itself, vmapped if there is a replica axis.
+    """
+    objective = update.objective
+    estimator = fused_step_for(objective) if isinstance(objective, ScoreMatching) else None
+    if estimator is None or not isinstance(objective, ScoreMatching):
+        return None
+    loss = objective.loss
+    vectorised = torch.vmap(replace(update, in_place=False).__call__)
+
+    @torch.no_grad()
+    def step(state: State, v: Tensor, noise: Noise, rates: Rates) -> tuple[State, Info]:
+        if not runs_fused(estimator, state, v, rates):
+            return (vectorised if rates["theta"].dim() else update)(state, v, noise, rates)
+        gradient, state, info = fused_gradient(estimator, loss, state, v, noise, rates)
+        return update.move(state, gradient, info, rates)
+
+    return step

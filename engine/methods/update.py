@@ -1,0 +1,118 @@
+"""What a training step maps to its successor, and the update of theta that all objectives share."""
+
+from dataclasses import dataclass
+from typing import Any, NamedTuple, Protocol
+
+import torch
+from torch import Tensor
+from torch.utils._pytree import tree_leaves
+
+from eblvm.engine.autodiff import collectives
+from eblvm.engine.methods.bilevel import Info, Rates
+from eblvm.engine.models.energy import Params
+from eblvm.engine.optim.apex import apex_adam_
+from eblvm.engine.optim.loss_scale import SMALLEST, next_scale
+from eblvm.engine.optim.optimizers import Adam, AdamState, Moments
+from eblvm.kernels.adam_unroll import clipped
+from eblvm.kernels.philox import Key
+
+
+class State(NamedTuple):
+    """Everything that training changes; with replicas every tensor has a leading replica axis."""
+
+    theta: Params
+    phi: Params  # empty where a method has no posterior
+    theta_opt: Moments
+    phi_opt: Moments
+    chain: Params  # persistent Markov chains, empty without
+    ema: Params  # moving average of theta, empty without
+    scale: Params = {}  # of the loss in fp16, empty without  # noqa: RUF012
+    buffers: Params = {}  # what nets hold beside parameters: running statistics, spectral vectors  # noqa: RUF012
+
+
+Noise = dict[str, Any]
+
+
+class Objective(Protocol):
+    """One training method on one model.
+
+    `init` makes a start from a key; `draw` makes all noise of a step for samples first .. first + B - 1 of a global
+    batch of `total` (none: v is the end of it);
+    `gradient` is pure: (state, batch, noise, rates) -> (gradient for theta, state with phi and chain moved, info).
+    `validation` is the method's own loss at fixed noise, without any step, to choose the best model by.
+    """
+
+    def init(self, key: Key, v: Tensor) -> State: ...
+    def draw(self, key: Key, v: Tensor, first: int = 0, total: int | None = None) -> Noise: ...
+    def gradient(self, state: State, v: Tensor, noise: Noise, rates: Rates) -> tuple[Params, State, Info]: ...
+    def validation(self, state: State, v: Tensor, noise: Noise) -> Tensor: ...
+
+
+@dataclass(frozen=True)
+class Update:
+    """One training step: the objective's gradient, clipped by norm if asked, Adam on theta, its moving average."""
+
+    objective: Objective
+    optimizer: Adam
+    clip_norm: float | None = None
+    ema_decay: float | None = None
+    apex: bool = False  # Adam's steps in place are NVIDIA apex's
+    in_place: bool = False  # theta, its moments and its average move in the state's own memory: the old state is spent
+
+    @torch.no_grad()
+    def __call__(self, state: State, v: Tensor, noise: Noise, rates: Rates) -> tuple[State, Info]:
+        before = state
+        gradient, state, info = self.objective.gradient(state, v, noise, rates)
+        gradient, info = collectives.mean((gradient, info))
+        if before.scale:
+            finite = all_finite((gradient, state.phi))
+            info = info | {"loss_scale": before.scale["value"]}
+            if (
+                not finite and float(before.scale["value"]) > SMALLEST
+            ):  # an overflow of the scale's making: no step is taken
+                skipped = {"loss_scale": info["loss_scale"], "skipped": torch.ones_like(info["loss_scale"])}
+                return before._replace(scale=next_scale(before.scale, finite)), skipped
+            state = state._replace(scale=next_scale(before.scale, finite))
+        return self.move(state, gradient, info, rates)
+
+    def move(self, state: State, gradient: Params, info: Info, rates: Rates) -> tuple[State, Info]:
+        """theta and its average one step on; leading axes of the rates, and so of all tensors, are replicas."""
+        moments, theta, lr = state.theta_opt, state.theta, rates["theta"]
+        assert isinstance(moments, AdamState)
+        if self.apex and self.in_place:
+            theta_opt = moments._replace(taken=moments.taken + 1)
+            steered, norm = clipped(list(gradient.values()), lr.dim(), self.clip_norm)
+            apex_adam_(theta, dict(zip(gradient, steered, strict=True)), *theta_opt, lr, self.optimizer.rule)
+        else:
+            theta, theta_opt, norm = self.optimizer.move(theta, gradient, moments, lr, self.in_place, self.clip_norm)
+        average = Tensor.copy_ if self.in_place else lambda _, new: new
+        ema = {k: average(e, torch.lerp(theta[k], e, self.ema_decay or 0.0)) for k, e in state.ema.items()}
+        state = state._replace(theta=theta, theta_opt=theta_opt, ema=ema)
+        return state, info | {"gradient_norm": norm}
+
+
+def all_finite(values: Any) -> bool:
+    return bool(torch.stack([x.isfinite().all() for x in tree_leaves(values)]).all())
+
+
+def tree(value: Any) -> Any:
+    """NamedTuples as dicts, so that a checkpoint holds nothing but plain containers and tensors."""
+    if hasattr(value, "_asdict"):
+        return {k: tree(v) for k, v in value._asdict().items()}
+    if isinstance(value, dict):
+        return {k: tree(v) for k, v in value.items()}
+    return value
+
+
+def state_from(saved: dict[str, Any], device: torch.device, dtype: torch.dtype | None = None) -> State:
+    """A `State` from its tree, on the device."""
+
+    def place(value: Any) -> Any:
+        if isinstance(value, dict):
+            return {k: place(v) for k, v in value.items()}
+        return value.to(device, dtype) if isinstance(value, Tensor) else value
+
+    parts = place(saved)
+    for name in ("theta_opt", "phi_opt"):
+        parts[name] = AdamState(**parts[name]) if parts[name] else ()
+    return State(**parts)

@@ -1,0 +1,142 @@
+"""`eblvm sample`: samples of a run, by Gibbs sweeps of a GRBM or annealed Langevin dynamics of a deep model."""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from eblvm.engine.autodiff import collectives
+from eblvm.engine.errors import UserError, unknown
+from eblvm.engine.models import energy_for, posterior_for
+from eblvm.engine.models.energy import call
+from eblvm.engine.sampling import generator
+from eblvm.engine.sampling import langevin as ld
+from eblvm.engine.sampling.gibbs import gibbs, uniform_start
+from eblvm.engine.training import distributed
+from eblvm.engine.training.log import progress
+from eblvm.engine.training.run import Run
+from eblvm.kernels import philox
+from eblvm.kernels.philox import Key, Purpose, purpose
+
+KINDS = ("marginal", "joint", "given-h", "conditional", "interpolation")
+CONDITIONS = 4  # values of h in a conditional grid
+FRAMES = 10  # pictures along an interpolation
+FRAME_STEPS = 200  # Langevin steps at temperature 1 between two of them
+GIBBS_SWEEPS = 1000  # as the papers run
+
+
+def sample_over_ranks(
+    run: Run, model: str, count: int, steps: int | None, seed: int, kind: str | None = None
+) -> Tensor:
+    """`sample`, each process drawing its part; all of them on the first, and on the others their own."""
+    if count < collectives.size():
+        raise UserError(f"got a count of {count} for {collectives.size()} processes, expected at least one for each")
+    part = distributed.part(count)
+    return distributed.gathered(sample(run, model, part.stop - part.start, steps, seed, kind, part.start, count))
+
+
+def sample(
+    run: Run,
+    model: str,
+    count: int,
+    steps: int | None,
+    seed: int,
+    kind: str | None = None,
+    first: int = 0,
+    total: int | None = None,
+) -> Tensor:
+    """`count` samples of the first replica, [n, D] or [n, C, S, S].
+
+    They are numbers first, first + 1, ... of the seed's: a sample is the same whichever others are drawn with it. A
+    conditional grid alone depends on the number of all samples, `total` (none: these)."""
+    torch.set_num_threads(run.config.threads)
+    if run.config.method == "bidvl":
+        if steps is not None:
+            raise UserError(f"a generator samples in one pass, got {steps} steps; leave --steps out")
+        return generator.generate(run, model, count, seed, kind, first)
+    if run.config.model == "deep":
+        return sample_deep(run, model, count, steps, seed, kind, first, total or count)
+    if kind not in (None, "marginal"):
+        raise UserError(f"a GRBM is sampled from its marginal by Gibbs sweeps, got kind {kind!r}; leave --kind out")
+    return sample_grbm(run, model, count, GIBBS_SWEEPS if steps is None else steps, seed, first)
+
+
+def sample_grbm(run: Run, model: str, count: int, sweeps: int, seed: int, first: int = 0) -> Tensor:
+    """By Gibbs sampling; for images the means of p(v|h), as is usual to show."""
+    theta, key = run.thetas(model)[0], Key(seed, 0)
+    start = uniform_start(key, count, run.dataset.train, first)
+    with progress(sweeps, "Gibbs", "sweep") as bar:
+        v, mean = gibbs(theta, key, start, sweeps, lambda count: bar.update(count) and None, first)
+    return v if run.dataset.image_shape is None else mean
+
+
+def sample_deep(
+    run: Run, model: str, count: int, steps: int | None, seed: int, kind: str | None, first: int, total: int
+) -> Tensor:
+    """By annealed Langevin dynamics from uniform noise, denoised at the end.
+
+    marginal: p(v) of a fully visible model. joint: p(v, h). given-h: p(v|h), h the posterior means of training data.
+    conditional: the same with CONDITIONS values of h, an equal share of the total each. interpolation: `count` chains
+    of p(v|h) that go on while h moves from one training sample's posterior mean to another's, FRAMES pictures each.
+    """
+    latent = run.config.variational
+    kind = kind or ("given-h" if latent else "marginal")
+    if kind not in KINDS:
+        raise unknown("kind", kind, list(KINDS))
+    if latent == (kind == "marginal"):
+        expected = "one of " + ", ".join(KINDS[1:]) if latent else "marginal"
+        raise UserError(f"a model trained by {run.config.method!r} has no kind {kind!r}; use {expected}")
+    config, theta, key = run.config, run.thetas(model)[0], Key(seed, 0)
+    energy = energy_for(config, run.shape)
+    place: dict[str, Any] = {"dtype": run.dataset.dtype, "device": torch.device(config.device)}
+    schedule = ld.temperatures() if steps is None else ld.temperatures(steps)
+    v = philox.uniform(key, purpose(Purpose.SAMPLE_V), count, run.shape, first=first, **place)
+
+    if kind == "marginal":
+        score = ld.marginal_score(energy, theta)
+        return ld.denoised(score, _run(score, (v,), key, schedule, first), config.sigma0)
+    if kind == "joint":
+        h = philox.normal(key, purpose(Purpose.SAMPLE_H), count, (config.latent,), first=first, **place)
+        score = ld.joint_score(energy, theta)
+        return ld.denoised(score, _run(score, (v, h), key, schedule, first), config.sigma0)
+    if kind == "conditional":
+        of_each = -(-total // CONDITIONS)
+        h = posterior_means(run, model, CONDITIONS, seed).repeat_interleave(of_each, 0)[first : first + count]
+    else:
+        h = posterior_means(run, model, count, seed, first)
+    score = ld.conditional_score(energy, theta, h)
+    x = _run(score, (v,), key, schedule, first)
+    if kind != "interpolation":
+        return ld.denoised(score, x, config.sigma0)
+    goal, frames = posterior_means(run, model, count, seed + 1, first), []
+    for frame in range(FRAMES):
+        score = ld.conditional_score(energy, theta, torch.lerp(h, goal, frame / (FRAMES - 1)))
+        x = _run(score, x, Key(seed, len(schedule) + frame * FRAME_STEPS), [1.0] * FRAME_STEPS, first)
+        frames.append(ld.denoised(score, x, config.sigma0))
+    return torch.stack(frames, 1).flatten(0, 1)
+
+
+def posterior_means(run: Run, model: str, count: int, seed: int, first: int = 0) -> Tensor:
+    """Means of q(h|v) of training samples in an order of the seed's; after all of them follows another order."""
+    total = len(run.dataset.train)
+    rounds = range(first // total, (first + count - 1) // total + 1)
+    order = torch.cat([philox.permutation(Key(seed, i), purpose(Purpose.EVAL), total) for i in rounds])
+    chosen = order[first - rounds[0] * total :][:count]
+    return infer(run, model)(run.dataset.floats(run.dataset.train[chosen.to(run.config.device)]))
+
+
+def infer(run: Run, model: str) -> Callable[[Tensor], Tensor]:
+    """v -> the posterior mean of h."""
+    posterior, phi = posterior_for(run.config, run.shape), run.phi(model)
+
+    @torch.no_grad()
+    def means(v: Tensor) -> Tensor:
+        return torch.cat([posterior.mean(call(posterior, phi, "params", chunk)) for chunk in v.split(1000)])
+
+    return means
+
+
+def _run(score: ld.Score, x: ld.Position, key: Key, schedule: list[float], first: int) -> ld.Position:
+    with progress(len(schedule), "Langevin", "step") as bar:
+        return ld.langevin(score, x, key, schedule, on_step=lambda _: bar.update() and None, first=first)

@@ -1,0 +1,70 @@
+"""A run's log: stats.jsonl (one JSON object a line), TensorBoard, and the progress bar."""
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+from torch.utils.tensorboard import SummaryWriter
+from tqdm import tqdm
+
+from eblvm.engine.training import distributed
+from eblvm.engine.training.checkpoint import write_atomic
+
+
+def progress(total: int, description: str, unit: str, start: int = 0) -> "tqdm[Any]":
+    """A progress bar with rate and time left; in a log file a line every ten seconds, of the first process."""
+    interval = 0.2 if sys.stderr.isatty() else 10.0
+    return tqdm(
+        total=total,
+        initial=start,
+        desc=description,
+        unit=unit,
+        mininterval=interval,
+        dynamic_ncols=True,
+        disable=not distributed.is_first(),
+    )
+
+
+def read_rows(path: Path) -> list[dict[str, Any]]:
+    """The rows of a stats.jsonl, without the line that a run is writing, or was when it was killed."""
+    return [json.loads(line) for line in path.read_text().splitlines(keepends=True) if line.endswith("\n")]
+
+
+class Log:
+    """Appends to a run's log. A resumed run drops the lines after the step it continues from: no step stands twice."""
+
+    def __init__(self, folder: Path, start: int, steps: int, description: str):
+        self.path = folder / "stats.jsonl"
+        if self.path.exists():
+            kept = [row for row in read_rows(self.path) if row["step"] <= start]
+            write_atomic(self.path, "".join(json.dumps(row) + "\n" for row in kept).encode())
+        self.file = self.path.open("a")
+        self.board = SummaryWriter(str(folder / "tensorboard"), purge_step=start + 1)
+        self.bar = progress(steps, description, "step", start)
+
+    def write(self, step: int, values: dict[str, list[float]]) -> None:
+        """`values` by name, one entry a replica; a single run's are written as numbers."""
+        record: dict[str, Any] = {"step": step}
+        for name, by_replica in values.items():
+            record[name] = by_replica[0] if len(by_replica) == 1 else by_replica
+            self.board.add_scalar(name, sum(by_replica) / len(by_replica), step)
+        self.file.write(json.dumps(record) + "\n")
+        self.file.flush()
+        if "loss" in values:
+            self.bar.set_postfix_str(f"loss {sum(values['loss']) / len(values['loss']):.4g}", refresh=False)
+
+    def close(self) -> None:
+        self.bar.close()
+        self.file.close()
+        self.board.close()
+
+
+class Silence:
+    """The log of a process that is not the first of its run."""
+
+    bar = tqdm(disable=True)
+
+    def write(self, step: int, values: dict[str, list[float]]) -> None: ...
+
+    def close(self) -> None: ...

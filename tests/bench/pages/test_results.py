@@ -1,0 +1,45 @@
+"""docs/results.md is what the records give, and a run's command can be read back from its configuration."""
+
+from pathlib import Path
+
+import pytest
+
+from eblvm.bench.pages import results
+from eblvm.bench.tools import record
+from eblvm.engine import recipes
+from eblvm.engine.cli import build_parser, config_from, main
+from eblvm.engine.config import Config
+from eblvm.engine.errors import UserError
+
+
+def test_results_page_is_made_from_the_records() -> None:
+    """Fails when page and records differ: `python -m eblvm.bench.pages.results` makes the page again."""
+    assert results.DOCUMENT.read_text() == results.render(record.RECORDS)
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        recipes.checkerboard(),
+        recipes.checkerboard().replaced(method="ssm", replicas=10, lr=(1e-3, 1e-2), compile=True, ema=0.99),
+        recipes.checkerboard().replaced(fused=False),
+        recipes.recipe("digits", "deep").replaced(N=2, checkpoint="all"),
+        recipes.recipe("mnist", small=True).replaced(compile=True, sigma_range=(0.1, 1.0)),
+        recipes.freyface().replaced(method="bidsm", N=10, noise="fresh", unroll_optimizer="sgd", unroll_lr=0.5),
+    ],
+)
+def test_command_gives_the_configuration_back(config: Config) -> None:
+    words = results.command(config).split()
+    assert words[:2] == ["eblvm", "train"]
+    assert config_from(build_parser().parse_args(words[1:])) == config
+
+
+def test_collects_evaluated_runs(tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    assert main(["train", "checkerboard", "--method", "dsm", "--steps", "5", "--out", str(out)]) == 0
+    with pytest.raises(UserError, match=r"has no eval\.json; run 'eblvm eval"):
+        results.row(out)
+    assert main(["eval", str(out)]) == 0
+    row = results.row(out)
+    assert row["command"] == "eblvm train checkerboard --method dsm --steps 5"
+    assert row["by_replica"] == [row["mean"]["test_log_likelihood"]]

@@ -1,0 +1,89 @@
+"""Second-order checkpointing: exact, smaller, and loud where it cannot serve."""
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from eblvm.engine.autodiff.checkpointing import segment
+from eblvm.engine.planning.footprint import Saved, Storages
+
+
+class Block(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        generator = torch.Generator().manual_seed(1)
+        self.layers = nn.ModuleList(nn.Linear(6, 6, dtype=torch.float64) for _ in range(4))
+        for p in self.parameters():
+            p.data = torch.randn(p.shape, generator=generator, dtype=torch.float64) / 3
+
+    def forward(self, x: Tensor) -> Tensor:
+        for layer in self.layers:
+            x = x + torch.tanh(layer(x))
+        return x
+
+
+def energy(blocks: list[Block], x: Tensor, how) -> Tensor:
+    for block in blocks:
+        x = how(block, x)
+    return x.square().sum()
+
+
+def loss_gradient(how) -> tuple[list[Tensor], int]:
+    """The gradient of a score's loss, and the bytes that the graphs hold before its backward."""
+    blocks = [Block() for _ in range(3)]
+    parameters = [p for block in blocks for p in block.parameters()]
+    x = torch.linspace(-1, 1, 30, dtype=torch.float64).view(5, 6).requires_grad_()
+    saved = Storages([x, *parameters])
+    with torch.autograd.graph.saved_tensors_hooks(lambda t: Saved(saved, t), lambda s: s.tensor):
+        (score,) = torch.autograd.grad(energy(blocks, x, how), x, create_graph=True)
+        loss = (score - 1).square().sum()
+    held = saved.live
+    return list(torch.autograd.grad(loss, parameters)), held
+
+
+def test_equals_the_plain_modules_and_holds_less() -> None:
+    plain, plain_bytes = loss_gradient(lambda block, x: block(x))
+    cut, cut_bytes = loss_gradient(segment)
+    for a, b in zip(plain, cut, strict=True):
+        assert a.abs().max() > 0
+        torch.testing.assert_close(b, a, rtol=1e-12, atol=1e-12)
+    assert cut_bytes * 3 < plain_bytes
+
+
+def test_nested_segments() -> None:
+    class Outer(nn.Module):
+        def __init__(self, inner: Block) -> None:
+            super().__init__()
+            self.inner = inner
+
+        def forward(self, x: Tensor) -> Tensor:
+            for layer in self.inner.layers:
+                x = x + torch.tanh(segment(layer, x))
+            return x
+
+    plain, _ = loss_gradient(lambda block, x: block(x))
+    nested, _ = loss_gradient(lambda block, x: segment(Outer(block), x))
+    for a, b in zip(plain, nested, strict=True):
+        torch.testing.assert_close(b, a, rtol=1e-12, atol=1e-12)
+
+
+def test_parameters_have_no_gradient_with_a_graph() -> None:
+    """Their gradient would be missing: an error, not a silent zero."""
+    block = Block()
+    x = torch.ones(5, 6, dtype=torch.float64, requires_grad=True)
+    with pytest.raises(RuntimeError, match="no gradient in a pass with create_graph=True"):
+        torch.autograd.grad(segment(block, x).sum(), [x, *block.parameters()], create_graph=True)
+
+
+def test_a_third_derivative_raises() -> None:
+    block = Block()
+    x = torch.ones(5, 6, dtype=torch.float64, requires_grad=True)
+    (score,) = torch.autograd.grad(segment(block, x).square().sum(), x, create_graph=True)
+    with pytest.raises(RuntimeError, match="has no third derivative"):
+        torch.autograd.grad(score.sum(), x, create_graph=True)
+
+
+def test_torch_func_raises() -> None:
+    block = Block()
+    with pytest.raises(RuntimeError, match="plain autograd only"):
+        torch.func.grad(lambda x: segment(block, x).sum())(torch.ones(5, 6, dtype=torch.float64))

@@ -1,0 +1,36 @@
+"""The SVM is fitted on training features alone, and is scikit-learn's own."""
+
+import numpy as np
+import pytest
+import torch
+from sklearn.svm import LinearSVC
+
+from eblvm.engine.evaluation.metrics.features import svm_accuracy, tsne
+from eblvm.kernels import philox
+from eblvm.kernels.philox import Key
+
+
+def test_svm_by_hand() -> None:
+    """Two separable classes; of the four test points the last lies on the other side."""
+    train, labels = torch.tensor([[-2.0], [-1.0], [1.0], [2.0]]), torch.tensor([0, 0, 1, 1])
+    test, truth = torch.tensor([[-3.0], [-1.5], [1.5], [3.0]]), torch.tensor([0, 0, 1, 0])
+    assert svm_accuracy(train, labels, test, truth) == 0.75
+
+
+def test_svm_equals_scikit_learn_and_never_sees_the_test_labels() -> None:
+    x = philox.normal(Key(1, 0), 0, 300, (1, 2, 3))
+    y = (x.flatten(1).sum(1) + philox.normal(Key(2, 0), 0, 300) > 0).long()
+    fitted = LinearSVC(random_state=0).fit(x[:200].flatten(1).double().numpy(), y[:200].numpy())
+    expected = float(np.mean(fitted.predict(x[200:].flatten(1).double().numpy()) == y[200:].numpy()))
+    assert svm_accuracy(x[:200], y[:200], x[200:], y[200:]) == expected
+    assert svm_accuracy(x[:200], y[:200], x[200:], 1 - y[200:]) == pytest.approx(1 - expected)
+
+
+def test_tsne_keeps_two_far_clusters_apart() -> None:
+    x = philox.normal(Key(1, 0), 0, 60, (4,))
+    x[30:] += 50
+    plane = tsne(x)
+    assert plane.shape == (60, 2)
+    centres = plane[:30].mean(0), plane[30:].mean(0)
+    spread = max(plane[:30].std(), plane[30:].std())
+    assert np.linalg.norm(centres[0] - centres[1]) > 2 * spread

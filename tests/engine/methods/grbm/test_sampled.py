@@ -1,0 +1,107 @@
+"""The closed forms of VaGES and importance sampling on a GRBM against the generic estimators, in fp64."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+from torch.utils._pytree import tree_map
+
+from eblvm.engine.methods import divergences
+from eblvm.engine.methods.bilevel import FreeEnergy
+from eblvm.engine.methods.grbm.fused import fused_gradient, fused_step_for, fused_update_for
+from eblvm.engine.methods.losses import Dsm, Ksd, Ssm
+from eblvm.engine.methods.score_matching import ScoreMatching
+from eblvm.engine.methods.update import Update
+from eblvm.engine.methods.vages import ImportanceSampling, Langevin, Vages
+from eblvm.engine.models.grbm import GRBM
+from eblvm.engine.models.posteriors import Bernoulli
+from eblvm.engine.optim.optimizers import Adam
+from eblvm.kernels import philox
+from eblvm.kernels.philox import Key
+
+ADAM = Adam((0.9, 0.95))
+LOSSES = {"dsm": Dsm(0.3), "ksd": Ksd(1.3)}
+
+
+def method(kind: type, loss: str, B: int, D: int, H: int, *, K: int, exact: bool, shared: bool, **how) -> ScoreMatching:
+    divergence = divergences.kl_exact if exact else divergences.kl
+    estimator = kind(GRBM(D, H), Bernoulli(D, H), divergence, K, ADAM, 3, **how)
+    return ScoreMatching(estimator, LOSSES[loss], ADAM, shared_noise=shared)
+
+
+def start(objective: ScoreMatching, B: int, D: int, seed: int | torch.Tensor = 3):
+    v = philox.normal(Key(seed, 0), 0, B, (D,), dtype=torch.float64)
+    state = tree_map(lambda t: t.double(), objective.init(Key(seed, 1), v))
+    lead = tuple(torch.as_tensor(seed).shape)
+    if state.phi:
+        state = state._replace(phi_opt=state.phi_opt._replace(taken=torch.full(lead, 2.0, dtype=v.dtype)))
+    state = state._replace(
+        theta_opt=state.theta_opt._replace(taken=torch.zeros(lead, dtype=v.dtype)),
+    )
+    rates = {name: torch.full(lead, 0.01, dtype=v.dtype) for name in ("theta", "phi", "unroll")}
+    return state, v, objective.draw(Key(seed, 4), v), rates
+
+
+VARIANTS = [
+    (Vages, {}),
+    (Vages, {"covariance": "biased", "control_variate": True}),
+    (Vages, {"covariance": "none", "independent": False}),
+    (Vages, {"independent": False, "control_variate": True}),
+    (ImportanceSampling, {}),
+]
+
+
+@pytest.mark.parametrize("shared", [True, False], ids=["shared", "fresh"])
+@pytest.mark.parametrize("exact", [True, False], ids=["kl-exact", "kl"])
+@pytest.mark.parametrize("size", [(6, 5, 4), (8, 2, 1), (4, 63, 7)], ids=str)
+@pytest.mark.parametrize("loss", LOSSES)
+@pytest.mark.parametrize(("kind", "how"), VARIANTS, ids=str)
+def test_equals_the_generic_gradient(kind, how, loss, size, exact, shared) -> None:
+    objective = method(kind, loss, *size, K=2, exact=exact, shared=shared, **how)
+    state, v, noise, rates = start(objective, *size[:2])
+    estimator = fused_step_for(objective)
+    assert estimator is objective.estimator
+    with torch.no_grad():
+        expected = objective.gradient(state, v, noise, rates)
+        got = fused_gradient(estimator, objective.loss, state, v, noise, rates)
+    tree_map(lambda a, b: torch.testing.assert_close(a, b, rtol=1e-10, atol=1e-12), got, expected)
+    assert float(expected[0]["W"].abs().max()) > 0
+
+
+@pytest.mark.parametrize("kind", [Vages, ImportanceSampling])
+def test_exact_posterior(kind) -> None:
+    objective = method(kind, "dsm", 6, 5, 4, K=0, exact=True, shared=True, exact_posterior=True)
+    state, v, noise, rates = start(objective, 6, 5)
+    with torch.no_grad():
+        expected = objective.gradient(state, v, noise, rates)
+        got = fused_gradient(objective.estimator, objective.loss, state, v, noise, rates)
+    tree_map(lambda a, b: torch.testing.assert_close(a, b, rtol=1e-10, atol=1e-12), got, expected)
+
+
+@pytest.mark.parametrize("B", [6, 7])
+def test_exact_ksd(B: int) -> None:
+    objective = ScoreMatching(FreeEnergy(GRBM(5, 4)), LOSSES["ksd"], ADAM)
+    state, v, noise, rates = start(objective, B, 5)
+    with torch.no_grad():
+        expected = objective.gradient(state, v, noise, rates)
+        got = fused_gradient(objective.estimator, objective.loss, state, v, noise, rates)
+    tree_map(lambda a, b: torch.testing.assert_close(a, b, rtol=1e-10, atol=1e-12), got, expected)
+
+
+@pytest.mark.parametrize(("kind", "how"), VARIANTS, ids=str)
+@pytest.mark.parametrize("loss", LOSSES)
+def test_replicas_need_no_vmap(loss, kind, how) -> None:
+    objective = method(kind, loss, 6, 5, 4, K=2, exact=False, shared=False, **how)
+    arguments = start(objective, 6, 5, torch.tensor([3, 4, 5]))
+    update = Update(objective, ADAM, 0.1)
+    step = fused_update_for(update)
+    assert step is not None
+    expected, got = torch.vmap(update)(*arguments), step(*arguments)
+    tree_map(lambda a, b: torch.testing.assert_close(a, b, rtol=1e-10, atol=1e-12), got, expected)
+
+
+def test_what_has_no_closed_form() -> None:
+    objective = method(Vages, "dsm", 6, 5, 4, K=1, exact=False, shared=True)
+    for change in ({"langevin": Langevin(1, 0.1, 0.1)}, {"posterior": Bernoulli(5, 4, (3,))}, {"lower_samples": 2}):
+        assert fused_step_for(replace(objective, estimator=replace(objective.estimator, **change))) is None, change
+    assert fused_step_for(ScoreMatching(objective.estimator, Ssm(), ADAM)) is None

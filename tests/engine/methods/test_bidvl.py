@@ -1,0 +1,352 @@
+"""BiDVL: every gradient against autograd of its definition, Theorem 1 by summation, one pass of the generator."""
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch.func import functional_call
+from torch.nn import functional as F
+
+from eblvm.engine.config import Config
+from eblvm.engine.data import Dataset
+from eblvm.engine.methods import build
+from eblvm.engine.methods.bidvl import AlternatingUpdate, Bidvl, Generated
+from eblvm.engine.methods.update import State
+from eblvm.engine.models.bidvl import part
+from eblvm.engine.models.energy import Energy
+from eblvm.engine.models.posteriors import Gaussian
+from eblvm.engine.optim.schedule import step_rates
+from eblvm.engine.recipes import recipe
+from eblvm.engine.training.loop import initial_state
+from eblvm.kernels import philox
+from eblvm.kernels.philox import Key
+
+TINY = {
+    "width": 2, "posterior_width": 2, "generator_width": 2, "latent": 3, "batch": 5, "dtype": "float64", "steps": 10,
+}  # fmt: skip
+
+
+class Case:
+    """A tiny model under way, with a batch and its noise."""
+
+    def __init__(self, **changes: Any):
+        self.config: Config = recipe("digits", method="bidvl").replaced(**TINY | changes)
+        self.config.validate()
+        self.images = philox.uniform(Key(1, 0), 0, self.config.batch, (1, 8, 8), dtype=torch.float64)
+        self.v = 2 * self.images - 1
+        update = build(self.config, Dataset(self.v, self.v, self.v, dtype=torch.float64))
+        assert isinstance(update, AlternatingUpdate)
+        self.update, self.objective = update, update.objective
+        self.state: State = initial_state(self.config, self.objective, torch.tensor(0), self.v, torch.device("cpu"))
+        self.noise = self.objective.draw(Key(0, 0), self.v)
+        self.h, self.eps = self.noise["h"][0], self.noise["eps"][0]
+        self.rates = step_rates(self.config, 0, self.v)
+        self.theta = {k: p.clone().requires_grad_() for k, p in self.state.theta.items()}
+        self.phi = {k: p.clone().requires_grad_() for k, p in self.state.phi.items()}
+
+    # The nets, called with explicit tensors and nothing of the objective.
+
+    def energy(self, v: Tensor, h: Tensor) -> Tensor:
+        vectors = part(self.state.buffers, "energy.")
+        return functional_call(self.objective.energy, self.theta | vectors, ("energy", v, h))
+
+    def encode(self, v: Tensor) -> tuple[Tensor, Tensor]:
+        return functional_call(self.objective.encoder, part(self.phi, "encoder."), ("params", v, []))
+
+    def decode(self, h: Tensor) -> Tensor:
+        return functional_call(self.objective.generator, part(self.phi, "generator."), ("decode", h, []))
+
+    def divergence(self) -> Tensor:
+        """D(p(v, h) || q(h|v)) up to a constant."""
+        mean, log_std = self.encode(self.decode(self.h))
+        if self.config.bidvl_latent == "mean":
+            return (mean - self.h).square().mean()
+        return -torch.distributions.Normal(mean, log_std.exp()).log_prob(self.h).sum(-1).mean()
+
+    def weighted(self, ratio: float) -> Tensor:
+        """r [|v - G(h)|^2 + KL(q(h|v) || N(0, I))] of images in [-1, 1]."""
+        mean, log_std = self.encode(self.v)
+        rebuilt = self.decode(mean + log_std.exp() * self.eps)
+        error = (self.v - rebuilt).square().sum((1, 2, 3))
+        q, prior = torch.distributions.Normal(mean, log_std.exp()), torch.distributions.Normal(0.0, 1.0)
+        return ratio * (error + torch.distributions.kl_divergence(q, prior).sum(-1)).mean()
+
+    def lower_gradient(self) -> dict[str, Tensor]:
+        objective = self.objective
+        with torch.no_grad():
+            ratio = torch.full((len(self.v),), objective.ratio, dtype=torch.float64)
+            fake = objective.generated(self.state.phi, self.h)
+            return objective.lower_gradient(self.state, self.v, fake, self.h, self.eps, ratio)[0]
+
+
+def derivative(loss: Tensor, of: dict[str, Tensor]) -> dict[str, Tensor]:
+    found = torch.autograd.grad(loss, list(of.values()), materialize_grads=True, retain_graph=True)
+    return dict(zip(of, found, strict=True))
+
+
+def only(of: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
+    return {k: g if k.startswith(prefix) else torch.zeros_like(g) for k, g in of.items()}
+
+
+def total(*trees: dict[str, Tensor]) -> dict[str, Tensor]:
+    return {k: sum(tree[k] for tree in trees) for k in trees[0]}
+
+
+def assert_equal(got: dict[str, Tensor], expected: dict[str, Tensor]) -> None:
+    assert set(got) == set(expected)
+    assert any(float(g.abs().max()) > 1e-8 for g in expected.values())
+    for name, g in expected.items():
+        torch.testing.assert_close(got[name], g, rtol=1e-8, atol=1e-12, msg=lambda m, n=name: f"{n}: {m}")
+
+
+@pytest.mark.parametrize("energy", ["decoupled", "joint"])
+@pytest.mark.parametrize("upper", ["plain", "hinge"])
+def test_upper_gradient_is_eq_14_and_23(energy: str, upper: str) -> None:
+    opposite = "none" if energy == "joint" else "offset"
+    case = Case(bidvl_upper=upper, bidvl_output="real", bidvl_energy=energy, bidvl_opposite=opposite)
+    with torch.no_grad():
+        got, _, info = case.objective.gradient(case.state, case.images, case.noise, case.rates)
+    h_q, log_q = case.h, torch.zeros(())
+    if energy == "joint":
+        mean, log_std = case.encode(case.v)
+        h_q = (mean + log_std.exp() * case.eps).detach()
+    data, model = case.energy(case.v, h_q), case.energy(case.decode(case.h).detach(), case.h)
+    loss = data.mean() - model.mean()
+    if upper == "hinge":
+        loss = torch.clamp(1 + data, min=0).mean() + torch.clamp(1 - model, min=0).mean()
+    assert_equal(got, derivative(loss + log_q, case.theta))
+    torch.testing.assert_close(info["energy_data"], data.mean().detach())
+
+
+@pytest.mark.parametrize("latent", ["mean", "density"])
+def test_offset_lower_gradient_is_eq_13(latent: str) -> None:
+    case = Case(bidvl_latent=latent)
+    energy = derivative(case.energy(case.decode(case.h), case.h).mean(), case.phi)
+    weighted = derivative(case.weighted(case.config.bidvl_ratio), case.phi)
+    divergence = derivative(case.divergence(), case.phi)
+    assert_equal(case.lower_gradient(), total(energy, weighted, only(divergence, "generator.")))
+
+
+@pytest.mark.parametrize("latent", ["mean", "density"])
+@pytest.mark.parametrize("opposite", ["complete", "literal"])
+def test_complete_gradients_are_eq_11_and_12(opposite: str, latent: str) -> None:
+    case = Case(bidvl_opposite=opposite, bidvl_latent=latent)
+    energy = derivative(case.energy(case.decode(case.h), case.h).mean(), case.phi)
+    weighted = derivative(case.weighted(case.config.bidvl_ratio), case.phi)
+    divergence = derivative(case.divergence(), case.phi)
+    assert_equal(case.lower_gradient(), total(energy, weighted, divergence))
+
+    with torch.no_grad():
+        fake = case.decode(case.h).detach()
+        got = case.objective.encoder_gradient(case.state.phi, case.state.buffers, fake, case.h)
+    if opposite == "literal":
+        loss = -case.divergence()
+    else:
+        mean, log_std = case.encode(fake)
+        q, prior = torch.distributions.Normal(mean, log_std.exp()), torch.distributions.Normal(0.0, 1.0)
+        loss = torch.distributions.kl_divergence(q, prior).sum(-1).mean()
+        loss = loss / 3 if latent == "mean" else loss
+    expected = {k: g for k, g in derivative(loss, case.phi).items() if k.startswith("encoder.")}
+    assert_equal(got, expected)
+
+
+def test_offset_and_complete_differ_by_exactly_the_opposite_terms() -> None:
+    offset, complete = Case(), Case(bidvl_opposite="literal")
+    difference = {k: complete.lower_gradient()[k] - g for k, g in offset.lower_gradient().items()}
+    lower_term = only(derivative(complete.divergence(), complete.phi), "encoder.")
+    assert_equal(difference, lower_term)
+    with torch.no_grad():
+        fake = complete.decode(complete.h).detach()
+        upper_term = complete.objective.encoder_gradient(complete.state.phi, complete.state.buffers, fake, complete.h)
+    assert_equal(upper_term, {k: -lower_term[k] for k in upper_term})  # the two cancel: that is the offset
+
+
+def test_without_opposite_terms_and_with_a_joint_energy() -> None:
+    case = Case(bidvl_opposite="none")
+    energy = derivative(case.energy(case.decode(case.h), case.h).mean(), case.phi)
+    assert_equal(case.lower_gradient(), total(energy, derivative(case.weighted(0.05), case.phi)))
+
+    for divergence, ratio in (("kl", 0.0), ("symmetric", 0.05)):
+        case = Case(bidvl_energy="joint", bidvl_opposite="none", bidvl_divergence=divergence)
+        mean, log_std = case.encode(case.v)
+        h_q = mean + log_std.exp() * case.eps
+        log_q = torch.distributions.Normal(mean, log_std.exp()).log_prob(h_q).sum(-1)
+        loss = case.energy(case.decode(case.h), case.h).mean() + (log_q + case.energy(case.v, h_q)).mean()
+        assert_equal(case.lower_gradient(), derivative(loss + case.weighted(ratio), case.phi))
+
+
+def test_kl_is_advils_form() -> None:
+    case = Case(bidvl_divergence="kl", bidvl_opposite="complete")
+    loss = case.energy(case.decode(case.h), case.h).mean() + case.divergence()
+    assert_equal(case.lower_gradient(), derivative(loss, case.phi))
+
+
+def test_importance_ratios() -> None:
+    e = torch.tensor([0.0, 0.1, 3.0])
+    gap = e.mean() - e
+    expected = {
+        "none": torch.ones(3),
+        "sigmoid": torch.sigmoid(gap),
+        "clamped": torch.exp(gap).clamp(0.8, 1.2),
+    }
+    for bias, factor in expected.items():
+        torch.testing.assert_close(Case(bidvl_bias=bias, bidvl_ratio=0.2).objective.importance(e), 0.2 * factor)
+
+
+# Theorem 1, on a table of energies where everything is a sum.
+
+
+class Table(Energy):
+    """E(v, h) = table[v, h] of indices, or of v alone."""
+
+    def __init__(self, marginal: bool):
+        super().__init__()
+        self.marginal = marginal
+        self.table = torch.nn.Parameter(torch.empty(4) if marginal else torch.empty(4, 3))
+
+    def energy(self, v: Tensor, h: Tensor) -> Tensor:
+        return self.table[v[:, 0].long()] if self.marginal else self.table[v[:, 0].long(), h[:, 0].long()]
+
+
+class Given(Gaussian):
+    """A posterior whose sample is its noise: the batch lists the values of h itself, as often as q has them."""
+
+    def __init__(self) -> None:
+        super().__init__(torch.nn.Identity(), 1)
+
+    def params(self, v: Tensor, seen: Any) -> Any:
+        return v, v
+
+    def rsample(self, p: Any, noise: Tensor) -> Tensor:
+        return noise
+
+    def log_prob(self, p: Any, h: Tensor) -> Tensor:
+        return torch.zeros(len(h), dtype=h.dtype)
+
+
+@pytest.mark.parametrize("joint", [True, False])
+def test_theorem_1_exact_variational_models_give_the_likelihood_gradient(joint: bool) -> None:
+    counts = torch.tensor([[2, 1, 3], [1, 1, 4], [3, 3, 0], [0, 5, 1]], dtype=torch.float64)  # p(v, h) = counts / 24
+    data = torch.tensor([2.0, 0, 1, 1], dtype=torch.float64) / 4  # q(v); every v has 6 of the 24 places
+    assert (counts.sum(1) == 6).all()
+    table = -torch.log(counts + 1e-300) if joint else -torch.log(counts.sum(1))
+    theta = {"table": table.clone()}
+
+    # As often as p(v, h) has them; of the data every v as often as q(v) p(h|v).
+    pairs = [(v, h) for v in range(4) for h in range(3) for _ in range(int(counts[v, h]))]
+    listed = [pair for pair in pairs for _ in range(int(4 * data[pair[0]]))]
+    model_v, h = (torch.tensor([[float(pair[i])] for pair in pairs]) for i in (0, 1))
+    data_v, h_q = (torch.tensor([[float(pair[i])] for pair in listed]) for i in (0, 1))
+    objective = Bidvl(Table(not joint), Given(), None, None, None, K=1, N=0, joint=joint)  # type: ignore[arg-type]
+    state = State(theta, {}, (), (), {}, {})
+    fake = Generated(model_v, lambda u: {}, [])
+    noise = {"h": [h], "eps": [h_q if joint else h]}
+    assert len(data_v) == len(model_v) == 24
+    with torch.no_grad():
+        gradient, *_ = objective.upper_gradient(state, data_v, fake, noise, {})
+
+    leaf = table.clone().requires_grad_()
+    marginal = -torch.logsumexp(-leaf, 1) if joint else leaf
+    log_p = -marginal - torch.logsumexp(-marginal, 0)
+    (expected,) = torch.autograd.grad(-(data * log_p).sum(), leaf)
+    torch.testing.assert_close(gradient["table"], expected, rtol=1e-10, atol=1e-12)
+    assert expected.abs().max() > 0.1
+
+
+# One pass of the generator.
+
+
+def two_passes(case: Case) -> State:
+    """The same training step with a pass of the generator for each level, the first not counted in its statistics."""
+    objective, update = case.objective, case.update
+    with torch.no_grad():
+        state = objective.refreshed(case.state)
+        first = objective.generated(state.phi, case.h)
+        gradient, data_B, info = objective.upper_gradient(state, case.v, first, case.noise, case.rates)
+        state, _ = update.move(state, gradient, info, case.rates)
+        second = objective.generated(state.phi, case.h)
+        ratio_B = objective.importance(data_B)
+        gradient, buffers, _ = objective.lower_gradient(state, case.v, second, case.h, case.eps, ratio_B)
+        phi, phi_opt = objective.lower_optimizer.step(state.phi, gradient, state.phi_opt, case.rates["phi"])
+    return state._replace(phi=phi, phi_opt=phi_opt, buffers=buffers)
+
+
+@pytest.mark.parametrize("bias", ["none", "sigmoid"])
+def test_one_pass_equals_two_passes(bias: str) -> None:
+    case = Case(bidvl_bias=bias)
+    one, _ = case.update(case.state, case.images, case.noise, case.rates)
+    two = two_passes(case)
+    for field in ("theta", "phi", "buffers"):
+        assert_equal(getattr(one, field), getattr(two, field))
+    assert not torch.equal(one.theta["trunk.0.weight"], case.state.theta["trunk.0.weight"])
+
+
+def test_running_statistics_follow_every_counted_pass_once() -> None:
+    """The generator's first batch norm: prior and reconstruction pass; the encoder's: data, not generated images."""
+    case = Case()
+    after, _ = case.update(case.state, case.images, case.noise, case.rates)
+    first = case.state.phi["generator.net.0.linear.weight"]
+    mean, log_std = case.encode(case.v)
+    expected = torch.zeros(4, dtype=torch.float64)
+    for h in (case.h, (mean + log_std.exp() * case.eps).detach()):
+        x = (h @ first.T).view(5, 4, 4, 4)
+        expected = 0.9 * expected + 0.1 * x.mean((0, 2, 3))
+    torch.testing.assert_close(after.buffers["generator.net.1.mean"], expected)
+    x = F.conv2d(case.v, case.state.phi["encoder.net.0.weight"], padding=1)
+    torch.testing.assert_close(after.buffers["encoder.net.1.mean"], 0.1 * x.mean((0, 2, 3)))
+    expected_var = 0.9 + 0.1 * x.var((0, 2, 3), unbiased=True)
+    torch.testing.assert_close(after.buffers["encoder.net.1.var"], expected_var)
+
+
+def test_lower_steps_see_the_moved_energy_and_their_own_noise() -> None:
+    case = Case(K=2)
+    after, info = case.update(case.state, case.images, case.noise, case.rates)
+    assert len(case.noise["h"]) == 2
+    assert float(after.phi_opt.taken) == 2
+    assert {"loss", "lower", "energy_data", "energy_model", "reconstruction", "latent", "gradient_norm"} <= set(info)
+
+
+@pytest.mark.parametrize("memory", ["store", "recompute"])
+def test_unrolled_gradient_is_the_total_derivative(memory: str) -> None:
+    """Through N = 3 steps of Adam on phi, against finite differences along a random direction of theta.
+
+    The difference is small: the nets have kinks."""
+    case = Case(N=3, unroll_memory=memory, lower_lr=1e-2)
+    with torch.no_grad():
+        # Moments of a run under way: the derivative of Adam's first step is that of a sign.
+        moments = case.state.phi_opt
+        v = {k: torch.full_like(p, 0.5) for k, p in moments.v.items()}
+        case.state = case.state._replace(phi_opt=moments._replace(v=v, taken=moments.taken + 5))
+        gradient, *_ = case.objective.gradient(case.state, case.images, case.noise, case.rates)
+        direction = {
+            k: philox.normal(Key(3, i), 0, *p.shape[:1], tuple(p.shape[1:]), dtype=p.dtype)
+            for i, (k, p) in enumerate(case.state.theta.items())
+        }
+
+        def loss(step: float) -> Tensor:
+            theta = {k: p + step * direction[k] for k, p in case.state.theta.items()}
+            moved = case.state._replace(theta=theta)
+            return case.objective.gradient(moved, case.images, case.noise, case.rates)[2]["loss"]
+
+        expected = (loss(1e-7) - loss(-1e-7)) / 2e-7
+        got = sum((gradient[k] * direction[k]).sum() for k in gradient)
+        held, *_ = Case().objective.gradient(case.state, case.images, case.noise, case.rates)
+        without = sum((held[k] * direction[k]).sum() for k in gradient)
+    torch.testing.assert_close(got, expected, rtol=1e-6, atol=1e-8)
+    assert abs(without - expected) > 0.1 * abs(expected)
+
+
+def test_replicas_equal_single_steps() -> None:
+    seeds = torch.tensor([0, 1])
+    case = Case()
+    config = case.config.replaced(replicas=2)
+    v = torch.stack([case.images, 1 - case.images])
+    state = initial_state(config, case.objective, seeds, v, torch.device("cpu"))
+    noise, rates = case.objective.draw(Key(seeds, 0), v), step_rates(config, 0, v)
+    together, _ = torch.vmap(case.update.__call__)(state, v, noise, rates)
+    for r in range(2):
+        pick = lambda tree, r=r: torch.utils._pytree.tree_map(lambda t: t[r], tree)  # noqa: E731
+        alone, _ = case.update(pick(state), v[r], pick(noise), pick(rates))
+        for field in ("theta", "phi", "buffers"):
+            assert_equal(pick(getattr(together, field)), getattr(alone, field))

@@ -1,0 +1,79 @@
+"""CD and PCD: the gradient by its definition, and what the chain does."""
+
+import torch
+
+from eblvm.engine.methods.contrastive import ContrastiveDivergence
+from eblvm.engine.models.energy import call
+from eblvm.engine.models.grbm import GRBM
+from eblvm.engine.optim.optimizers import Adam
+from eblvm.kernels import philox
+from eblvm.kernels.philox import Key
+
+B, D, H = 6, 3, 4
+RATES = {"theta": torch.tensor(0.1)}
+
+
+def setting(persistent: bool, sweeps: int):
+    objective = ContrastiveDivergence(GRBM(D, H), Adam(), sweeps, persistent)
+    v = philox.normal(Key(0, 0), 0, B, (D,))
+    return objective, v, objective.init(Key(1, 0), v)
+
+
+def by_definition(theta, v, chain):
+    """E_data dF/dtheta - E_chain dF/dtheta of a GRBM, each parameter's derivative written out."""
+
+    def mean(x):
+        p, precision = torch.sigmoid(x @ theta["W"] + theta["c"]), torch.exp(-2 * theta["log_sigma"])
+        difference = x - theta["b"]
+        return {
+            "W": -(x.T @ p) / len(x),
+            "b": -(difference * precision).mean(0),
+            "c": -p.mean(0),
+            "log_sigma": -(difference**2 * precision).mean(0),
+        }
+
+    return {k: mean(v)[k] - mean(chain)[k] for k in theta}
+
+
+def test_cd_gradient() -> None:
+    objective, v, state = setting(persistent=False, sweeps=2)
+    noise = objective.draw(Key(3, 7), v)
+    chain = v
+    for uniform_h, normal_v in noise["sweeps"]:
+        p = torch.sigmoid(chain @ state.theta["W"] + state.theta["c"])
+        h = (uniform_h < p).float()
+        sigma = torch.exp(state.theta["log_sigma"])
+        chain = state.theta["b"] + sigma**2 * (h @ state.theta["W"].T) + sigma * normal_v
+    gradient, after, _ = objective.gradient(state, v, noise, RATES)
+    for name, expected in by_definition(state.theta, v, chain).items():
+        torch.testing.assert_close(gradient[name], expected)
+    assert after.chain == {}
+
+
+def test_pcd_continues_its_chain() -> None:
+    objective, v, state = setting(persistent=True, sweeps=1)
+    assert torch.equal(state.chain["v"], v)
+    first = objective.draw(Key(3, 0), v)
+    _, state, _ = objective.gradient(state, v, first, RATES)
+    chain = state.chain["v"]
+    assert not torch.equal(chain, v)
+    gradient, state, _ = objective.gradient(state, v, objective.draw(Key(3, 1), v), RATES)
+    assert not torch.equal(state.chain["v"], chain)
+    for name, expected in by_definition(state.theta, v, state.chain["v"]).items():
+        torch.testing.assert_close(gradient[name], expected)
+
+
+def test_cd_of_the_models_own_samples_has_no_drift() -> None:
+    """Where the data come from the model itself, CD's expected gradient is zero."""
+    energy = GRBM(2, 3)
+    theta = energy.initial(Key(5, 0))
+    from eblvm.engine.sampling.gibbs import gibbs
+
+    start = philox.normal(Key(1, 0), 0, 20_000, (2,))
+    v, _ = gibbs(theta, Key(2, 0), start, 200)
+    objective = ContrastiveDivergence(energy, Adam(), 1, persistent=False)
+    state = objective.init(Key(5, 0), v)
+    gradient, *_ = objective.gradient(state, v, objective.draw(Key(9, 0), v), RATES)
+    for name, g in gradient.items():
+        assert g.abs().max() < 0.05, name
+    assert call(energy, theta, "free_energy", v).isfinite().all()

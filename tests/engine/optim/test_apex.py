@@ -1,0 +1,29 @@
+"""apex's Adam against the engine's, where it is installed; one sentence where it is not."""
+
+import pytest
+import torch
+
+from eblvm.engine.errors import UserError
+from eblvm.engine.optim import apex
+from eblvm.engine.recipes import recipe
+from eblvm.kernels.adam_unroll import Rule, adam_unroll_
+
+
+@pytest.mark.skipif(not (apex.available() and torch.cuda.is_available()), reason="needs NVIDIA apex and a GPU")
+def test_apex_adam_is_adam() -> None:
+    generator = torch.Generator("cuda").manual_seed(0)
+    sizes = {"a": (257,), "b": (63, 5), "c": ()}
+    trees = [{k: torch.rand(s, generator=generator, device="cuda") for k, s in sizes.items()} for _ in range(4)]
+    theta, gradient, m, v = trees
+    expected = [[x.clone() for x in tree.values()] for tree in (theta, m, v)]
+    t, lr = torch.tensor(3.0, device="cuda"), torch.tensor(1e-3, device="cuda")
+    adam_unroll_(expected[0], list(gradient.values()), *expected[1:], t - 1, lr, Rule())
+    apex.apex_adam_(theta, gradient, m, v, t, lr, Rule())
+    for found, values in zip((theta, m, v), expected, strict=True):
+        torch.testing.assert_close(list(found.values()), values)
+
+
+@pytest.mark.skipif(apex.available(), reason="apex is installed")
+def test_a_missing_apex_is_said() -> None:
+    with pytest.raises(UserError, match="not installed here; use 'adam'"):
+        recipe("digits").replaced(optimizer="apex").validate()

@@ -1,0 +1,153 @@
+"""Plans: what was counted on the meta device against what a real step allocates, and what is made of it."""
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from torch.utils._pytree import tree_leaves
+
+from eblvm.engine.cli import main
+from eblvm.engine.config import Config
+from eblvm.engine.data import Dataset
+from eblvm.engine.errors import UserError
+from eblvm.engine.methods import State, build
+from eblvm.engine.methods.micro_batches import in_pieces
+from eblvm.engine.optim.schedule import step_rates
+from eblvm.engine.planning import plan
+from eblvm.engine.planning.footprint import Saved, Storages
+from eblvm.engine.recipes import recipe
+from eblvm.engine.training import loop as train
+from eblvm.kernels import philox
+from eblvm.kernels.common.dispatch import NATIVE_LIBRARY
+from eblvm.kernels.philox import Key
+
+SHAPE = (3, 32, 32)
+MODEL = recipe("cifar10").replaced(width=16, depth=12, latent=10, head_width=16, posterior_width=8, batch=16)
+
+
+def measured_peak_bytes(config: Config, folder: Path) -> int:
+    """Most bytes that torch's allocator gave out at once in a real step on the CPU, beyond what was there before."""
+    v = philox.uniform(Key(0, 0), 0, config.batch, SHAPE)
+    update = in_pieces(build(config, Dataset(v, v, v)), config.micro_batch)
+    state: State = train.initial_state(config, update.objective, torch.tensor(0), v, torch.device("cpu"))
+    noise, rates = update.objective.draw(Key(0, 0), v, 0, config.batch), step_rates(config, 0, v)
+    step = train.training_step_of(config, update)
+    state, _ = step(state, v, noise, rates)
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True) as profiler:
+        torch.empty(1)
+        step(state, v, noise, rates)
+    profiler.export_chrome_trace(str(folder / "trace.json"))
+    events = json.loads((folder / "trace.json").read_text())["traceEvents"]
+    levels = [
+        e["args"]["Total Allocated"]
+        for e in sorted((e for e in events if e.get("name") == "[memory]"), key=lambda e: e["ts"])
+    ]
+    return max(levels) - levels[0]
+
+
+@pytest.mark.skipif(NATIVE_LIBRARY is None, reason="a plan counts fused activations, which this CPU does not have")
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"N": 5},
+        {"N": 5, "unroll_memory": "recompute", "checkpoint": "blocks"},
+        {"N": 0, "checkpoint": "all"},
+        {"N": 2, "micro_batch": 5},
+    ],
+    ids=lambda c: "-".join(f"{k}={v}" for k, v in c.items()),
+)
+def test_counted_peak_is_what_a_real_step_allocates(changes: dict, tmp_path: Path) -> None:
+    config = MODEL.replaced(**changes)
+    counted = plan.need(config, SHAPE).peak_bytes
+    assert counted == pytest.approx(measured_peak_bytes(config, tmp_path), rel=0.10)
+
+
+def test_autocast_on_the_meta_device_keeps_what_it_keeps_on_the_cpu() -> None:
+    """A CPU without 16-bit products needs buffers of its own for them, so this one counts tensors on both sides."""
+    config = MODEL.replaced(precision="bf16")
+    v = philox.uniform(Key(0, 0), 0, config.batch, SHAPE)
+    objective = build(config, Dataset(v, v, v)).objective
+    state = train.initial_state(config, objective, torch.tensor(0), v, torch.device("cpu"))
+    theta = {k: p.requires_grad_() for k, p in state.theta.items()}
+    noise, rates = objective.draw(Key(0, 0), v, 0, config.batch), step_rates(config, 0, v)
+    saved = Storages(tree_leaves((state, v, noise, rates)))
+    with torch.autograd.graph.saved_tensors_hooks(lambda t: Saved(saved, t), lambda s: s.tensor):
+        loss, _ = objective.upper(theta, state, v, noise, rates)
+    held, _ = saved.live, loss
+    counted = plan.need(config, SHAPE).saved_bytes
+    assert counted == pytest.approx(held, rel=0.10)
+    assert counted < 0.7 * plan.need(MODEL, SHAPE).saved_bytes
+
+
+def test_plan_of_celeba64(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    """Memory is flat in N, and the published batch of 100 fits four GPUs of 11 GiB."""
+    command = "plan celeba64 --N 0,10 --K 1 --gpus 4 --memory 11GiB --checkpoint none".split()
+    assert main([*command, "--json", str(tmp_path / "plan.json"), "--plot", str(tmp_path / "plan.png")]) == 0
+    said = capsys.readouterr().out
+    assert "use: torchrun --nproc-per-node 4 -m eblvm train celeba64 --data PATH --device cuda" in said
+    facts = json.loads((tmp_path / "plan.json").read_text())
+    by_mode: dict[tuple, list[float]] = {}
+    for row in facts["rows"]:
+        assert row["fits"]
+        assert row["micro_batch"] == 25
+        by_mode.setdefault((row["checkpoint"], row["precision"]), []).append(row["total_mib"])
+    assert len(by_mode) == 2
+    for none, ten in by_mode.values():
+        assert none < ten <= 1.10 * none
+    assert (tmp_path / "plan.png").stat().st_size > 10_000
+
+
+def test_smaller_settings_need_less_and_the_least_work_that_fits_is_chosen() -> None:
+    model = MODEL.replaced(K=0)
+    plain, cut, pieces = (
+        plan.need(model.replaced(**changes), SHAPE) for changes in ({}, {"checkpoint": "blocks"}, {"micro_batch": 4})
+    )
+    assert cut.peak_bytes < plain.peak_bytes < 2 * cut.peak_bytes
+    assert pieces.peak_bytes < 0.5 * plain.peak_bytes
+    assert plain.flops < pieces.flops < cut.flops < 2 * plain.flops
+
+    def chosen(memory: int, **changes: int) -> Config:
+        return plan.settled(model.replaced(checkpoint="auto", **changes), SHAPE, 1, memory + plan.RESERVED)
+
+    assert chosen(plain.total_bytes).checkpoint == "none"
+    assert chosen(plain.total_bytes).micro_batch is None
+    assert chosen(plain.total_bytes - 1).micro_batch == 8
+    with pytest.raises(UserError, match="no setting of the plan fits: the smallest needs"):
+        chosen(0, micro_batch=8)
+
+
+def test_traffic_by_the_number_of_gpus() -> None:
+    config = MODEL.replaced(N=3, K=2)
+    one, two = plan.need(config, SHAPE), plan.need(config, SHAPE, gpus=2)
+    assert one.sent_bytes == 0
+    assert two.sent_bytes == 4 * (one.parameters + (2 + 2 * 3) * one.posterior_parameters)
+    local = plan.need(config.replaced(sync="local"), SHAPE, gpus=2)
+    assert local.sent_bytes == 4 * (one.parameters + 2 * one.posterior_parameters)
+
+
+def test_out_of_memory_says_the_next_smaller_setting(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*arguments: object) -> None:
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB")
+
+    config = recipe("digits", "deep").replaced(width=2, batch=8, steps=2, K=0)
+    monkeypatch.setattr(train, "training_step_of", lambda *_: full)
+    with pytest.raises(UserError, match=r"out of memory: by the plan .* next smaller setting is --checkpoint blocks, "):
+        train.train(config, tmp_path)
+
+
+def test_auto_is_settled_at_the_start(tmp_path: Path) -> None:
+    said: list[str] = []
+    config = recipe("digits", "deep").replaced(width=2, batch=8, steps=2, checkpoint="auto", validations=0)
+    train.train(config, tmp_path, said.append)
+    assert said == ["the plan chooses --checkpoint none, micro-batch none"]
+
+
+@pytest.mark.parametrize(("text", "expected"), [("11GiB", 11 * 2**30), ("1.5 MB", 1_500_000), ("512", 512)])
+def test_parse_bytes(text: str, expected: int) -> None:
+    assert plan.parse_bytes(text) == expected
+
+
+def test_a_memory_that_is_none() -> None:
+    with pytest.raises(UserError, match="expected a number with a unit, such as 11GiB"):
+        plan.parse_bytes("eleven")
