@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from tqdm import tqdm
 
-from eblvm.bench.contestants.steps import steps as contestants
+from eblvm.bench.contestants import steps as contestants
 from eblvm.bench.suites import deep
 from eblvm.bench.tools import agreement, record, table
 from eblvm.bench.tools.registry import Case
