@@ -1,69 +1,43 @@
-"""The `bench` and `profile` subcommands of `eblvm`."""
+"""The `bench` and `profile` commands."""
 
 import argparse
 import sys
-from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
+from eblvm.engine.cli.parser import Parser
 from eblvm.engine.errors import UserError, unknown
 
+SUITES = ("grbm", "toy", "deep", "vages", "bidvl", "data", "kernels")
+EXAMPLES = ("eblvm bench grbm --rounds 31 --json bench/records", "eblvm bench compare main --suite gates")
 
-def add_commands(commands: Any) -> None:
-    """Add `bench` and `profile` to the subparsers of `eblvm`."""
-    from eblvm.bench.tools.registry import SUITES
 
-    bench = commands.add_parser(
+def main(argv: list[str]) -> None:
+    parser = Parser(
         "bench",
-        help="ratios of speed and memory against a plainly written research procedure",
-        description="SUITE: "
+        "Ratios of speed and memory against a plainly written research procedure. SUITE: "
         + ", ".join(SUITES)
-        + ". 'compare BASE' measures this working tree against another commit; "
-        "'gates' compares deterministic figures with the recorded ones. Exit code 1: a gate has failed.",
+        + ".\n'compare BASE' measures this working tree against another commit; 'gates' compares deterministic\n"
+        "figures with the recorded ones. Exit code 1: a gate has failed.",
+        EXAMPLES,
     )
-    bench.add_argument(
+    parser.add_argument(
         "suite", metavar="SUITE", nargs="?", default="grbm", help="suite, 'compare' or 'gates' (default grbm)"
     )
-    bench.add_argument("base", metavar="BASE", nargs="?", help="with 'compare': the commit to compare with")
-    bench.add_argument("--json", type=Path, metavar="FILE", help="write the record here; a folder names it itself")
-    bench.add_argument("--data", type=Path, metavar="PATH", help="with 'data': the folder of CelebA's pictures")
-    bench.add_argument("--rounds", type=int, help="readings of every contestant (default 15; compare: 7)")
-    bench.add_argument("--device", default="cpu", help="cpu or cuda")
-    bench.add_argument("--compile", action="store_true", help="compile the engine's step (minutes; no memory figures)")
-    bench.add_argument("--suite", dest="compared", metavar="SUITE", default="gates", help="with 'compare': its cases")
-    bench.add_argument("--update", action="store_true", help="with 'gates': record the present figures")
-    bench.set_defaults(run=command_bench)
-
-    from eblvm.engine.cli import add_config_options
-    from eblvm.engine.recipes import RECIPES
-
-    profile = commands.add_parser(
-        "profile", help="time and memory of a training step over N and K", conflict_handler="resolve"
-    )
-    profile.add_argument("recipe", metavar="RECIPE", help=", ".join(RECIPES))
-    add_config_options(profile)
-    profile.add_argument("--N", type=integers, default=(0, 1, 5, 10), metavar="N,N,...", help="unrolled steps")
-    profile.add_argument("--K", type=integers, default=(1, 2, 5, 10), metavar="K,K,...", help="real lower steps")
-    profile.add_argument("--rounds", type=int, default=9, help="readings of every point")
-    profile.add_argument("--json", type=Path, metavar="FILE", help="write the record here; a folder names it itself")
-    profile.add_argument("--plot", type=Path, metavar="FILE", help="plot (default profile-RECIPE.png)")
-    profile.set_defaults(run=command_profile)
-
-
-def integers(text: str) -> tuple[int, ...]:
-    try:
-        return tuple(int(x) for x in text.split(","))
-    except ValueError:
-        raise argparse.ArgumentTypeError(
-            f"got {text!r}, expected integers with commas between, such as 0,1,5,10"
-        ) from None
+    parser.add_argument("base", metavar="BASE", nargs="?", help="with 'compare': the commit to compare with")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the record here; a folder names it itself")
+    parser.add_argument("--data", type=Path, metavar="PATH", help="with 'data': the folder of CelebA's pictures")
+    parser.add_argument("--rounds", type=int, help="readings of every contestant (default 15; compare: 7)")
+    parser.add_argument("--device", default="cpu", help="cpu or cuda")
+    parser.add_argument("--compile", action="store_true", help="compile the engine's step (minutes; no memory figures)")
+    parser.add_argument("--suite", dest="compared", metavar="SUITE", default="gates", help="with 'compare': its cases")
+    parser.add_argument("--update", action="store_true", help="with 'gates': record the present figures")
+    command_bench(parser.parse(argv))
 
 
 def command_bench(arguments: argparse.Namespace) -> None:
-    from eblvm.bench.tools import registry
-
     suite = arguments.suite
-    modes = (*registry.SUITES, "compare", "gates")
+    modes = (*SUITES, "compare", "gates")
     if suite not in modes:
         raise unknown("suite", suite, list(modes))
     if (arguments.base is None) == (suite == "compare"):
@@ -88,9 +62,7 @@ def bench_suite(arguments: argparse.Namespace) -> None:
         raise UserError(f"suite {arguments.suite!r} needs no data; --data is for 'eblvm bench data'")
     networks = {"deep": deep, "vages": vages, "bidvl": bidvl}.get(arguments.suite)
     if (networks or arguments.suite == "data") and (arguments.compile or arguments.device != "cpu"):
-        raise UserError(
-            f"'eblvm bench {arguments.suite}' times eager steps on the CPU; leave --compile and --device out"
-        )
+        raise UserError(f"'eblvm bench {arguments.suite}' times eager steps on the CPU; remove --compile and --device")
     try:
         if networks:
             result = networks.run(arguments.rounds or 5)
@@ -100,7 +72,7 @@ def bench_suite(arguments: argparse.Namespace) -> None:
             result = ratios.run(arguments.suite, arguments.rounds or 15, arguments.device, arguments.compile)
     except AgreementError as error:
         fail([str(error)])
-    print((networks or {"data": data}.get(arguments.suite, ratios)).shown(result))
+    print((networks or {"data": data}.get(arguments.suite, ratios)).format_table(result))
     if arguments.json:
         print(f"wrote {record.write(result, arguments.json)}")
     if arguments.suite == "data" and (missed := data.problems(result)):
@@ -134,21 +106,3 @@ def fail(problems: list[str]) -> Any:
     for problem in problems:
         print(f"gate failed: {problem}", file=sys.stderr)
     raise SystemExit(1)
-
-
-def command_profile(arguments: argparse.Namespace) -> None:
-    from eblvm.bench.suites import profile
-    from eblvm.bench.tools import record
-    from eblvm.engine import recipes
-    from eblvm.engine.config import Config
-
-    names = [f.name for f in fields(Config) if f.name not in ("recipe", "N", "K")]
-    given = {name: getattr(arguments, name) for name in names if getattr(arguments, name) is not None}
-    config = recipes.recipe(arguments.recipe).replaced(**given)
-    result = profile.run(config, arguments.N, arguments.K, arguments.rounds)
-    print(profile.shown(result))
-    if arguments.json:
-        print(f"wrote {record.write(result, arguments.json)}")
-    path = arguments.plot or Path(f"profile-{config.recipe}.png")
-    profile.plot(result, path)
-    print(f"wrote {path}")

@@ -16,15 +16,14 @@ from eblvm.bench.naive import BiDsm, Dsm, VagesDsm
 from eblvm.bench.tools.registry import Case
 from eblvm.bench.tools.timing import Step
 from eblvm.engine.config import Config
-from eblvm.engine.data import Dataset
-from eblvm.engine.methods import State, build
-from eblvm.engine.methods.divergences import linear_step_size
 from eblvm.engine.methods.grbm.fused import fused_gradient, fused_step_for, fused_update_for
-from eblvm.engine.methods.score_matching import ScoreMatching
-from eblvm.engine.models.energy import Params
+from eblvm.engine.methods.score_matching import ScoreMatchingObjective
+from eblvm.engine.methods.types import State
 from eblvm.engine.optim.schedule import step_rates
+from eblvm.engine.optim.step_size import linear_step_size
 from eblvm.engine.training import replicas
 from eblvm.engine.training.loop import initial_state, training_step_of
+from eblvm.engine.types import Params
 from eblvm.kernels import philox
 from eblvm.kernels.philox import Key, Purpose, purpose
 
@@ -51,8 +50,9 @@ class Contest(NamedTuple):
 
 def batch(config: Config, shape: tuple[int, ...]) -> Tensor:
     """Uniform data [B, *shape], or [R, B, *shape] with replicas, the same for every contestant."""
-    key, dtype = Key(replicas.seeds(config), 0), getattr(torch, config.dtype)
-    return philox.uniform(key, purpose(Purpose.DATA), config.batch, shape, dtype=dtype).to(config.device)
+    key, dtype = Key(replicas.seeds(config.optimisation), 0), getattr(torch, config.running.dtype)
+    batch_size = config.optimisation.batch
+    return philox.uniform(key, purpose(Purpose.DATA), batch_size, shape, dtype=dtype).to(config.running.device)
 
 
 class EngineStep:
@@ -60,13 +60,21 @@ class EngineStep:
     this shape."""
 
     def __init__(self, config: Config, shape: tuple[int, ...]):
-        config.validate()
-        self.config, self.v, self.seed, self.count = config, batch(config, shape), replicas.seeds(config), 0
+        config.check()
+        self.config, self.v, self.seed, self.count = (
+            config,
+            batch(config, shape),
+            replicas.seeds(config.optimisation),
+            0,
+        )
         data = self.v.flatten(0, 1) if config.replicated else self.v
-        self.update = build(config, Dataset(data, data, data, dtype=data.dtype))
+        self.update = config.method.build(config.model, config.optimisation, data)
         self.objective = self.update.objective
-        self.state: State = initial_state(config, self.objective, self.seed, self.v, torch.device(config.device))
-        self.rates = step_rates(config, 0, self.v)
+        self.state: State = initial_state(
+            config, self.objective, self.seed, self.v, torch.device(config.running.device)
+        )
+        method = config.method
+        self.rates = step_rates(config.optimisation, 0, self.v, method.lower_lr, method.unroll_lr)
         self.step: Callable[..., Any] = training_step_of(config, self.update)
 
     def noise(self) -> Any:
@@ -86,7 +94,8 @@ class CaseStep(EngineStep):
 
     def __init__(self, case: Case):
         super().__init__(case.config, (case.visible,))
-        self.fused = self.config.fused and not self.config.compile and fused_update_for(self.update) is not None
+        running = self.config.running
+        self.fused = running.fused and not running.compile and fused_update_for(self.update) is not None
 
     def vectorised(self, function: Callable[..., Any]) -> Callable[..., Any]:
         return torch.vmap(function) if self.config.replicated else function
@@ -99,7 +108,7 @@ class CaseStep(EngineStep):
 
     def fused_gradient(self, noise: Any) -> Params:
         """The same by the fused step."""
-        assert isinstance(self.objective, ScoreMatching)
+        assert isinstance(self.objective, ScoreMatchingObjective)
         estimator = fused_step_for(self.objective)
         assert estimator is not None
         gradient, *_ = fused_gradient(estimator, self.objective.loss, self.state, self.v, noise, self.rates)
@@ -139,31 +148,31 @@ class NaiveStep:
 
 def published(case: Case) -> Case:
     """The case as the papers run it: fresh noise in every step, a sampled KL, Adam unrolled."""
-    papers: dict[str, Any] = {"noise": "fresh", "divergence": "kl", "unroll_optimizer": "adam", "unroll_lr": None}
-    return replace(case, config=case.config.replaced(**papers))
+    papers = {"noise": "fresh", "divergence": "kl", "unroll_optimizer": "adam", "unroll_lr": None}
+    read = {leaf.name for leaf in case.config.leaves()}
+    return replace(case, config=case.config.replaced(**{k: v for k, v in papers.items() if k in read}))
 
 
 def has_naive(case: Case) -> bool:
-    return case.config.method in ("bidsm", "dsm", "vages-dsm") and case.config.posterior == "linear"
+    return case.config["method"] in ("bidsm", "dsm", "vages-dsm") and case.config.get("posterior", "linear") == "linear"
 
 
 def naive_method(case: Case, v: Tensor) -> Naive:
     """The naive twin of a case's configuration, with parameters of its own."""
     c = case.config
-    size: dict[str, Any] = {"visible": case.visible, "latent": c.latent}
-    how: dict[str, Any] = {"sigma": c.sigma, "lr": c.lr[0], "betas": (c.beta1, c.beta2)}
-    torch.manual_seed(c.seed)
+    size: dict[str, Any] = {"visible": case.visible, "latent": c["latent"]}
+    how: dict[str, Any] = {"sigma": c["sigma"], "lr": c["lr"][0], "betas": c.optimisation.betas}
+    torch.manual_seed(c["seed"])
     default = torch.get_default_dtype()
     torch.set_default_dtype(v.dtype)  # nn.Module has no other way to make all of its parameters in one dtype
     try:
         with torch.device(v.device):
-            if c.method == "dsm":
+            if c["method"] == "dsm":
                 return Dsm(**size, **how)
-            exact = c.divergence == "kl-exact"
-            if c.method == "vages-dsm":
-                return VagesDsm(**size, **how, K=c.K, temperature=c.temperature, exact=exact, L=c.L)
-            rate = c.unroll_lr or float(linear_step_size(v))
-            sgd_rate = rate if c.unroll_optimizer == "sgd" else None
-            return BiDsm(**size, **how, N=c.N, K=c.K, temperature=c.temperature, sgd_rate=sgd_rate, exact=exact)
+            how |= {"K": c["K"], "temperature": c["temperature"], "exact": c["divergence"] == "kl-exact"}
+            if c["method"] == "vages-dsm":
+                return VagesDsm(**size, **how, L=c["L"])
+            rate = c["unroll_lr"] or float(linear_step_size(v))
+            return BiDsm(**size, **how, N=c["N"], sgd_rate=rate if c["unroll_optimizer"] == "sgd" else None)
     finally:
         torch.set_default_dtype(default)

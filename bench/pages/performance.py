@@ -4,7 +4,8 @@ from pathlib import Path
 from typing import Any
 
 from eblvm.bench.suites import bidvl, data, deep, profile, ratios, vages
-from eblvm.bench.tools import record, table
+from eblvm.bench.tools import record
+from eblvm.engine import tables
 
 DOCUMENT = record.SOURCE / "docs" / "performance.md"
 COLUMNS = {
@@ -100,11 +101,11 @@ def render(folder: Path) -> str:
             found = record.read(path, ratios.SCHEMA)
             rows = [[row.get(name) for name in COLUMNS] for row in found["rows"]]
             heading = title + (", compiled" if found["compiled"] else "")
-            parts.append(section(heading, found, table.markdown(list(COLUMNS.values()), rows)))
+            parts.append(section(heading, found, tables.markdown(list(COLUMNS.values()), rows)))
     for path in sorted(folder.glob("deep-*.json")):
         found = record.read(path, deep.SCHEMA)
         rows = [[row[name] for name in DEEP_COLUMNS] for row in found["rows"]]
-        body = DEEP + "\n" + table.markdown(list(DEEP_COLUMNS.values()), rows)
+        body = DEEP + "\n" + tables.markdown(list(DEEP_COLUMNS.values()), rows)
         parts.append(section("Deep EBLVM at the width of the published CIFAR-10 model", found, body))
     for path in sorted(folder.glob("vages-*.json")):
         found = record.read(path, vages.SCHEMA)
@@ -112,19 +113,19 @@ def render(folder: Path) -> str:
             "peak_mib": "peak MiB"
         }
         rows = [[row[name] for name in names] for row in found["rows"]]
-        body = VAGES + "\n" + table.markdown(list(names.values()), rows)
+        body = VAGES + "\n" + tables.markdown(list(names.values()), rows)
         parts.append(section("VaGES on the same model, and on a GRBM at Frey face's sizes", found, body))
     for path in sorted(folder.glob("data-*.json")):
         found = record.read(path, data.SCHEMA)
         rows = [[row[name] for name in DATA_COLUMNS] for row in found["rows"]]
-        body = DATA + "\n" + table.markdown(list(DATA_COLUMNS.values()), rows)
+        body = DATA + "\n" + tables.markdown(list(DATA_COLUMNS.values()), rows)
         parts.append(section(f"Input: {found['pictures']} pictures", found, body))
     for path in sorted(folder.glob("bidvl-*.json")):
         found = record.read(path, bidvl.SCHEMA)
         rows = [[row[name] for name in BIDVL_COLUMNS] for row in found["rows"]]
         spent = [[kind, f"{100 * share:.1f} %"] for kind, share in found["profile"].items() if share >= 0.001]
-        tables = (table.markdown(list(BIDVL_COLUMNS.values()), rows), table.markdown(["operators", "share"], spent))
-        parts.append(section("BiDVL with the published CIFAR-10 nets", found, "\n\n".join((BIDVL, *tables))))
+        both = (tables.markdown(list(BIDVL_COLUMNS.values()), rows), tables.markdown(["operators", "share"], spent))
+        parts.append(section("BiDVL with the published CIFAR-10 nets", found, "\n\n".join((BIDVL, *both))))
     parts += [profiled(record.read(path, profile.SCHEMA)) for path in sorted(folder.glob("profile-*.json"))]
     return "\n".join(parts)
 
@@ -139,16 +140,16 @@ def section(title: str, found: dict[str, Any], body: str) -> str:
 
 
 def profiled(found: dict[str, Any]) -> str:
-    tables = []
+    parts = []
     for figure, name in (("step_ms", "ms a step"), ("saved_mib", "saved MiB"), ("peak_mib", "peak MiB")):
         Ns, Ks, values = profile.surface(found, figure)
         rows = [[f"N={N}", *row] for N, row in zip(Ns, values, strict=True)]
-        tables.append(table.markdown([name, *(f"K={K}" for K in Ks)], rows))
+        parts.append(tables.markdown([name, *(f"K={K}" for K in Ks)], rows))
     how = f"{found['method']}, {found['noise']} noise, {found['unroll']} unroll, memory mode {found['memory']}"
     picture = f"profile-{found['recipe']}.png"
     if (DOCUMENT.parent / picture).exists():
-        tables.append(f"![the same as a picture]({picture})")
-    return section(f"Profile of {found['recipe']}: {how}", found, "\n\n".join(tables))
+        parts.append(f"![the same as a picture]({picture})")
+    return section(f"Profile of {found['recipe']}: {how}", found, "\n\n".join(parts))
 
 
 def main() -> None:

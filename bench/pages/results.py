@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from eblvm.bench.suites import fid
-from eblvm.bench.tools import record, table
-from eblvm.engine import recipes
+from eblvm.bench.tools import record
+from eblvm.engine import recipes, tables
 from eblvm.engine.config import Config
 from eblvm.engine.errors import UserError
 from eblvm.engine.training.log import read_rows
@@ -84,7 +84,9 @@ about one in three is a digit, the others have its strokes:
 
 def command(config: Config) -> str:
     """The `eblvm train` command of a configuration: the recipe and every option that changes its figures."""
-    return " ".join(["eblvm train", config.recipe, *recipes.options(config, ("checkpoint_every", "log_every", "keep"))])
+    return " ".join(
+        ["eblvm train", config.recipe, *recipes.arguments(config, ("checkpoint_every", "log_every", "keep"))]
+    )
 
 
 def row(folder: Path) -> dict[str, Any]:
@@ -102,7 +104,7 @@ def row(folder: Path) -> dict[str, Any]:
         "mean": facts["mean"],
         "deviation": facts["deviation"],
         "by_replica": [r["test_log_likelihood"] for r in facts["replicas"] if "test_log_likelihood" in r],
-        "curves": curves(folder) if config.model != "grbm" else {},
+        "curves": curves(folder) if not config.model.conditionals else {},
     }
 
 
@@ -147,7 +149,7 @@ def render(folder: Path) -> str:
         if found["recipe"] in NOTES:
             parts.append(NOTES[found["recipe"]])
         origin = f"Collected {found['date']} at commit {found['commit']}, {found['machine']['cpu']}."
-        parts.append(f"{origin}\n\n{table.markdown(header, rows)}\n")
+        parts.append(f"{origin}\n\n{tables.markdown(header, rows)}\n")
     parts += [fid.render(record.read(path, fid.SCHEMA)) for path in sorted(folder.glob("fid-*.json"))]
     return "\n".join(parts)
 

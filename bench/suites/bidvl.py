@@ -16,15 +16,16 @@ from tqdm import tqdm
 from eblvm.bench.contestants.steps import EngineStep
 from eblvm.bench.naive import Bidvl as NaiveBidvl
 from eblvm.bench.suites.ratios import mib
-from eblvm.bench.tools import record, table
+from eblvm.bench.tools import record
 from eblvm.bench.tools.agreement import TOLERANCE, AgreementError, under_way
 from eblvm.bench.tools.timing import Step, interleaved, median
+from eblvm.engine import tables
 from eblvm.engine.config import Config
-from eblvm.engine.methods import State
-from eblvm.engine.models.energy import Params
+from eblvm.engine.methods.types import State
 from eblvm.engine.optim.optimizers import AdamState
 from eblvm.engine.planning.footprint import footprint
 from eblvm.engine.recipes import recipe
+from eblvm.engine.types import Params
 
 SHAPE, BATCHES = (3, 32, 32), (40, 10)  # the smaller one for an unrolled step too
 COLUMNS = ("case", "ms", "naive_ms", "ratio", "saved_mib", "naive_saved_mib", "peak_mib", "naive_peak_mib")
@@ -89,9 +90,9 @@ def run(
     return record.make(SCHEMA, "bidvl", f"eblvm bench bidvl --rounds {rounds}", "cpu", body)
 
 
-def shown(result: dict[str, Any]) -> str:
-    figures = table.text(COLUMNS, [[row[name] for name in COLUMNS] for row in result["rows"]])
-    spent = table.text(
+def format_table(result: dict[str, Any]) -> str:
+    figures = tables.text(COLUMNS, [[row[name] for name in COLUMNS] for row in result["rows"]])
+    spent = tables.text(
         ("part of the first case", "share"), [[kind, share] for kind, share in result["profile"].items()]
     )
     return f"{figures}\n\n{spent}"
@@ -166,16 +167,16 @@ def load(method: NaiveBidvl, state: State) -> None:
 
 def naive_method(config: Config, shape: tuple[int, int, int]) -> NaiveBidvl:
     """The naive twin of a configuration, with parameters of its own."""
-    torch.manual_seed(config.seed)
+    torch.manual_seed(config["seed"])
     return NaiveBidvl(
         shape,
-        latent=config.latent,
-        widths=(config.width, config.posterior_width, config.generator_width),
-        ratio=config.bidvl_ratio,
-        rates=(config.lr[0], config.lower_lr or config.lr[0]),
-        betas=(config.beta1, config.beta2),
-        weight_decay=config.weight_decay,
-        dtype=getattr(torch, config.dtype),
+        latent=config["latent"],
+        widths=(config["width"], config["posterior_width"], config["generator_width"]),
+        ratio=config["ratio"],
+        rates=(config["lr"][0], config["lower_lr"] or config["lr"][0]),
+        betas=(config["beta1"], config["beta2"]),
+        weight_decay=config["weight_decay"],
+        dtype=getattr(torch, config["dtype"]),
     )
 
 
@@ -183,7 +184,7 @@ class NaiveStep:
     """The naive procedure on a batch of uniform images."""
 
     def __init__(self, config: Config, shape: tuple[int, int, int]):
-        self.method, self.v = naive_method(config, shape), 2 * torch.rand(config.batch, *shape) - 1
+        self.method, self.v = naive_method(config, shape), 2 * torch.rand(config["batch"], *shape) - 1
 
     def __call__(self) -> None:
         h, eps = torch.randn(2, len(self.v), self.method.latent)

@@ -19,13 +19,15 @@ from torch.profiler import ProfilerActivity, profile, record_function
 from tqdm import tqdm
 
 from eblvm.bench.suites import deep
-from eblvm.bench.tools import record, table
+from eblvm.bench.tools import record
 from eblvm.bench.tools.timing import Step, interleaved, median
+from eblvm.engine import tables
 from eblvm.engine.config import Config
-from eblvm.engine.data import Dataset, Order, load, open_input
 from eblvm.engine.data.contents import Pictures
+from eblvm.engine.data.dataset import Dataset
 from eblvm.engine.data.framing import DaliDecoder, Decoder, Framing, PillowDecoder, import_dali
-from eblvm.engine.data.input import Input
+from eblvm.engine.data.input import Input, open_input
+from eblvm.engine.data.order import Order
 from eblvm.engine.data.readers import folder
 from eblvm.engine.errors import UserError
 from eblvm.engine.recipes import recipe
@@ -114,7 +116,7 @@ def decoders(paths: Sequence[Path], faces: Config, rounds: int, tick: Any) -> li
     group: list[Step] = [
         Decoding(paths, PillowDecoder(framing)),
         Decoding(paths, DaliDecoder(framing, threads=1)),
-        Reading(load(faces).train),
+        Reading(faces.load_data().train),
     ]
     (readings,) = interleaved([group], rounds, "cpu", tick)
     rates = [1e3 * CHUNK / median(r) for r in readings]
@@ -130,7 +132,7 @@ def memory(rounds: int, tick: Any) -> dict[str, Any]:
     """The fetch of a minibatch from memory against the training step it feeds, both of `cifar10 --small`."""
     config = recipe("cifar10", small=True)
     bytes_ = philox.uniform(Key(0, 0), purpose(Purpose.DATA), 10_000, (3, 32, 32)).mul(256).byte()
-    fetch = Fetching(open_input(config, Dataset(bytes_, bytes_, bytes_), SEED))
+    fetch = Fetching(open_input(config.dataset, Dataset(bytes_, bytes_, bytes_), SEED, config.optimisation.batch))
     (readings,) = interleaved([[fetch, deep.DeepStep(config)]], rounds, "cpu", tick)
     input_ms, step_ms = (median(r) for r in readings)
     percent = 100 * input_ms / step_ms
@@ -140,11 +142,11 @@ def memory(rounds: int, tick: Any) -> dict[str, Any]:
 def stream(faces: Config) -> dict[str, Any]:
     """Streamed pictures in front of the training step of `celeba64 --small`: the percentage of their time it hides."""
     config = faces.replaced(input="dali")
-    dataset = load(config)
+    dataset = config.load_data()
     step = deep.DeepStep(config, (3, SIZE, SIZE))
 
     def waited_ms(training: bool) -> tuple[float, float]:
-        batches = open_input(config, dataset, SEED)
+        batches = open_input(config.dataset, dataset, SEED, config.optimisation.batch, config.running.threads)
         with profile(activities=[ProfilerActivity.CPU]) as profiled:
             for i in range(STREAMED + 2):
                 with record_function("input"):
@@ -183,5 +185,5 @@ def problems(result: dict[str, Any]) -> list[str]:
     return missed
 
 
-def shown(result: dict[str, Any]) -> str:
-    return table.text(COLUMNS, [[found[name] for name in COLUMNS] for found in result["rows"]])
+def format_table(result: dict[str, Any]) -> str:
+    return tables.text(COLUMNS, [[found[name] for name in COLUMNS] for found in result["rows"]])

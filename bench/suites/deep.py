@@ -16,12 +16,13 @@ from tqdm import tqdm
 
 from eblvm.bench.contestants.steps import EngineStep
 from eblvm.bench.naive import BiMdsm, Mdsm, VagesMdsm
-from eblvm.bench.tools import record, table
+from eblvm.bench.tools import record
 from eblvm.bench.tools.agreement import TOLERANCE, AgreementError, under_way
 from eblvm.bench.tools.timing import Step, interleaved, median
+from eblvm.engine import tables
 from eblvm.engine.config import Config
-from eblvm.engine.methods import State
-from eblvm.engine.methods.score_matching import ScoreMatching
+from eblvm.engine.methods.score_matching import ScoreMatchingObjective
+from eblvm.engine.methods.types import State
 from eblvm.engine.optim.optimizers import AdamState
 from eblvm.engine.planning.footprint import Saved, Storages, footprint
 from eblvm.engine.recipes import recipe
@@ -79,8 +80,8 @@ def row(case: Case, engine: "DeepStep", ms: float, mdsm_ms: float, naive_ms: flo
     }
 
 
-def shown(result: dict[str, Any]) -> str:
-    return table.text(COLUMNS, [[row[name] for name in COLUMNS] for row in result["rows"]])
+def format_table(result: dict[str, Any]) -> str:
+    return tables.text(COLUMNS, [[row[name] for name in COLUMNS] for row in result["rows"]])
 
 
 SMALL = recipe("cifar10").replaced(
@@ -90,9 +91,7 @@ SMALL = recipe("cifar10").replaced(
 
 def check() -> float:
     """The largest relative difference between engine and naive gradient on a small model, in fp64 with fresh noise."""
-    return max(
-        difference(SMALL.replaced(method=method, N=N, K=2)) for method, N in (("mdsm", 0), ("bimdsm", 0), ("bimdsm", 2))
-    )
+    return max(difference(c) for c in (SMALL.replaced(method="mdsm"), *(SMALL.replaced(N=N, K=2) for N in (0, 2))))
 
 
 def difference(config: Config, shape: tuple[int, int, int] = (3, 8, 8)) -> float:
@@ -112,8 +111,8 @@ def difference(config: Config, shape: tuple[int, int, int] = (3, 8, 8)) -> float
         error = float((g - expected).abs().max() / expected.abs().max().clamp(min=1e-30))
         if not error <= TOLERANCE:
             raise AgreementError(
-                f"{config.method} N={config.N}: gradient of {name} differs by {error:.1e} between engine and naive "
-                f"procedure, expected at most {TOLERANCE:.0e}; no speed is reported"
+                f"{config.method.kind} N={config.get('N')}: gradient of {name} differs by {error:.1e} between engine "
+                f"and naive procedure, expected at most {TOLERANCE:.0e}; no speed is reported"
             )
         worst = max(worst, error)
     return worst
@@ -141,7 +140,7 @@ class DeepStep(EngineStep):
 
     def __init__(self, config: Config, shape: tuple[int, int, int] = SHAPE):
         super().__init__(config, shape)
-        assert isinstance(self.objective, ScoreMatching)
+        assert isinstance(self.objective, ScoreMatchingObjective)
 
     def arguments(self, batch: int | None = None) -> tuple[Any, ...]:
         """(state, v, noise, rates) of the next step; with a batch, those of that size on the meta device."""
@@ -183,28 +182,29 @@ def _on_meta(t: Tensor, batch: int, wanted: int) -> Tensor:
 
 def naive_method(config: Config, shape: tuple[int, int, int]) -> Mdsm:
     """The naive twin of a configuration, with parameters of its own."""
-    low, high = config.sigma_range
-    dtype = getattr(torch, config.dtype)
+    low, high = config["sigma_range"]
+    dtype = getattr(torch, config["dtype"])
     how: dict[str, Any] = {
-        "latent": config.latent, "width": config.width, "depth": config.depth, "head_width": config.head_width,
-        "sigma0": config.sigma0, "lr": config.lr[0], "betas": (config.beta1, config.beta2),
+        **{name: config[name] for name in ("latent", "width", "depth", "head_width", "sigma0")},
+        "lr": config["lr"][0], "betas": config.optimisation.betas,
     }  # fmt: skip
-    torch.manual_seed(config.seed)
-    sigma = torch.linspace(low, high, config.batch, dtype=dtype)
-    if config.method == "mdsm":
+    torch.manual_seed(config["seed"])
+    sigma = torch.linspace(low, high, config["batch"], dtype=dtype)
+    if config["method"] == "mdsm":
         return Mdsm(shape, sigma, **how)
-    how |= {"K": config.K, "posterior_width": config.posterior_width}
-    if config.method == "vages-mdsm":
-        step_size = config.langevin_step or 2e-4 * config.latent
-        return VagesMdsm(shape, sigma, **how, L=config.L, C=config.C, step_size=step_size, std=config.langevin_noise)
-    return BiMdsm(shape, sigma, **how, N=config.N)
+    how |= {"K": config["K"], "posterior_width": config["posterior_width"]}
+    if config["method"] == "vages-mdsm":
+        vages = config.method.estimator
+        step_size, std = vages.step_size(config["latent"]), vages.langevin_noise
+        return VagesMdsm(shape, sigma, **how, L=vages.L, C=vages.C, step_size=step_size, std=std)
+    return BiMdsm(shape, sigma, **how, N=config["N"])
 
 
 class NaiveStep:
     """The research procedure on a batch of uniform images, with fresh noise in every step."""
 
     def __init__(self, config: Config, shape: tuple[int, int, int]):
-        self.method, self.v = naive_method(config, shape), torch.rand(config.batch, *shape)
+        self.method, self.v = naive_method(config, shape), torch.rand(config["batch"], *shape)
 
     def __call__(self) -> None:
         self.method.step(self.v, self.method.draw_fresh(self.v))

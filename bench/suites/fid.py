@@ -13,8 +13,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from eblvm.bench.tools import record, table
-from eblvm.engine.data import load
+from eblvm.bench.tools import record
+from eblvm.engine import tables
 from eblvm.engine.errors import UserError
 from eblvm.engine.evaluation.metrics import inception
 from eblvm.engine.evaluation.metrics.frechet import Moments, frechet_distance
@@ -62,7 +62,7 @@ def measure(train: Tensor, test: Tensor, sizes: list[int]) -> list[dict[str, Any
 
 
 def run(path: Path, sizes: list[int]) -> dict[str, Any]:
-    net, data = inception.load(), load(recipe("cifar10").replaced(data=str(path)))
+    net, data = inception.load(), recipe("cifar10").replaced(data=str(path)).load_data()
     train, test = len(data.train) + len(data.valid), len(data.test)
     if 2 * max(sizes) > train or max(sizes) > test:
         raise UserError(
@@ -100,7 +100,7 @@ def render(found: dict[str, Any]) -> str:
         for r in found["rows"]
     ]
     origin = f"Inception of {found['inception']}. Recorded {found['date']} at commit {found['commit']}."
-    return f"## FID of the data itself\n\n{NOTE}\n{origin}\n\n{table.markdown(header, rows)}\n"
+    return f"## FID of the data itself\n\n{NOTE}\n{origin}\n\n{tables.markdown(header, rows)}\n"
 
 
 def main(arguments: list[str]) -> int:

@@ -9,12 +9,11 @@ import torch
 from tqdm import tqdm
 
 from eblvm.bench.contestants.steps import CaseStep
-from eblvm.bench.tools import record, table
+from eblvm.bench.tools import record
 from eblvm.bench.tools.registry import Case
 from eblvm.bench.tools.timing import interleaved, median
-from eblvm.engine import recipes
-from eblvm.engine.config import BILEVEL, Config
-from eblvm.engine.data import WIDTHS
+from eblvm.engine import recipes, tables
+from eblvm.engine.config import Config
 from eblvm.engine.errors import UserError
 from eblvm.engine.planning.footprint import footprint
 
@@ -25,40 +24,42 @@ FIGURES = ("step_ms", "saved_mib", "peak_mib")
 
 def run(config: Config, Ns: Sequence[int], Ks: Sequence[int], rounds: int, progress: bool = True) -> dict[str, Any]:
     """The record: one row for each N and K, by `footprint` and interleaved readings of the same steps."""
-    if config.method not in BILEVEL:
-        raise UserError(f"method {config.method!r} has no N and K to profile; use {', '.join(BILEVEL)}")
+    if config.get("N") is None or not config.model.fused_step:
+        raise UserError(
+            f"method {config.method.kind!r} has no N and K to profile; use bidsm, bissm or bimdsm on a GRBM"
+        )
     if not Ns or not Ks or min(*Ns, *Ks, 0) < 0:
         raise UserError(f"got N={list(Ns)} K={list(Ks)}, expected lists of integers, 0 or more")
     if rounds < 1:
         raise UserError(f"got rounds={rounds}, expected 1 or more")
-    torch.set_num_threads(config.threads)
+    torch.set_num_threads(config["threads"])
     points = [(N, K) for N in sorted(set(Ns)) for K in sorted(set(Ks))]
-    steps = [CaseStep(Case(config.replaced(N=N, K=K), WIDTHS[config.recipe])) for N, K in points]
+    steps = [CaseStep(Case(config.replaced(N=N, K=K), config.shape[0])) for N, K in points]
     total = len(points) * (rounds + 1)
     with tqdm(
         total=total, desc=f"profile {config.recipe}", disable=None if progress else True, file=sys.stderr, leave=False
     ) as bar:
-        readings = interleaved([[step] for step in steps], rounds, config.device, bar.update)
+        readings = interleaved([[step] for step in steps], rounds, config["device"], bar.update)
         rows = []
         for (N, K), step, (times,) in zip(points, steps, readings, strict=True):
             # Neither hooks nor dispatch modes see into compiled code.
-            cost = None if config.compile else footprint(step, step.inputs, step.hooks)
+            cost = None if config["compile"] else footprint(step, step.inputs, step.hooks)
             saved = None if cost is None or cost.saved_bytes is None else cost.saved_bytes / MIB
             peak = None if cost is None else cost.peak_bytes / MIB
             rows.append({"N": N, "K": K, "step_ms": median(times), "saved_mib": saved, "peak_mib": peak})
             bar.update()
     name = f"profile-{config.recipe}"
     what = {
-        "method": config.method,
-        "noise": config.noise,
-        "unroll": config.unroll_optimizer,
-        "memory": config.unroll_memory,
+        "method": config["method"],
+        "noise": config.get("noise", "shared"),
+        "unroll": config["unroll_optimizer"],
+        "memory": config["unroll_memory"],
     }
     options = f"--N {','.join(map(str, Ns))} --K {','.join(map(str, Ks))} --rounds {rounds}"
     command = " ".join(
-        [f"eblvm profile {config.recipe} {options}", *recipes.options(config, leave_out=("N", "K", "data"))]
+        [f"eblvm profile {config.recipe} {options}", *recipes.arguments(config, without=("N", "K", "data"))]
     )
-    return record.make(SCHEMA, name, command, config.device, {"recipe": config.recipe, **what, "rows": rows})
+    return record.make(SCHEMA, name, command, config["device"], {"recipe": config.recipe, **what, "rows": rows})
 
 
 def surface(result: dict[str, Any], figure: str) -> tuple[list[int], list[int], list[list[float | None]]]:
@@ -68,8 +69,8 @@ def surface(result: dict[str, Any], figure: str) -> tuple[list[int], list[int], 
     return Ns, Ks, [[values[N, K] for K in Ks] for N in Ns]
 
 
-def shown(result: dict[str, Any]) -> str:
-    return table.text(
+def format_table(result: dict[str, Any]) -> str:
+    return tables.text(
         ("N", "K", *FIGURES), [[row["N"], row["K"], *(row[f] for f in FIGURES)] for row in result["rows"]]
     )
 
@@ -120,4 +121,4 @@ def heat_map(axes: Any, result: dict[str, Any], figure: str, title: str) -> None
     for i, row in enumerate(values):
         for j, value in enumerate(row):
             dark = value is not None and value > 0.65 * highest
-            axes.text(j, i, table.cell(value), ha="center", va="center", color="white" if dark else "black")
+            axes.text(j, i, tables.cell(value), ha="center", va="center", color="white" if dark else "black")

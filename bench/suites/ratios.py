@@ -9,9 +9,10 @@ from tqdm import tqdm
 
 from eblvm.bench.contestants.steps import CaseStep, Contest, NaiveStep, published
 from eblvm.bench.suites import kernels
-from eblvm.bench.tools import agreement, record, registry, table
+from eblvm.bench.tools import agreement, record, registry
 from eblvm.bench.tools.floor import FloorStep
 from eblvm.bench.tools.timing import interleaved, median
+from eblvm.engine import tables
 from eblvm.engine.planning.footprint import footprint
 
 SCHEMA = "eblvm-bench/1"
@@ -45,7 +46,7 @@ def training_contests(suite: str, device: str, compiled: bool) -> list[Contest]:
         if compiled:
             agreement.check_compiled(engine)
         naive = NaiveStep(published(case))
-        twin = NaiveStep(case) if case.config.unroll_optimizer == "sgd" else None
+        twin = NaiveStep(case) if case.config.get("unroll_optimizer") == "sgd" else None
         found.append(
             Contest(
                 case.name,
@@ -94,5 +95,5 @@ def mib(nbytes: int | None) -> float | None:
     return None if nbytes is None else nbytes / MIB
 
 
-def shown(result: dict[str, Any]) -> str:
-    return table.text(COLUMNS, [[row[name] for name in COLUMNS] for row in result["rows"]])
+def format_table(result: dict[str, Any]) -> str:
+    return tables.text(COLUMNS, [[row[name] for name in COLUMNS] for row in result["rows"]])

@@ -15,14 +15,13 @@ import torch
 from matplotlib import pyplot as plt
 
 from eblvm.bench.tools import record
-from eblvm.engine.data import load
 from eblvm.engine.errors import UserError, unknown
-from eblvm.engine.evaluation import plots as pictures
+from eblvm.engine.evaluation import plots
 from eblvm.engine.evaluation.metrics.likelihood import exact_log_z, log_likelihood
 from eblvm.engine.evaluation.studies.fisher_critic import fisher_divergence
 from eblvm.engine.evaluation.studies.posterior_bias import gaussian_bias, grbm_bias
-from eblvm.engine.methods import divergences
-from eblvm.engine.methods.vages import Vages
+from eblvm.engine.methods.divergences import Kl
+from eblvm.engine.methods.estimators.vages import Vages
 from eblvm.engine.models.energy import call
 from eblvm.engine.models.grbm import GRBM
 from eblvm.engine.models.posteriors import Bernoulli
@@ -41,7 +40,7 @@ VISIBLE, LATENT, STEPS = 20, 10, 5000  # of the Fisher study
 
 def theory(frey: Path) -> dict[str, Any]:
     """One Frey face, H = 400, theta uniform, as published; q's layer moved by normal noise of every level."""
-    v = load(recipe("freyface").replaced(data=str(frey))).train[0].double()
+    v = recipe("freyface").replaced(data=str(frey)).load_data().train[0].double()
     found = {"GRBM, KL": grbm_bias(v, 400, LEVELS), "Gaussian model, Fisher": gaussian_bias(v, 400, LEVELS)}
     figure, axes = plt.subplots(1, 2, figsize=(9, 3.6), layout="constrained")
     for ax, (title, points) in zip(axes, found.items(), strict=True):
@@ -59,7 +58,8 @@ def fisher() -> dict[str, Any]:
     data = philox.normal(Key(0, 0), 0, 20_000, (VISIBLE,))
     energy = GRBM(VISIBLE, LATENT)
     away = energy.initial(Key(1, 0))
-    vages = Vages(energy, Bernoulli(VISIBLE, LATENT), divergences.kl, 5, Adam((0.9, 0.999)), 1, covariance="none")
+    options = Vages(K=5, L=1, divergence=Kl(), covariance="none")
+    vages = options.build(energy, Bernoulli(VISIBLE, LATENT), Adam((0.9, 0.999)))
     rows = []
     for size in (0.0, 0.2, 0.4, 0.6, 0.8, 1.0):
         theta = {k: size * p for k, p in away.items()}
@@ -91,20 +91,18 @@ def checkerboard(*folders: Path) -> dict[str, Any]:
     panels = []
     for folder in folders:
         run = Run.open(folder)
-        title = run.config.method + (f" L={run.config.L}" if run.config.method.endswith("-ksd") else "")
+        title = run.config.method.kind + (f" L={run.config.get('L')}" if run.config.get("L") is not None else "")
         points = []
         for step in sorted(checkpoint.steps(folder / "checkpoints")):
             payload = checkpoint.read(checkpoint.path_of(folder / "checkpoints", step))
             thetas = replace(run, payload=payload).thetas("last")
-            normalisers = [exact_log_z(run.energy, theta).value for theta in thetas]
+            normalisers = [exact_log_z(run.grbm, theta).value for theta in thetas]
             pairs = zip(thetas, normalisers, strict=True)
-            points.append(
-                (step, sum(log_likelihood(run.energy, t, run.dataset.test, z) for t, z in pairs) / len(thetas))
-            )
-        panels.append((title, run.energy, thetas[0], normalisers[0]))
+            points.append((step, sum(log_likelihood(run.grbm, t, run.dataset.test, z) for t, z in pairs) / len(thetas)))
+        panels.append((title, run.grbm, thetas[0], normalisers[0]))
         curves[title] = points
     for name, some in (("ksd", [p for p in panels if "ksd" in p[0]]), ("sm", [p for p in panels if "ksd" not in p[0]])):
-        pictures.density(some, run.dataset.train, DOCS / f"checkerboard-{name}.png")
+        plots.density(some, run.dataset.train, DOCS / f"checkerboard-{name}.png")
     figure, axes = plt.subplots(1, 2, figsize=(11, 4), layout="constrained", sharey=True)
     for title, points in curves.items():
         axes[int("ksd" not in title)].plot(*zip(*points, strict=True), label=title)

@@ -12,9 +12,10 @@ from tqdm import tqdm
 
 from eblvm.bench.contestants import steps as contestants
 from eblvm.bench.suites import deep
-from eblvm.bench.tools import agreement, record, table
+from eblvm.bench.tools import agreement, record
 from eblvm.bench.tools.registry import Case
 from eblvm.bench.tools.timing import Step, interleaved, median
+from eblvm.engine import tables
 from eblvm.engine.config import Config
 from eblvm.engine.planning.footprint import footprint
 from eblvm.engine.recipes import recipe
@@ -62,12 +63,12 @@ def run(
         naive_ms = next(slower) if case.naive else None
         rows.append(deep.row(case, network, ms, network_ms[0], naive_ms) | {"peak_mib": None})
     for one, engine, ms in zip(flat, grbms, grbm_ms, strict=False):
-        by_formula_ms = grbm_ms[-1] if one.config.method == "vages-dsm" else None
+        by_formula_ms = grbm_ms[-1] if one.config["method"] == "vages-dsm" else None
         found = footprint(engine, engine.inputs)
         rows.append(
             dict.fromkeys(COLUMNS)
             | {
-                "case": f"{one.name} D={one.visible} H={one.config.latent}",
+                "case": f"{one.name} D={one.visible} H={one.config.model.latent}",
                 "ms": ms,
                 "naive_ms": by_formula_ms,
                 "ratio": None if by_formula_ms is None else by_formula_ms / ms,
@@ -78,5 +79,5 @@ def run(
     return record.make(SCHEMA, "vages", f"eblvm bench vages --rounds {rounds}", "cpu", {"rounds": rounds, "rows": rows})
 
 
-def shown(result: dict[str, Any]) -> str:
-    return table.text(COLUMNS, [[row[name] for name in COLUMNS] for row in result["rows"]])
+def format_table(result: dict[str, Any]) -> str:
+    return tables.text(COLUMNS, [[row[name] for name in COLUMNS] for row in result["rows"]])

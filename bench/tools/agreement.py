@@ -12,11 +12,11 @@ from torch import Tensor
 from eblvm.bench.contestants.steps import CaseStep, Naive, naive_method
 from eblvm.bench.naive import BiDsm, VagesDsm
 from eblvm.bench.tools.registry import Case
-from eblvm.engine.methods import State
-from eblvm.engine.methods.divergences import linear_step_size
-from eblvm.engine.models.energy import Params
+from eblvm.engine.methods.types import State
 from eblvm.engine.optim.optimizers import AdamState
+from eblvm.engine.optim.step_size import linear_step_size
 from eblvm.engine.training import replicas
+from eblvm.engine.types import Params
 
 TOLERANCE = 1e-9  # relative to the largest entry of each parameter's gradient
 
@@ -35,7 +35,7 @@ def check(case: Case) -> float:
     if engine.fused:
         gradients["engine's fused step"] = engine.fused_gradient(noise)
     worst = 0.0
-    for r in range(case.config.replicas):
+    for r in range(case.config.optimisation.replicas):
         one: Any = (lambda tree, r=r: replicas.pick(tree, r)) if case.config.replicated else (lambda tree: tree)
         expected = naive_gradient(case, one(engine.state), one(engine.v), one(noise))
         for who, gradient in gradients.items():
@@ -75,7 +75,7 @@ def naive_gradient(case: Case, state: State, v: Tensor, noise: Any) -> Params:
         if isinstance(method, VagesDsm):
             latents[-1] = (noise["samples"], noise["langevin"])
         pairs = iter(zip(perturb if len(perturb) > 1 else perturb * steps, latents, strict=True))
-        if method.sgd_rate is not None and case.config.unroll_lr is None:
+        if method.sgd_rate is not None and case.config["unroll_lr"] is None:
             method.sgd_rate = float(linear_step_size(v + method.sigma * perturb[-1]))
         load(method, state)
         gradients = method.gradient(v, lambda: next(pairs))

@@ -17,9 +17,10 @@ from typing import IO, Any, NamedTuple
 
 from tqdm import tqdm
 
-from eblvm.bench.tools import gates, table, worker
+from eblvm.bench.tools import gates, worker
 from eblvm.bench.tools.gates import Change
 from eblvm.bench.tools.timing import median
+from eblvm.engine import tables
 from eblvm.engine.errors import UserError
 
 TIME_ALLOWED = 0.25
@@ -101,7 +102,7 @@ def run(base: str, suite: str, rounds: int, here: Path, progress: bool = True) -
             versions.append(Version(name, site, log))
             stack.callback(versions[-1].close)
         measured = measure(versions[0], versions[1], suite, rounds, progress)
-    return shown(measured), failures(measured)
+    return format_table(measured), failures(measured)
 
 
 def git(folder: Path, problem: str, *arguments: str) -> str:
@@ -187,7 +188,7 @@ def failures(measured: dict[str, tuple[Measured, Measured]]) -> list[str]:
     return found
 
 
-def shown(measured: dict[str, tuple[Measured, Measured]]) -> str:
+def format_table(measured: dict[str, tuple[Measured, Measured]]) -> str:
     def mib(figures: dict[str, Any], name: str) -> float | None:
         return None if figures[name] is None else figures[name] / MIB
 
@@ -196,4 +197,4 @@ def shown(measured: dict[str, tuple[Measured, Measured]]) -> str:
         base_ms, head_ms = median(base.ms), median(head.ms)
         memory = [mib(side.figures, figure) for figure in ("saved_bytes", "peak_bytes") for side in (base, head)]
         rows.append([name, base_ms, head_ms, base_ms / head_ms, *memory, base.figures["ops"], head.figures["ops"]])
-    return table.text(HEADER, rows)
+    return tables.text(HEADER, rows)

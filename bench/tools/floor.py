@@ -42,19 +42,19 @@ PRODUCTS: dict[str, Callable[[Tensor, Tensor, Tensor, Tensor, Tensor], Tensor]] 
 def products(case: Case) -> Counter[str]:
     """How often a step computes each product."""
     c = case.config
-    if c.method == "dsm":
+    if c["method"] == "dsm":
         return Counter({"v W": 2, "h W^T": 1, "v^T h": 2})
-    if c.method != "bidsm" or c.posterior != "linear":
+    if c["method"] != "bidsm" or c["posterior"] != "linear":
         raise ValueError(f"no floor is written down for {case.name}")
-    N, K, shared = c.N, c.K, c.noise == "shared"
-    fused = c.fused and not c.compile and c.unroll_memory == "store"
+    N, K, shared = c["N"], c["K"], c["noise"] == "shared"
+    fused = c.running.fused and not c["compile"] and c["unroll_memory"] == "store"
     count = Counter({"v A^T": 1, "h W^T": 1, "h A": 1, "v^T h": 1})  # upper level
     count["v W"] = 1 if shared else K + N + (not fused)
     count += Counter({"v A^T": K, "h^T v": K})  # real steps
     if N == 0:
         return count
     count += Counter({"v W": 1, "v A^T": 1, "v^T h": 1 if shared else N})  # upper level backward, W from the unroll
-    if fused and shared and c.unroll_optimizer == "sgd" and c.batch < 2 * case.visible:
+    if fused and shared and c["unroll_optimizer"] == "sgd" and c["batch"] < 2 * case.visible:
         return count + Counter({"v v^T": 2, "M h": 2 * N + 2, "h h^T": 1, "M v": 1})
     return count + Counter({"v A^T": 2 * N, "h^T v": 2 + N + N - 1})
 
@@ -64,9 +64,9 @@ class FloorStep:
 
     def __init__(self, case: Case):
         c = case.config
-        lead = (c.replicas,) if c.replicated else ()
-        B, D, H = c.batch, case.visible, c.latent
-        place = {"dtype": getattr(torch, c.dtype), "device": c.device}
+        lead = (c["replicas"],) if c.replicated else ()
+        B, D, H = c["batch"], case.visible, c["latent"]
+        place = {"dtype": getattr(torch, c["dtype"]), "device": c["device"]}
         shapes = ((B, D), (D, H), (H, D), (B, H), (B, B))
         self.operands: tuple[Tensor, ...] = tuple(torch.rand(*lead, *shape, **place) for shape in shapes)
         self.products = [PRODUCTS[name] for name, times in products(case).items() for _ in range(times)]

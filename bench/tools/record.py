@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from eblvm.engine.errors import UserError
-from eblvm.engine.training.run import versions
+from eblvm.engine.versions import versions
 
 SOURCE = Path(__file__).resolve().parents[2]  # the repository of an editable install
 RECORDS = Path(__file__).resolve().parents[1] / "records"

@@ -3,11 +3,12 @@
 from dataclasses import dataclass
 from typing import Any
 
-from eblvm.engine.config import BILEVEL, VAGES, Config
+from eblvm.bench.cli import SUITES
+from eblvm.engine.config import Config
 from eblvm.engine.errors import unknown
 from eblvm.engine.recipes import recipe
 
-SUITES = ("grbm", "toy", "deep", "vages", "bidvl", "data", "kernels")
+LABELS = {"unroll_optimizer": "unroll"}
 SEMANTICS: tuple[dict[str, Any], ...] = (
     {"noise": "fresh", "divergence": "kl", "unroll_optimizer": "adam"},  # as published
     {"noise": "shared", "divergence": "kl-exact", "unroll_optimizer": "sgd"},  # the dual unroll's
@@ -26,17 +27,16 @@ class Case:
     def name(self) -> str:
         """Space-separated key=value pairs: the case's identity in records."""
         c = self.config
-        pairs: dict[str, Any] = {"method": c.method}
-        if c.method in VAGES:
-            pairs |= {"noise": c.noise, "divergence": c.divergence, "L": c.L, "K": c.K}
-        if c.method in BILEVEL:
-            pairs |= {"noise": c.noise, "divergence": c.divergence, "unroll": c.unroll_optimizer, "N": c.N, "K": c.K}
+        pairs: dict[str, Any] = {"method": c.method.kind}
+        if c.get("divergence") is not None:  # it has a lower level
+            pairs |= {"noise": c.get("noise", "shared"), "divergence": c["divergence"]}
+            pairs |= {LABELS.get(n, n): c[n] for n in ("unroll_optimizer", "L", "N", "K") if c.get(n) is not None}
         known = {
-            "memory": c.unroll_memory,
-            "fused": "yes" if c.fused else "no",
-            "replicas": c.replicas,
+            "memory": c.get("unroll_memory", "store"),
+            "fused": "yes" if c.running.fused else "no",
+            "replicas": c.optimisation.replicas,
             "D": self.visible,
-            "H": c.latent,
+            "H": c.model.latent,
         }
         pairs |= {label: known[label] for label in self.labels}
         return " ".join(f"{key}={value}" for key, value in pairs.items())

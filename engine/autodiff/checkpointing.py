@@ -19,7 +19,7 @@ from eblvm.engine.autodiff.derivatives import inside_torch_func, visited
 Context = Callable[[], AbstractContextManager[Any]]
 
 
-def segment(module: nn.Module, x: Tensor, context: Context = nullcontext) -> Tensor:
+def checkpointed(module: nn.Module, x: Tensor, context: Context = nullcontext) -> Tensor:
     """module(x) with x alone kept for the derivatives, run in `context()` each time.
 
     The module must be deterministic. In a pass with `create_graph=True` only x has a gradient (the score's own need);

@@ -12,9 +12,9 @@ from torch import Tensor
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from eblvm.engine.autodiff.derivatives import inside_torch_func, vjp
-from eblvm.engine.models.energy import Params
-from eblvm.engine.optim.optimizers import Moments
+from eblvm.engine.types import Params
 
+Moments = Any  # an optimiser's state, a tree of tensors
 LowerStep = Callable[[Params, Moments, Any], tuple[Params, Moments]]
 
 

@@ -1,56 +1,58 @@
-"""The `data` subcommand of `eblvm`: `prepare` a store, `info` on anything that `--data` takes."""
+"""`eblvm data`: `prepare` a store of pictures, `info` on anything that `--data` takes."""
 
-import argparse
+from __future__ import annotations
+
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import numpy as np
-import torch
+from eblvm.engine.cli.parser import Parser, at_least, write_json
+from eblvm.engine.errors import UserError, unknown
 
-from eblvm.engine.data import store
-from eblvm.engine.data.contents import Contents, Pictures, Split
-from eblvm.engine.data.framing import Framing, PillowDecoder
-from eblvm.engine.data.prepare import SKIP_LIMIT, prepare
-from eblvm.engine.data.readers import read
-from eblvm.engine.errors import UserError
+if TYPE_CHECKING:
+    from eblvm.engine.data.contents import Contents, Split
 
 SHEET = 100  # images of the contact sheet
 PUBLISHED = {True: "yes, by checksum", False: "no, others of the same form", None: "no checksum known"}
+EXAMPLES = ("eblvm data prepare celeba/ celeba64.store --size 64", "eblvm data info cifar-10-python.tar.gz")
+USAGE = """\
+usage: eblvm data prepare SRC DST ...   decode, crop and resize once, into a memory-mapped store
+       eblvm data info PATH             what it is, counts, shapes and splits, and a contact sheet
+"""
 
 
-def add_commands(commands: Any) -> None:
-    """Add `data` to the subparsers of `eblvm`."""
-    data = commands.add_parser("data", help="prepare pictures for training, or say what a data set is")
-    kinds = data.add_subparsers(dest="kind", metavar="COMMAND", parser_class=type(data), required=True)
-
-    making = kinds.add_parser("prepare", help="decode, crop and resize once, into a memory-mapped store")
-    making.add_argument("source", metavar="SRC", type=Path, help="files as they are published, or a folder of pictures")
-    making.add_argument("folder", metavar="DST", type=Path, help="folder of the store; an unfinished one is continued")
-    making.add_argument("--size", type=int, help="pixels of an image, such as 32, 64 or 128")
-    making.add_argument("--crop", type=float, help="share of the width to keep (CelebA: 140/178; others: a square)")
-    making.add_argument("--decoder", choices=["dali", "pillow"], help="default: DALI where it is installed")
-    making.add_argument("--threads", type=int, default=1, help="of DALI")
-    making.add_argument("--skip", type=float, default=SKIP_LIMIT, help="share of pictures that may be unreadable")
-    making.set_defaults(run=command_prepare)
-
-    info = kinds.add_parser("info", help="what it is, counts, shapes and splits, and a contact sheet")
-    info.add_argument("path", metavar="PATH", type=Path, help="anything that --data takes")
-    info.add_argument("--sheet", type=Path, metavar="FILE", help="contact sheet (default NAME-sheet.png)")
-    info.set_defaults(run=command_info)
-    for command in (making, info):
-        command.add_argument("--json", metavar="FILE", help="write the figures to FILE")
+def main(argv: list[str]) -> None:
+    if not argv:
+        raise UserError("give a command, 'eblvm data prepare SRC DST' or 'eblvm data info PATH'")
+    if argv[0] in ("-h", "--help"):
+        print(USAGE + "\nexamples:\n" + "\n".join(f"  {line}" for line in EXAMPLES))
+        return
+    kinds = {"prepare": prepare_store, "info": info}
+    if argv[0] not in kinds:
+        raise unknown("command", f"data {argv[0]}", [f"data {kind}" for kind in kinds])
+    kinds[argv[0]](argv[1:])
 
 
-def command_prepare(arguments: argparse.Namespace) -> None:
-    from eblvm.engine.cli import at_least, write_json
+def prepare_store(argv: list[str]) -> None:
+    from eblvm.engine.data.prepare import SKIP_LIMIT, prepare
 
-    at_least(arguments, threads=1)
-    if arguments.size is not None:
-        at_least(arguments, size=1)
+    parser = Parser("data prepare", "Decode, crop and resize pictures once, into a memory-mapped store.", EXAMPLES[:1])
+    parser.add_argument("source", metavar="SRC", type=Path, help="files as they are published, or a folder of pictures")
+    parser.add_argument("folder", metavar="DST", type=Path, help="folder of the store; an unfinished one is continued")
+    parser.add_argument("--size", type=int, help="pixels of an image, such as 32, 64 or 128")
+    parser.add_argument("--crop", type=float, help="fraction of the width to keep (CelebA: 140/178; others: a square)")
+    parser.add_argument("--decoder", choices=["dali", "pillow"], help="default: DALI where it is installed")
+    parser.add_argument("--threads", type=int, default=1, help="of DALI")
+    parser.add_argument("--skip", type=float, default=SKIP_LIMIT, help="fraction of pictures that may be unreadable")
+    parser.add_json()
+    arguments = parser.parse(argv)
+    at_least(arguments, threads=1, size=1)
     for name in ("crop", "skip"):
         value = getattr(arguments, name)
         if value is not None and not 0 <= value <= 1:
-            raise UserError(f"got --{name} {value}, expected a share from 0 to 1")
+            raise UserError(f"got --{name} {value}, expected a fraction from 0 to 1")
+    from eblvm.engine.data import store
+    from eblvm.engine.data.readers import read
+
     made = prepare(
         arguments.source,
         read(arguments.source),
@@ -68,8 +70,13 @@ def command_prepare(arguments: argparse.Namespace) -> None:
     write_json(arguments.json, facts)
 
 
-def command_info(arguments: argparse.Namespace) -> None:
-    from eblvm.engine.cli import write_json
+def info(argv: list[str]) -> None:
+    parser = Parser("data info", "What a data set is: counts, shapes and splits, and a contact sheet.", EXAMPLES[1:])
+    parser.add_argument("path", metavar="PATH", type=Path, help="anything that --data takes")
+    parser.add_argument("--sheet", type=Path, metavar="FILE", help="contact sheet (default NAME-sheet.png)")
+    parser.add_json()
+    arguments = parser.parse(argv)
+    from eblvm.engine.data.readers import read
 
     contents = read(arguments.path)
     facts = describe(contents)
@@ -101,6 +108,8 @@ def show(path: Path, facts: dict[str, Any]) -> None:
 
 
 def _shape(split: Split) -> list[int] | None:
+    from eblvm.engine.data.contents import Pictures
+
     return None if isinstance(split.images, Pictures) else list(split.images.shape[1:])
 
 
@@ -113,6 +122,11 @@ def _labels(split: Split) -> str:
 
 def contact_sheet(contents: Contents, path: Path) -> None:
     """Images at even distances through the first split."""
+    import numpy as np
+    import torch
+
+    from eblvm.engine.data.contents import Pictures
+    from eblvm.engine.data.framing import Framing, PillowDecoder
     from eblvm.engine.evaluation.plots import image_grid
 
     images = next(iter(contents.splits.values())).images

@@ -6,11 +6,10 @@ import shutil
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
-import torch
-
-from eblvm import kernels
+from eblvm.engine.cli.parser import Parser, write_json
 from eblvm.engine.errors import UserError
 
+EXAMPLES = ("eblvm doctor", "eblvm doctor --kernels")
 OPTIONAL = {
     "triton": "GPU kernels: pip install 'eblvm[gpu]'",
     "nvidia-dali-cuda130": "streaming input: pip install 'eblvm[dali]'",
@@ -21,6 +20,10 @@ OPTIONAL = {
 
 def report(compiled: bool = False) -> dict[str, Any]:
     """The facts; `compiled` adds registers, spills, shared memory and occupancy of every Triton kernel."""
+    import torch
+
+    from eblvm import kernels
+
     return {
         "python": platform.python_version(),
         "torch": torch.__version__,
@@ -62,3 +65,13 @@ def show(facts: dict[str, Any]) -> None:
         print(f"kernel {row['op']}: {row['name']:9} on {row['device']:4} {mark}  {row['reason']}")
     if facts["compiled"]:
         print(facts["compiled"])
+
+
+def main(argv: list[str]) -> None:
+    parser = Parser("doctor", "What this installation has, and what is missing with how to get it.", EXAMPLES)
+    parser.add_argument("--kernels", action="store_true", help="compile every Triton kernel: registers, occupancy")
+    parser.add_json()
+    arguments = parser.parse(argv)
+    facts = report(arguments.kernels)
+    show(facts)
+    write_json(arguments.json, facts)

@@ -1,32 +1,16 @@
-"""The data sets of the recipes, in memory: points and small images as floats, larger images as uint8."""
+"""Data sets of points and small images, in memory as floats. Larger images are `images.py`."""
 
 import torch
 from torch import Tensor
 
-from eblvm.engine.config import Config
 from eblvm.engine.data import images
 from eblvm.engine.data.dataset import Dataset
-from eblvm.engine.data.input import check_input
+from eblvm.engine.data.kinds.files import FreyFace
 from eblvm.engine.errors import UserError
 from eblvm.kernels import philox
 from eblvm.kernels.philox import Key, Purpose, purpose
 
-WIDTHS = {"checkerboard": 2, "digits": 64, "freyface": 560}  # visible units, for whoever needs no data
 CHECKERBOARD_SEED = 2020  # of the data itself: every run sees the same 80,000 points
-
-
-def load(config: Config) -> Dataset:
-    """The recipe's data set. Checkerboard: 60,000 / 10,000 / 10,000 points. Frey face: the paper's 1400/300/265."""
-    if config.recipe == "checkerboard":
-        dataset = checkerboard()
-    elif config.recipe == "digits":
-        dataset = digits(flat=config.model == "grbm")
-    elif config.recipe == "freyface":
-        dataset = freyface(config)
-    else:
-        dataset = images.load(config)
-    check_input(config, dataset)
-    return dataset.to(config.device, getattr(torch, config.dtype))
 
 
 def checkerboard(train: int = 60_000, valid: int = 10_000, test: int = 10_000) -> Dataset:
@@ -48,12 +32,12 @@ def digits(flat: bool = True) -> Dataset:
     return dataset._replace(train_labels=labels[:1400], test_labels=labels[1600:])
 
 
-def freyface(config: Config) -> Dataset:
+def freyface(options: FreyFace) -> Dataset:
     """1965 faces of 28x20 in their original order, flat, scaled to [0, 1]: 1400 train, 300 validation, 265 test."""
-    faces = images.load(config)
+    faces = images.load(options)
     if len(faces.train) != 1400:
         total = sum(len(part) for part in faces[:3])
-        raise UserError(f"{config.data} holds {total} faces, expected Frey face's 1965; copy it again")
+        raise UserError(f"{options.data} holds {total} faces, expected Frey face's 1965; copy it again")
     train, valid, test = (part.flatten(1).double().div(255).float() for part in faces[:3])
     return Dataset(train, valid, test, (28, 20))
 

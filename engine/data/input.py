@@ -6,8 +6,8 @@ from typing import Any, Protocol, cast
 import torch
 from torch import Tensor
 
-from eblvm.engine.config import Config
 from eblvm.engine.data.dataset import Dataset
+from eblvm.engine.data.kinds import DataOptions
 from eblvm.engine.data.order import Order
 from eblvm.engine.data.stream import PicturesOnDemand, Stream
 from eblvm.engine.errors import UserError
@@ -30,11 +30,11 @@ class Input(Protocol):
 class Batches:
     """The seed's order and noise over a data set, in one process of `world`."""
 
-    def __init__(self, config: Config, dataset: Dataset, seed: Tensor, rank: int = 0, world: int = 1):
-        self.config, self.dataset, self.seed = config, dataset, seed
-        self.order = Order(seed, len(dataset.train), config.batch)
+    def __init__(self, options: DataOptions, dataset: Dataset, seed: Tensor, batch: int, rank: int = 0, world: int = 1):
+        self.options, self.dataset, self.seed = options, dataset, seed
+        self.order = Order(seed, len(dataset.train), batch)
         self.rank, self.world = rank, world
-        self.count = config.batch // world
+        self.count = batch // world
         self.first = rank * self.count  # the global index of this process's first sample
 
     def indices(self, step: int) -> Tensor:
@@ -46,7 +46,7 @@ class Batches:
 
     def floats(self, x: Tensor, step: int) -> Tensor:
         """Bytes x as x/255, or dequantised as (x + u)/256 with u uniform in [0, 1)."""
-        if not self.config.dequantize:
+        if not self.options.dequantize:
             return self.dataset.floats(x)
         shape = tuple(x.shape[self.seed.dim() + 1 :])
         place: dict[str, Any] = {"first": self.first, "dtype": self.dataset.dtype, "device": x.device}
@@ -65,7 +65,7 @@ class Memory:
         places = batches.indices(step).to(train.device)
         # Whole rows are copied, where an index by a tensor would go element by element.
         x = train.index_select(0, places.flatten()).view(*places.shape, *train.shape[1:])
-        if batches.config.flip:
+        if batches.options.flip:
             mirrored = batches.mirrored(step).to(x.device)[..., None, None, None]
             x = torch.where(mirrored, x.flip(-1), x)
         return batches.floats(x, step)
@@ -77,9 +77,9 @@ class Memory:
 class Streaming:
     """Pictures decoded by DALI, and made a minibatch by a thread of their own, while the step before computes."""
 
-    def __init__(self, batches: Batches, pictures: PicturesOnDemand, state: dict[str, Any]):
+    def __init__(self, batches: Batches, pictures: PicturesOnDemand, state: dict[str, Any], threads: int):
         self.batches = batches
-        self.rows, threads = batches.seed.numel() * batches.count, batches.config.threads
+        self.rows = batches.seed.numel() * batches.count
         self.stream = Stream(pictures, self._choose, self.rows, threads)
         self.stream.restore(state)
         self._state = state  # after the minibatch given last; the stream itself is ahead of it
@@ -103,25 +103,30 @@ class Streaming:
 
     def _choose(self, step: int) -> tuple[Tensor, Tensor]:
         places = self.batches.indices(step).flatten()
-        return places, self.batches.mirrored(step).flatten() if self.batches.config.flip else torch.zeros(self.rows)
+        return places, self.batches.mirrored(step).flatten() if self.batches.options.flip else torch.zeros(self.rows)
 
 
-def check_input(config: Config, dataset: Dataset) -> None:
+def check_input(options: DataOptions, dataset: Dataset) -> None:
     """What a data set cannot do, as one sentence each."""
-    if config.input == "dali" and not isinstance(cast(object, dataset.train), PicturesOnDemand):
-        raise UserError(f"--input dali decodes pictures, recipe {config.recipe!r} has none; leave --input out")
-    if (config.flip or config.dequantize) and dataset.train.dtype != torch.uint8:
-        raise UserError(
-            f"flip and dequantize are for images of bytes, recipe {config.recipe!r} has none; leave them out"
-        )
+    if options.input == "dali" and not isinstance(cast(object, dataset.train), PicturesOnDemand):
+        raise UserError(f"--input dali decodes pictures, data set {options.kind!r} has none; remove --input")
+    if (options.flip or options.dequantize) and dataset.train.dtype != torch.uint8:
+        raise UserError(f"flip and dequantize are for images of bytes, data set {options.kind!r} has none; remove them")
 
 
 def open_input(
-    config: Config, dataset: Dataset, seed: Tensor, state: dict[str, Any] | None = None, rank: int = 0, world: int = 1
+    options: DataOptions,
+    dataset: Dataset,
+    seed: Tensor,
+    batch: int,
+    threads: int = 1,
+    state: dict[str, Any] | None = None,
+    rank: int = 0,
+    world: int = 1,
 ) -> Input:
     """The input of a run from its beginning, or from the `state` that a checkpoint of it holds."""
-    check_input(config, dataset)
-    batches, train = Batches(config, dataset, seed, rank, world), cast(object, dataset.train)
+    check_input(options, dataset)
+    batches, train = Batches(options, dataset, seed, batch, rank, world), cast(object, dataset.train)
     if isinstance(train, PicturesOnDemand):
-        return Streaming(batches, train, state or {})
+        return Streaming(batches, train, state or {}, threads)
     return Memory(batches)

@@ -15,8 +15,8 @@ from eblvm.engine.data.contents import Contents, Pictures
 from eblvm.engine.data.framing import Decoder, Framing, decoder_for
 from eblvm.engine.data.resizing import resized
 from eblvm.engine.errors import UserError
+from eblvm.engine.progress import progress
 from eblvm.engine.training.checkpoint import write_atomic
-from eblvm.engine.training.log import progress
 
 PROGRESS = "progress.json"
 CHUNK = 512  # pictures between two records of the progress

@@ -1,7 +1,8 @@
 """`eblvm eval`: every figure a run can be judged by, as eval.json and pictures.
 
-An evaluation is a list of parts (parts.py). What a part finds is written to eval.json at once, with what it depends on:
-a killed evaluation continues with the part it was in, and a part is not computed twice for the same model and data.
+An evaluation is a list of sections (sections.py). What a section finds is written to eval.json at once, with what it
+depends on: a killed evaluation continues with the section it was in, and existing results of the same model and data
+are reused.
 """
 
 import json
@@ -13,33 +14,33 @@ from typing import Any
 import torch
 
 from eblvm.engine.evaluation import plots as pictures
-from eblvm.engine.evaluation.chunks import Share
+from eblvm.engine.evaluation.chunks import Shard
 from eblvm.engine.evaluation.fingerprint import fingerprint
 from eblvm.engine.evaluation.metrics.image_distances import inception_features
-from eblvm.engine.evaluation.sections import Options, fid_inputs, parts_of, source_of, weights_of
+from eblvm.engine.evaluation.sections import Options, fid_inputs, sections_of, source_of, weights_of
 from eblvm.engine.evaluation.studies.gradient_bias import gradient_bias
-from eblvm.engine.methods import build
 from eblvm.engine.methods.update import state_from
 from eblvm.engine.optim.schedule import step_rates
 from eblvm.engine.training import replicas
 from eblvm.engine.training.checkpoint import write_atomic
-from eblvm.engine.training.run import Run, versions
+from eblvm.engine.training.run import Run
+from eblvm.engine.versions import versions
 
-__all__ = ["Options", "bias_study", "evaluate", "make_share"]
+__all__ = ["Options", "bias_study", "evaluate", "make_shard"]
 BIAS_NS, BIAS_KS = (0, 1, 2, 5, 10, 20), (0, 1, 5, 20)
 
 
 def evaluate(run: Run, model: str, options: Options) -> dict[str, Any]:
     """The figures of every replica with their mean and deviation, as they stand in eval.json."""
-    torch.set_num_threads(run.config.threads)
+    torch.set_num_threads(run.config.running.threads)
     facts = provenance(run, model)
-    done = {} if options.again else parts_done(run.folder / "eval.json", facts)
-    for part in parts_of(run, model, facts["weights"], options):
-        if done.get(part.name, {}).get("settings") == part.settings:
+    done = {} if options.again else sections_done(run.folder / "eval.json", facts)
+    for section in sections_of(run, model, facts["weights"], options):
+        if done.get(section.name, {}).get("settings") == section.settings:
             continue
         began = time.time()
-        found = part.compute()
-        done[part.name] = {"settings": part.settings, "figures": found, "seconds": round(time.time() - began, 1)}
+        found = section.compute()
+        done[section.name] = {"settings": section.settings, "figures": found, "seconds": round(time.time() - began, 1)}
         facts |= summary(run, done)
         write_atomic(run.folder / "eval.json", (json.dumps(facts, indent=2) + "\n").encode())
     return facts | summary(run, done)
@@ -53,7 +54,7 @@ def provenance(run: Run, model: str) -> dict[str, Any]:
         "model": model,
         "ema": model == "ema",
         "step": run.step_of(model),
-        "seed": run.config.seed,
+        "seed": run.config.optimisation.seed,
         "weights": weights_of(run, model),
         "data": fingerprint({"train": data.train, "valid": data.valid, "test": data.test}),
         "samples": {split: len(getattr(data, split)) for split in ("train", "valid", "test")},
@@ -61,22 +62,22 @@ def provenance(run: Run, model: str) -> dict[str, Any]:
     }
 
 
-def parts_done(path: Path, facts: dict[str, Any]) -> dict[str, Any]:
-    """The parts that stand in an eval.json of the same weights, data and versions."""
+def sections_done(path: Path, facts: dict[str, Any]) -> dict[str, Any]:
+    """The sections that an eval.json has of the same weights, data and versions."""
     try:
         before = json.loads(path.read_text())
     except (FileNotFoundError, ValueError):
         return {}
     same = all(before.get(name) == facts[name] for name in ("model", "weights", "data", "versions"))
-    return before.get("parts", {}) if same else {}
+    return before.get("sections", {}) if same else {}
 
 
 def summary(run: Run, done: dict[str, Any]) -> dict[str, Any]:
-    """Figures by replica, their mean and deviation, over all parts."""
-    names = replicas.names(run.config)
+    """Figures by replica, their mean and deviation, over all sections."""
+    names = replicas.names(run.config.optimisation)
     rows: list[dict[str, Any]] = [{"replica": name} for name in names]
-    for part in done.values():
-        for row, figures in zip(rows, part["figures"], strict=False):  # some are of the first replica only
+    for section in done.values():
+        for row, figures in zip(rows, section["figures"], strict=False):  # some are of the first replica only
             row |= figures
     values = {k: [row[k] for row in rows if k in row] for k in rows[0] if k != "replica"}
     return {
@@ -84,29 +85,30 @@ def summary(run: Run, done: dict[str, Any]) -> dict[str, Any]:
         "mean": {k: statistics.fmean(v) for k, v in values.items()},
         "deviation": {k: statistics.stdev(v) if len(v) > 1 else 0.0 for k, v in values.items()},
         "replicas": rows,
-        "parts": done,
-        "seconds": round(sum(part["seconds"] for part in done.values()), 1),
+        "sections": done,
+        "seconds": round(sum(section["seconds"] for section in done.values()), 1),
     }
 
 
-def make_share(run: Run, model: str, options: Options, share: Share) -> None:
-    """This process's share of a FID's samples and features; `evaluate` finds them made."""
-    torch.set_num_threads(run.config.threads)
+def make_shard(run: Run, model: str, options: Options, shard: Shard) -> None:
+    """This process's shard of a FID's samples and features; `evaluate` finds them made."""
+    torch.set_num_threads(run.config.running.threads)
     source = source_of(run, model, weights_of(run, model), options)
     samples, reference, net = fid_inputs(run, source, options)
     for images, name in ((samples, "samples"), (reference, "reference")):
-        for _ in inception_features(images, net, share, f"{name}, share {share.rank}/{share.of}"):
+        for _ in inception_features(images, net, shard, f"{name}, shard {shard.rank}/{shard.of}"):
             pass
 
 
 def bias_study(run: Run) -> dict[str, Any]:
     """Fig. 1 of the BiSM paper at this run's last state: the gradient's relative bias against N and K."""
-    torch.set_num_threads(run.config.threads)
-    objective = build(run.config, run.dataset).objective
-    state = state_from(run.payload["state"], torch.device(run.config.device))
-    rates = step_rates(run.config, 0, run.dataset.train)
+    torch.set_num_threads(run.config.running.threads)
+    objective = run.update.objective
+    state = state_from(run.payload["state"], torch.device(run.config.running.device))
+    method, optimisation = run.config.method, run.config.optimisation
+    rates = step_rates(optimisation, 0, run.dataset.train, method.lower_lr, method.unroll_lr)
     if run.config.replicated:
         state, rates = replicas.pick((state, rates), 0)
-    table = gradient_bias(objective, state, run.dataset.train[: run.config.batch], rates, BIAS_NS, BIAS_KS)
+    table = gradient_bias(objective, state, run.dataset.train[: optimisation.batch], rates, BIAS_NS, BIAS_KS)
     pictures.gradient_bias(table, BIAS_NS, BIAS_KS, run.folder / "gradient_bias.png")
     return {"N": BIAS_NS, "K": BIAS_KS, "relative_bias": table}

@@ -10,12 +10,12 @@ from torch import Tensor
 
 from eblvm.engine.errors import UserError
 from eblvm.engine.evaluation.metrics.importance import LogDensity, importance_weighted
-from eblvm.engine.models import energy_for, posterior_for
-from eblvm.engine.models.energy import Energy, Model, Params, call
+from eblvm.engine.models.energy import Energy, Model, call
 from eblvm.engine.models.grbm import GRBM
 from eblvm.engine.sampling.generator import trained
 from eblvm.engine.training import replicas
 from eblvm.engine.training.run import Run
+from eblvm.engine.types import Params
 from eblvm.kernels.philox import Key
 
 EVAL_SEED = 2**41  # evaluation noise is the same for every run
@@ -23,7 +23,7 @@ LATENT_SAMPLES = 100  # of h, where p(v) is not tractable
 
 
 @dataclass(frozen=True)
-class Subject:
+class EvalModel:
     """One replica's model. v is a batch as the model sees it; what a model does not have is None."""
 
     name: str
@@ -44,12 +44,12 @@ class Subject:
         return LogDensity(*(torch.cat(parts).cpu() for parts in zip(*found, strict=True)))
 
 
-def subjects(run: Run, model: str) -> list[Subject]:
-    """The models of a run, one a replica."""
-    names, thetas = replicas.names(run.config), run.thetas(model)
-    if run.config.method == "bidvl":
+def eval_models(run: Run, model: str) -> list[EvalModel]:
+    """The models of a run, one per replica."""
+    names, thetas = replicas.names(run.config.optimisation), run.thetas(model)
+    if run.config.model.generates:
         return [_bidvl(run, model, names[0])]
-    energy = energy_for(run.config, run.shape)
+    energy = run.energy
     for theta in thetas:
         expect_parameters(run, energy, theta)
     if isinstance(energy, GRBM):
@@ -83,17 +83,17 @@ def _exact(energy: Energy, theta: Params, v: Tensor, first: int) -> LogDensity:
     return LogDensity(value, torch.zeros_like(value))
 
 
-def _grbm(name: str, energy: GRBM, theta: Params) -> Subject:
+def _grbm(name: str, energy: GRBM, theta: Params) -> EvalModel:
     def posterior_mean(v: Tensor) -> Tensor:
         return torch.sigmoid(call(energy, theta, "posterior_logits", v))
 
     def reconstruct(v: Tensor) -> Tensor:
         return call(energy, theta, "conditional_v", posterior_mean(v))[0]
 
-    return Subject(name, "exact log p~(v) = -F(v)", partial(_exact, energy, theta), posterior_mean, reconstruct)
+    return EvalModel(name, "exact log p~(v) = -F(v)", partial(_exact, energy, theta), posterior_mean, reconstruct)
 
 
-def _bidvl(run: Run, model: str, name: str) -> Subject:
+def _bidvl(run: Run, model: str, name: str) -> EvalModel:
     """The energy is the marginal's own; the encoder's mean through the generator is the reconstruction."""
     objective, state = trained(run, model)
 
@@ -103,15 +103,16 @@ def _bidvl(run: Run, model: str, name: str) -> Subject:
         return LogDensity(value, torch.zeros_like(value))
 
     mean, reconstruct = partial(objective.encode, state), partial(objective.reconstruct, state)
-    return Subject(name, "exact log p~(v) = -E(v)", log_density, mean, reconstruct)
+    return EvalModel(name, "exact log p~(v) = -E(v)", log_density, mean, reconstruct)
 
 
-def _deep(run: Run, model: str, name: str, energy: Energy, theta: Params) -> Subject:
+def _deep(run: Run, model: str, name: str, energy: Energy, theta: Params) -> EvalModel:
     """The deep EBLVM's p(v|h) is a Markov chain, not a decoder: it reconstructs nothing."""
     phi = run.phi(model)
     if not phi:
-        return Subject(name, "exact log p~(v) = -F(v)", partial(_exact, energy, theta))
-    posterior = posterior_for(run.config, run.shape)
+        return EvalModel(name, "exact log p~(v) = -F(v)", partial(_exact, energy, theta))
+    posterior = run.posterior
+    assert posterior is not None
     expect_parameters(run, posterior, phi)
 
     def log_density(v: Tensor, first: int) -> LogDensity:
@@ -121,4 +122,4 @@ def _deep(run: Run, model: str, name: str, energy: Energy, theta: Params) -> Sub
         return posterior.mean(call(posterior, phi, "params", v))
 
     bound = f"lower bound on log p~(v), importance-weighted over {LATENT_SAMPLES} samples of h"
-    return Subject(name, bound, log_density, posterior_mean)
+    return EvalModel(name, bound, log_density, posterior_mean)

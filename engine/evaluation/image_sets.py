@@ -16,16 +16,19 @@ PICTURES = (".jpg", ".jpeg", ".png")
 KEYS = ("x_test", "x")  # of an .npz, the first that is there
 
 
-def read_images(path: Path, shape: tuple[int, int, int]) -> Tensor:
+def read_images(path: Path, shape: tuple[int, int, int] | None) -> Tensor:
     """uint8 images [n, *shape] of a folder of pictures, an .npz (NHW or NHWC) or a .pt of `eblvm sample` (NCHW).
 
-    MNIST's 28 pixels get their frame of 2, other square images are resized; their channels must be those of `shape`.
+    Without a shape they stay as they are, and pictures take that of the first one. MNIST's 28 pixels get their frame of
+    2, other square images are resized; their channels must be those of `shape`.
     """
     if path.is_dir():
-        return _folder(path, shape)
+        return _folder(path, shape or _first_shape(path))
     if not path.is_file():
         raise UserError(f"{path} does not exist; give a folder of pictures, an .npz or a .pt file")
     v = _tensor(path) if path.suffix == ".pt" else _archive(path)
+    if shape is None:
+        return v
     if v.shape[-1] == v.shape[-2] == 28 and shape[-1] != 28:
         v = F.pad(v, (2, 2, 2, 2))
     if v.shape[-1] == v.shape[-2] and shape[-1] == shape[-2]:
@@ -69,6 +72,14 @@ def _tensor(path: Path) -> Tensor:
     if not isinstance(v, Tensor) or v.dim() != 4:
         raise UserError(f"{path}: expected one tensor of images, n x channels x height x width")
     return as_bytes(v)
+
+
+def _first_shape(folder: Path) -> tuple[int, int, int]:
+    """Of the first picture of a folder, as a colour image."""
+    for path in sorted(p for p in folder.glob("*") if p.suffix.lower() in PICTURES):
+        with Image.open(path) as picture:
+            return 3, picture.height, picture.width
+    raise UserError(f"{folder} holds no {' or '.join(PICTURES)} pictures")
 
 
 def _folder(folder: Path, shape: tuple[int, int, int]) -> Tensor:

@@ -1,4 +1,4 @@
-"""Samples of a run that are drawn for its evaluation, kept in its folder in pieces: drawing takes long."""
+"""Samples of a run that are drawn for its evaluation, kept in its folder in chunks: drawing takes long."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from eblvm.engine.evaluation.chunks import piece, pieces
+from eblvm.engine.evaluation.chunks import chunk, chunks
 from eblvm.engine.evaluation.image_sets import as_bytes, as_images
 from eblvm.engine.evaluation.metrics.image_distances import Images
 from eblvm.engine.sampling.run_samples import sample
@@ -42,10 +42,10 @@ class Source:
 
 def first(source: Source, count: int) -> Tensor:
     """The first `count` samples."""
-    return torch.cat(list(pieces(source.folder, count, source, description="samples")))
+    return torch.cat(list(chunks(source.folder, count, source, description="samples")))
 
 
 def images(source: Source, count: int) -> Images:
-    """The first `count` samples as images, a piece drawn when it is asked for."""
+    """The first `count` samples as images, a chunk drawn when it is asked for."""
     flat = source.run.dataset.image_shape
-    return Images(count, lambda first, n: as_images(piece(source.folder, first, n, source), flat), source.folder)
+    return Images(count, lambda first, n: as_images(chunk(source.folder, first, n, source), flat), source.folder)

@@ -12,8 +12,9 @@ import torch
 from matplotlib.figure import Figure
 from torch import Tensor
 
-from eblvm.engine.models.energy import Params, call
+from eblvm.engine.models.energy import call
 from eblvm.engine.models.grbm import GRBM
+from eblvm.engine.types import Params
 
 
 def density(panels: Sequence[tuple[str, GRBM, Params, float]], data: Tensor, path: Path, limit: float = 5.0) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 from eblvm.engine.errors import UserError
 from eblvm.engine.evaluation import plots as pictures
 from eblvm.engine.training.log import read_rows
-from eblvm.engine.training.run import read_config
+from eblvm.engine.training.run_folder import read_config
 
 
 def report(folder: Path) -> dict[str, Any]:
@@ -28,9 +28,9 @@ def report(folder: Path) -> dict[str, Any]:
     evaluation = folder / "eval.json"
     return {
         "recipe": config.recipe,
-        "method": config.method,
+        "method": config.method.kind,
         "step": rows[-1]["step"],
-        "steps": config.steps,
+        "steps": config.optimisation.steps,
         "last": {name: y[-1] for name, (_, y) in series.items()},
         "eval": json.loads(evaluation.read_text())["mean"] if evaluation.exists() else None,
     }

@@ -1,4 +1,4 @@
-"""The parts of an evaluation: what each computes, and the settings that its figures depend on."""
+"""The sections of an evaluation: what each computes, and the settings that its figures depend on."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -13,7 +13,7 @@ from eblvm.engine.errors import UserError
 from eblvm.engine.evaluation import deep, grbm
 from eblvm.engine.evaluation import kept_samples as drawn
 from eblvm.engine.evaluation import plots as pictures
-from eblvm.engine.evaluation.eval_model import EVAL_SEED, Subject, subjects
+from eblvm.engine.evaluation.eval_model import EVAL_SEED, EvalModel, eval_models
 from eblvm.engine.evaluation.fingerprint import fingerprint
 from eblvm.engine.evaluation.image_sets import as_bytes, as_images, read_images
 from eblvm.engine.evaluation.metrics.features import svm_accuracy, tsne
@@ -23,9 +23,9 @@ from eblvm.engine.evaluation.metrics.inception import Inception
 from eblvm.engine.evaluation.metrics.inception import load as load_inception
 from eblvm.engine.evaluation.metrics.neighbours import neighbours
 from eblvm.engine.evaluation.metrics.ood import auroc
-from eblvm.engine.methods import build
-from eblvm.engine.models import image_shape
+from eblvm.engine.methods.score_matching import ScoreMatchingObjective
 from eblvm.engine.models.grbm import MAX_ENUMERATED_H
+from eblvm.engine.models.kinds import image_shape
 from eblvm.engine.training.run import Run
 from eblvm.kernels import philox
 from eblvm.kernels.philox import Key, Purpose, purpose
@@ -55,22 +55,22 @@ class Options:
     again: bool = False
 
 
-class Part(NamedTuple):
+class Section(NamedTuple):
     name: str
     settings: dict[str, Any]  # plain JSON
     compute: Callable[[], list[Figures]]  # by replica, or of the first one only
 
 
-def parts_of(run: Run, model: str, weights: str, options: Options) -> list[Part]:
-    """All that this run can be judged by and was asked for, the quick parts first."""
-    judged = subjects(run, model)
-    found = [_likelihood(run, model, options)] if run.config.model == "grbm" else []
-    if run.config.model == "deep":
+def sections_of(run: Run, model: str, weights: str, options: Options) -> list[Section]:
+    """All that this run can be judged by and was asked for, the quick sections first."""
+    judged = eval_models(run, model)
+    found = [_likelihood(run, model, options)] if run.is_grbm else []
+    if isinstance(run.update.objective, ScoreMatchingObjective) and not run.is_grbm:
         found.append(_losses(run, model))
     if run.dataset.train_labels is not None and all(s.posterior_mean for s in judged):
-        found.append(Part("classification", {"fitted": FITTED}, lambda: [classification(run, s) for s in judged]))
+        found.append(Section("classification", {"fitted": FITTED}, lambda: [classification(run, s) for s in judged]))
     if all(s.reconstruct for s in judged):
-        found.append(Part("reconstruction", {}, lambda: [reconstruction(run, s) for s in judged]))
+        found.append(Section("reconstruction", {}, lambda: [reconstruction(run, s) for s in judged]))
     found += _ood(run, judged, options)
     source = source_of(run, model, weights, options)
     given = None if options.samples is None else like_data(run, options.samples)
@@ -84,7 +84,7 @@ def parts_of(run: Run, model: str, weights: str, options: Options) -> list[Part]
 
 def quick(run: Run) -> bool:
     """Are samples a matter of seconds?"""
-    return run.config.model == "grbm" or run.config.method == "bidvl"
+    return run.config.model.generates or run.is_grbm
 
 
 def weights_of(run: Run, model: str) -> str:
@@ -98,25 +98,25 @@ def source_of(run: Run, model: str, weights: str, options: Options) -> drawn.Sou
     return drawn.Source(run, model, weights, options.kind, options.steps, options.seed)
 
 
-def _likelihood(run: Run, model: str, options: Options) -> Part:
-    exact = run.config.latent <= MAX_ENUMERATED_H and not options.force_ais
+def _likelihood(run: Run, model: str, options: Options) -> Section:
+    exact = run.grbm.latent <= MAX_ENUMERATED_H and not options.force_ais
     how = "exact" if exact else f"AIS, {options.chains} chains x {options.temperatures} temperatures"
     chains, temperatures = (0, 0) if exact else (options.chains, options.temperatures)
-    return Part("likelihood", {"log_z": how}, lambda: grbm.rows(run, model, chains, temperatures))
+    return Section("likelihood", {"log_z": how}, lambda: grbm.rows(run, model, chains, temperatures))
 
 
-def _losses(run: Run, model: str) -> Part:
-    objective = build(run.config, run.dataset).objective
-    return Part("losses", {"tested": deep.TESTED}, lambda: [deep.losses(run, model, objective)])
+def _losses(run: Run, model: str) -> Section:
+    objective = run.update.objective
+    return Section("losses", {"tested": deep.TESTED}, lambda: [deep.losses(run, model, objective)])
 
 
-def classification(run: Run, subject: Subject) -> Figures:
+def classification(run: Run, evaluated: EvalModel) -> Figures:
     """A linear SVM fitted on the training split, its accuracy on the test split: on posterior means and on pixels."""
     data = run.dataset
     assert data.train_labels is not None
     assert data.test_labels is not None
     train, labels = data.train[:FITTED], data.train_labels[:FITTED]
-    means = [subject.of_all("posterior_mean", run, v) for v in (train, data.test)]
+    means = [evaluated.of_all("posterior_mean", run, v) for v in (train, data.test)]
     pictures.embedding(tsne(means[1][:JUDGED]), data.test_labels[:JUDGED], run.folder / "tsne.png")
     return {
         "svm_posterior_accuracy": svm_accuracy(means[0], labels, means[1], data.test_labels),
@@ -124,10 +124,10 @@ def classification(run: Run, subject: Subject) -> Figures:
     }
 
 
-def reconstruction(run: Run, subject: Subject) -> Figures:
+def reconstruction(run: Run, evaluated: EvalModel) -> Figures:
     """Root mean square error of test samples' reconstructions, over all their entries; beside it that of the mean."""
     test = run.dataset.floats(run.dataset.test)
-    found = subject.of_all("reconstruct", run, run.dataset.test)
+    found = evaluated.of_all("reconstruct", run, run.dataset.test)
     if has_images(run):
         pairs = torch.stack([as_images(v[:SHOWN], run.dataset.image_shape) for v in (test, found)], 1).flatten(0, 1)
         pictures.image_grid(pairs, run.folder / "reconstruction.png", columns=20)
@@ -139,7 +139,7 @@ def rmse(found: Tensor, wanted: Tensor) -> float:
     return float((found.double() - wanted.double()).square().mean().sqrt())
 
 
-def _ood(run: Run, judged: list[Subject], options: Options) -> list[Part]:
+def _ood(run: Run, judged: list[EvalModel], options: Options) -> list[Section]:
     """AUROC of log p~(v) of test samples against uniform noise and against every set that was given."""
 
     @cache
@@ -148,13 +148,13 @@ def _ood(run: Run, judged: list[Subject], options: Options) -> list[Part]:
 
     def compute(name: str, v: Tensor) -> list[Figures]:
         rows = []
-        for r, subject in enumerate(judged):
-            ours, theirs = inside(r), subject.log_densities(run, v)
+        for r, evaluated in enumerate(judged):
+            ours, theirs = inside(r), evaluated.log_densities(run, v)
             if r == 0:
                 values = {"test": ours.value, name: theirs.value}
-                pictures.histograms(values, subject.density, run.folder / f"ood-{name}.png")
+                pictures.histograms(values, evaluated.density, run.folder / f"ood-{name}.png")
             error = float(torch.cat([ours.standard_error, theirs.standard_error]).mean())
-            exact = subject.density.startswith("exact")
+            exact = evaluated.density.startswith("exact")
             rows.append(
                 {f"auroc_{name}": auroc(ours.value, theirs.value)}
                 | ({} if exact else {f"auroc_{name}_log_error": error})
@@ -170,7 +170,7 @@ def _ood(run: Run, judged: list[Subject], options: Options) -> list[Part]:
             "outside": len(chosen),
             "data": fingerprint({"": chosen}),
         }
-        found.append(Part(f"ood-{name}", settings, partial(compute, name, chosen)))
+        found.append(Section(f"ood-{name}", settings, partial(compute, name, chosen)))
     return found
 
 
@@ -198,7 +198,7 @@ def has_images(run: Run) -> bool:
     return len(run.shape) == 3 or run.dataset.image_shape is not None
 
 
-def _samples(run: Run, source: drawn.Source, count: int, given: Tensor | None) -> Part:
+def _samples(run: Run, source: drawn.Source, count: int, given: Tensor | None) -> Section:
     """A picture of samples; of images also their nearest training images, beside those of as many test images."""
     flat = run.dataset.image_shape
 
@@ -220,14 +220,14 @@ def _samples(run: Run, source: drawn.Source, count: int, given: Tensor | None) -
             }
         ]
 
-    return Part("samples", {"count": count, **_described(source, given)}, compute)
+    return Section("samples", {"count": count, **_described(source, given)}, compute)
 
 
 def _described(source: drawn.Source, given: Tensor | None) -> dict[str, Any]:
     return source.settings if given is None else {"given": len(given), "data": fingerprint({"": given})}
 
 
-def _fid(run: Run, source: drawn.Source, options: Options, given: Tensor | None) -> Part:
+def _fid(run: Run, source: drawn.Source, options: Options, given: Tensor | None) -> Section:
     samples, reference, net = fid_inputs(run, source, options, given)
     settings = {
         "samples": samples.count,
@@ -237,7 +237,7 @@ def _fid(run: Run, source: drawn.Source, options: Options, given: Tensor | None)
         "inception_score": "below" if net.has_logits else f"none, {net.name} has no logits: install torch-fidelity",
         **_described(source, given),
     }
-    return Part("fid", settings, lambda: [image_distances(samples, reference, net, options.seed)])
+    return Section("fid", settings, lambda: [image_distances(samples, reference, net, options.seed)])
 
 
 def fid_inputs(
@@ -246,10 +246,10 @@ def fid_inputs(
     """The samples, drawn or given, the training images that they are compared with, and the Inception."""
     assert options.fid is not None
     if not has_images(run):
-        raise UserError(f"FID is a distance between images, {run.folder} is a run on points; leave --fid out")
+        raise UserError(f"FID is a distance between images, {run.folder} is a run on points; remove --fid")
     flat = run.dataset.image_shape
     if given is not None and len(given) < options.fid:
         raise UserError(f"{options.samples} holds {len(given)} images, got --fid {options.fid}; ask for fewer")
     samples = drawn.images(source, options.fid) if given is None else cached_images(as_images(given, flat), options.fid)
     reference = cached_images(as_images(run.dataset.train, flat), options.reference)
-    return samples, reference, load_inception(options.inception, run.config.device)
+    return samples, reference, load_inception(options.inception, run.config.running.device)

@@ -29,13 +29,15 @@ from torch import Tensor
 from eblvm.engine.autodiff import collectives
 from eblvm.engine.autodiff.derivatives import grad, vjp
 from eblvm.engine.autodiff.unroll import unroll
-from eblvm.engine.methods.bilevel import Info, Rates
-from eblvm.engine.methods.update import Noise, State, Update
+from eblvm.engine.methods.kinds.bidvl import Bidvl
+from eblvm.engine.methods.types import Info, Noise, Rates, State
+from eblvm.engine.methods.update import Update
 from eblvm.engine.models.batch_norm import Seen, blended
 from eblvm.engine.models.bidvl import Encoder, Generator, SpectralEnergy, part, start_buffers
-from eblvm.engine.models.energy import Params, call
+from eblvm.engine.models.energy import call
 from eblvm.engine.models.spectral import power_iteration
 from eblvm.engine.optim.optimizers import Adam, AdamState, Moments
+from eblvm.engine.types import Params
 from eblvm.kernels import philox
 from eblvm.kernels.philox import Key, Purpose, purpose
 
@@ -53,23 +55,13 @@ class Generated(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Bidvl:
+class BidvlObjective:
+    options: Bidvl
     energy: SpectralEnergy
     encoder: Encoder
     generator: Generator
     theta_optimizer: Adam
     lower_optimizer: Adam
-    K: int
-    N: int
-    unroll_memory: str = "store"
-    joint: bool = False
-    symmetric: bool = True
-    opposite: str = "offset"
-    latent: str = "mean"
-    ratio: float = 0.05
-    ratio_bias: str = "none"
-    hinge: bool = False
-    sync: str = "global"  # unrolled steps average over ranks, or stay "local"
 
     def init(self, key: Key, v: Tensor) -> State:
         theta = self.energy.initial(key)
@@ -89,7 +81,7 @@ class Bidvl:
         streams = {"h": Purpose.SAMPLE_H, "eps": Purpose.LATENT}
         return {
             name: philox.streams(
-                philox.normal, self.K + self.N, key, purpose(of), count, (self.encoder.latent,), **place
+                philox.normal, self.options.K + self.options.N, key, purpose(of), count, (self.encoder.latent,), **place
             )
             for name, of in streams.items()
         }
@@ -123,7 +115,7 @@ class Bidvl:
 
         def upper(theta: Params) -> tuple[Tensor, tuple[Tensor, Info]]:
             phi, model_v = state.phi, fake.v.detach()
-            if self.N:
+            if self.options.N:
                 phi = self._unrolled(theta, state, v, noise, rates)
                 model_v = call(self.generator, part(phi, GENERATOR), "decode", h, [])
             return self.upper(theta, phi, state.buffers, v, model_v, h, eps)
@@ -136,13 +128,13 @@ class Bidvl:
     ) -> tuple[Tensor, tuple[Tensor, Info]]:
         """J(theta), with the energies of the data and what is logged."""
         h_q, log_q_B = h, v.new_zeros(())
-        if self.joint:
+        if self.options.joint:
             p = self._encode(phi, buffers, v, [])
             h_q = self.encoder.rsample(p, eps)
             log_q_B = self.encoder.log_prob(p, h_q)
         e = self._energy(theta, buffers, torch.cat([v, model_v]), torch.cat([h_q, h]))
         data_B, model_B = e.chunk(2)
-        loss_B = F.relu(1 + data_B) + F.relu(1 - model_B) if self.hinge else data_B - model_B
+        loss_B = F.relu(1 + data_B) + F.relu(1 - model_B) if self.options.upper == "hinge" else data_B - model_B
         loss = (loss_B + log_q_B).mean()
         data_B, model_B = data_B.detach(), model_B.detach()
         info = {"loss": loss.detach(), "energy_data": data_B.mean(), "energy_model": model_B.mean()}
@@ -153,19 +145,21 @@ class Bidvl:
 
         def loss(encoder: Params) -> tuple[Tensor, tuple[()]]:
             p = self._encode(_named(ENCODER, encoder), buffers, model_v, [])
-            if self.opposite == "literal":
+            if self.options.opposite == "literal":
                 return -self.latent_divergence(p, h), ()
-            return prior_kl(p).mean() / (h.shape[-1] if self.latent == "mean" else 1), ()
+            return prior_kl(p).mean() / (h.shape[-1] if self.options.latent_term == "mean" else 1), ()
 
         return _named(ENCODER, grad(loss, part(phi, ENCODER))[0])
 
     def _unrolled(self, theta: Params, state: State, v: Tensor, noise: Noise, rates: Rates) -> Params:
-        ratio_B = torch.full_like(v.flatten(1)[:, 0], self.ratio)  # the energies of its bias term are not known yet
+        ratio_B = torch.full_like(
+            v.flatten(1)[:, 0], self.options.ratio
+        )  # the energies of its bias term are not known yet
         contexts = [
             (theta, state.buffers, v, h, eps, ratio_B, rates["unroll"])
-            for h, eps in zip(noise["h"][self.K :], noise["eps"][self.K :], strict=True)
+            for h, eps in zip(noise["h"][self.options.K :], noise["eps"][self.options.K :], strict=True)
         ]
-        return unroll(self._unrolled_step, state.phi, state.phi_opt, contexts, self.unroll_memory)
+        return unroll(self._unrolled_step, state.phi, state.phi_opt, contexts, self.options.unroll_memory)
 
     def _unrolled_step(self, phi: Params, opt: Moments, context: tuple[Any, ...]) -> tuple[Params, Moments]:
         theta, buffers, v, h, eps, ratio_B, rate = context
@@ -176,7 +170,7 @@ class Bidvl:
             return self.lower(theta, phi, held, buffers, v, model_v, h, eps, ratio_B)
 
         gradient, _ = grad(loss, phi)
-        if self.sync == "global":
+        if self.options.sync == "global":
             gradient = collectives.differentiable_mean(gradient)
         return self.lower_optimizer.step(phi, gradient, opt, rate)
 
@@ -218,18 +212,18 @@ class Bidvl:
         encoded: Seen = []
         decoded: Seen = []
         info: Info = {}
-        if self.joint or self.symmetric:
+        if self.options.joint or self.options.divergence == "symmetric":
             p = self._encode(phi, buffers, v, encoded)
             h_q = self.encoder.rsample(p, eps)
-        if self.joint:
+        if self.options.joint:
             loss = loss + (self._energy(theta, buffers, v, h_q) + self.encoder.log_prob(p, h_q)).mean()
-        if self.symmetric:
+        if self.options.divergence == "symmetric":
             rebuilt = call(self.generator, part(phi, GENERATOR), "decode", h_q, decoded)
             error_B = squared_error(v, rebuilt)
             loss = loss + (ratio_B * (error_B + prior_kl(p))).mean()
             info["reconstruction"] = error_B.detach().mean() / v[0].numel()
-        if self.opposite != "none":
-            p = self._encode(held if self.opposite == "offset" else phi, buffers, model_v, [])
+        if self.options.opposite != "none":
+            p = self._encode(held if self.options.opposite == "offset" else phi, buffers, model_v, [])
             divergence = self.latent_divergence(p, h)
             loss = loss + divergence
             info["latent"] = divergence.detach()
@@ -237,16 +231,18 @@ class Bidvl:
 
     def latent_divergence(self, p: tuple[Tensor, Tensor], h: Tensor) -> Tensor:
         """D = -E log q(h|v~) up to a constant, or the mean squared error of q's mean."""
-        if self.latent == "mean":
+        if self.options.latent_term == "mean":
             return (p[0] - h).square().mean()
         return -self.encoder.log_prob(p, h).mean()
 
     def importance(self, data_B: Tensor) -> Tensor:
         """r(v) = r' times nothing, a sigmoid or a clamped exponential of mean E - E(v) (Eq. 15), from E(v) [B]."""
         gap_B = collectives.mean(data_B.mean()) - data_B
-        if self.ratio_bias == "none":
-            return torch.full_like(gap_B, self.ratio)
-        return self.ratio * (torch.sigmoid(gap_B) if self.ratio_bias == "sigmoid" else gap_B.exp().clamp(*CLAMP))
+        if self.options.ratio_bias == "none":
+            return torch.full_like(gap_B, self.options.ratio)
+        return self.options.ratio * (
+            torch.sigmoid(gap_B) if self.options.ratio_bias == "sigmoid" else gap_B.exp().clamp(*CLAMP)
+        )
 
     def validation(self, state: State, v: Tensor, noise: Noise) -> Tensor:
         """The mean squared error of images in [-1, 1] rebuilt from their posterior means, by the running statistics."""
@@ -258,7 +254,11 @@ class Bidvl:
 
     def encode(self, state: State, v: Tensor) -> Tensor:
         """The mean of q(h|v), as evaluated."""
-        return self._encode(state.phi, state.buffers, centred(v), None)[0]
+        return self.posterior(state, v)[0]
+
+    def posterior(self, state: State, v: Tensor) -> tuple[Tensor, Tensor]:
+        """Mean and log standard deviation of q(h|v), as evaluated."""
+        return self._encode(state.phi, state.buffers, centred(v), None)
 
     def decode(self, state: State, h: Tensor) -> Tensor:
         """G(h), as evaluated."""
@@ -266,7 +266,7 @@ class Bidvl:
 
     def marginal_energy(self, state: State, v: Tensor) -> Tensor:
         """E(v) [B]; of a joint energy, whose marginal nobody knows, E(v, mean of q(h|v))."""
-        h = self.encode(state, v) if self.joint else v.new_empty(len(v), 0)
+        h = self.encode(state, v) if self.options.joint else v.new_empty(len(v), 0)
         return self._energy(state.theta, state.buffers, centred(v), h)
 
     def _energy(self, theta: Params, buffers: Params, v: Tensor, h: Tensor) -> Tensor:
@@ -280,7 +280,7 @@ class Bidvl:
 class AlternatingUpdate(Update):
     """theta by the upper level, then K steps of phi at the moved theta; the first pass of the generator serves both."""
 
-    objective: Bidvl
+    objective: BidvlObjective
 
     @torch.no_grad()
     def __call__(self, state: State, v: Tensor, noise: Noise, rates: Rates) -> tuple[State, Info]:
@@ -288,10 +288,10 @@ class AlternatingUpdate(Update):
         state = objective.refreshed(state)
         fake = objective.generated(state.phi, noise["h"][0])
         state, data_B, info = self._move_energy(state, v, fake, noise, rates)
-        if objective.opposite in ("complete", "literal"):
+        if objective.options.opposite in ("complete", "literal"):
             state = self._move_encoder(state, fake.v.detach(), noise["h"][0], rates)
         ratio_B = objective.importance(data_B)
-        for k in range(objective.K):
+        for k in range(objective.options.K):
             if k:
                 fake = objective.generated(state.phi, noise["h"][k])
             gradient, buffers, lower = objective.lower_gradient(state, v, fake, noise["h"][k], noise["eps"][k], ratio_B)

@@ -1,15 +1,17 @@
-"""Estimators of the marginal score grad_v log p(v; theta) that a score loss is applied to: exact, and BiSM's.
+"""Estimates of the marginal score grad_v log p(v; theta) that a score loss is applied to: exact, and BiSM's.
 
-`estimator(theta, phi, phi_opt, batches, noise, rates) -> (Surrogate, phi, phi_opt, info)` gives the surrogate at the
+`estimator(theta, phi, phi_opt, batches, noise, rates) -> (ScoreEstimate, phi, phi_opt, info)` gives the estimate at the
 last batch together with the posterior's next real state. `batches` holds one batch (shared noise: the same empirical
-lower objective in every step, so the features are computed once) or one a step (fresh noise). `noise` is what the
-estimator's own `draw` has drawn. VaGES has a file of its own.
+lower objective in every step, so the features are computed once) or one per step (fresh noise). `noise` is what the
+estimator's own `draw` has drawn. VaGES has a file of its own; the options of all are in `estimators/`.
 """
+
+from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 import torch
 from torch import Tensor
@@ -19,26 +21,27 @@ from eblvm.engine.autodiff import collectives
 from eblvm.engine.autodiff.derivatives import grad, vjp
 from eblvm.engine.autodiff.mixed_precision import grad_scaled
 from eblvm.engine.autodiff.unroll import unroll
-from eblvm.engine.methods.divergences import Divergence, kl_exact, linear_step_size
-from eblvm.engine.methods.losses import Batch, Surrogate
-from eblvm.engine.models.energy import Energy, Params, call
+from eblvm.engine.methods.estimators import LowerLevel
+from eblvm.engine.methods.estimators.bism import Bism
+from eblvm.engine.methods.types import Batch, Info, Noise, Rates, ScoreEstimate
+from eblvm.engine.models.energy import Energy, call
 from eblvm.engine.models.posteriors import Posterior
 from eblvm.engine.optim.optimizers import Adam, Moments, Sgd
+from eblvm.engine.optim.step_size import linear_step_size
+from eblvm.engine.types import Params
 from eblvm.kernels import philox
 from eblvm.kernels.philox import Key, Purpose, purpose
 
-Rates = dict[str, Tensor]  # 0-dimensional learning rates: "theta", "phi", "unroll"; in fp16 "scale", of gradients
-Info = dict[str, Tensor]
-Noise = dict[str, Any]
 Features = Callable[[int, Params], Any]  # features of a lower step's batch, at given parameters
 
 
 @dataclass(frozen=True)
-class FreeEnergy:
+class ExactScore:
     """The exact marginal: log p(v) = -F(v) + const, for energies with a tractable free energy."""
 
     energy: Energy
-    steps = 0
+    batch_axes: ClassVar[dict[str, int]] = {}
+    batches_per_step = 1
 
     def __call__(
         self,
@@ -48,7 +51,7 @@ class FreeEnergy:
         batches: Sequence[Batch],
         noise: Noise,
         rates: Rates,
-    ) -> tuple[Surrogate, Params, Moments, Info]:
+    ) -> tuple[ScoreEstimate, Params, Moments, Info]:
         v = batches[-1].v
 
         def log_density(x: Tensor) -> Tensor:
@@ -60,22 +63,27 @@ class FreeEnergy:
         def closed_form(method: str) -> Callable[..., Any] | None:
             return partial(call, self.energy, theta, method, v) if hasattr(self.energy, method) else None
 
-        surrogate = Surrogate(
+        estimate = ScoreEstimate(
             log_density, closed_form("score") or score, closed_form("laplacian"), closed_form("sliced")
         )
-        return surrogate, phi, phi_opt, {}
+        return estimate, phi, phi_opt, {}
 
 
-class Variational:
-    """An estimator with a posterior q(h|v; phi) that follows the model: K real steps of Adam a minibatch on the mean of
-    the divergence D(q(h|v) || p(h|v)) (BiSM Eq. 12)."""
+@dataclass(frozen=True)
+class VariationalScore:
+    """An estimate with a posterior q(h|v; phi) that follows the model: K real steps of Adam per minibatch on the mean
+    of the divergence D(q(h|v) || p(h|v)) (BiSM Eq. 12)."""
 
+    options: LowerLevel
     energy: Energy
     posterior: Posterior
-    divergence: Divergence
-    K: int
-    lower_optimizer: Adam
-    lower_samples: int  # of h in the divergence
+    optimizer: Adam  # of phi
+    batch_axes: ClassVar[dict[str, int]] = {"latent": 1}  # of the noise that `draw` gives
+
+    @property
+    def batches_per_step(self) -> int:
+        """Perturbed batches: one for all lower steps, or one for each."""
+        return 1 if self.options.noise == "shared" else max(self.steps, 1)
 
     @property
     def steps(self) -> int:
@@ -83,17 +91,21 @@ class Variational:
 
     def __call__(
         self, theta: Params, phi: Params, phi_opt: Moments, batches: Sequence[Batch], noise: Noise, rates: Rates
-    ) -> tuple[Surrogate, Params, Moments, Info]:
+    ) -> tuple[ScoreEstimate, Params, Moments, Info]:
         raise NotImplementedError
 
-    def at_rest(self) -> Self:
+    def with_options(self, **changes: Any) -> Self:
+        return replace(self, options=replace(self.options, **changes))
+
+    def without_steps(self) -> Self:
         """The same estimate without any step on q."""
-        raise NotImplementedError
+        return self.with_options(K=0)
 
     def draw(self, key: Key, count: int, place: dict[str, Any]) -> Noise:
         """{"latent": [S, B, H] for each step}, S samples of h."""
-        steps, sizes = self.steps, (count, (self.lower_samples, self.posterior.latent))
-        if self.divergence is kl_exact:  # it reads no samples: the upper level alone does
+        divergence, steps = self.options.divergence, self.steps
+        sizes = (count, (divergence.latent_samples, self.posterior.latent))
+        if not divergence.reads_samples:  # it reads no samples: the upper level alone does
             return {
                 "latent": [self.posterior.noise(key, purpose(Purpose.LATENT), *sizes, **place).movedim(-2, -3)] * steps
             }
@@ -120,14 +132,14 @@ class Variational:
         """phi after its K steps on the divergence, at `features(step, theta)`; theta gets no gradient."""
         theta = tree_map(Tensor.detach, theta)
         info: Info = {}
-        for k in range(self.K):
+        for k in range(self.options.K):
             f_k = tree_map(Tensor.detach, features(k, theta))
-            lower = partial(self._lower_loss, theta, f_k, *_place(batches, k), latents[k])
+            lower = partial(self._lower_loss, theta, f_k, *_lower_batch(batches, k), latents[k])
             gradient, info["lower"] = grad_scaled(lower, phi, rates.get("scale"))
-            phi, phi_opt = self.lower_optimizer.step(phi, collectives.mean(gradient), phi_opt, rates["phi"])
+            phi, phi_opt = self.optimizer.step(phi, collectives.mean(gradient), phi_opt, rates["phi"])
         return phi, phi_opt, info
 
-    def gap(self, theta: Params, phi: Params, batch: Batch, noise: Tensor) -> Tensor:
+    def divergence(self, theta: Params, phi: Params, batch: Batch, noise: Tensor) -> Tensor:
         """The mean divergence between q and the model's posterior on a batch, up to what a KL leaves out."""
         f = call(self.energy, theta, "features", batch.v)
         return self._lower_loss(theta, f, batch.v, batch.lower_weight, noise, phi)[1]
@@ -137,37 +149,30 @@ class Variational:
     ) -> tuple[Tensor, Tensor]:
         """The lower level's loss, and the mean divergence as it is logged."""
         p = call(self.posterior, phi, "params", v)
-        d_B = self.divergence(lambda h: call(self.energy, theta, "head", f, h), self.posterior, p, noise)
+        d_B = self.options.divergence(lambda h: call(self.energy, theta, "head", f, h), self.posterior, p, noise)
         return (weight * d_B).mean(), d_B.detach().mean()
 
 
 @dataclass(frozen=True)
-class Bism(Variational):
+class BilevelScore(VariationalScore):
     """Bi-level score matching (BiSM Algorithm 1): s(v) = grad_v [log p~(v, h) - log q(h|v; phi_N)], h ~ q(h|v; phi_N).
 
     phi takes K real steps on the divergence; phi_N follows by N unrolled steps through which theta's gradient flows.
-    `exact_posterior` puts the model's own p(h|v) in the place of q (Theorem 1's premise), with no steps.
+    The posterior 'exact' puts the model's own p(h|v) in the place of q (Theorem 1's premise), with no steps.
     """
 
-    energy: Energy
-    posterior: Posterior
-    divergence: Divergence
-    K: int
-    N: int
-    unroll_optimizer: Adam | Sgd
-    unroll_memory: str
-    lower_optimizer: Adam
-    auto_unroll_rate: bool = False  # SGD's step size from the batch, see `linear_step_size`
-    exact_posterior: bool = False
-    lower_samples: int = 1
-    sync: str = "global"  # unrolled steps average over ranks, or stay "local"
+    options: Bism
 
     @property
     def steps(self) -> int:
-        return self.K + self.N + 1
+        return self.options.K + self.options.N + 1
 
-    def at_rest(self) -> Self:
-        return replace(self, K=0, N=0)
+    def without_steps(self) -> Self:
+        return self.with_options(K=0, N=0)
+
+    @property
+    def unroll_optimizer(self) -> Adam | Sgd:
+        return Sgd() if self.options.unroll_optimizer == "sgd" else self.optimizer
 
     def __call__(
         self,
@@ -177,14 +182,14 @@ class Bism(Variational):
         batches: Sequence[Batch],
         noise: Noise,
         rates: Rates,
-    ) -> tuple[Surrogate, Params, Moments, Info]:
+    ) -> tuple[ScoreEstimate, Params, Moments, Info]:
         v, latents = batches[-1].v, noise["latent"]
         # The only pass of the features when the noise is shared; `pull` is its transposed Jacobian.
         f, pull = vjp(lambda x: call(self.energy, theta, "features", x), v)
         features = self.features(f, batches)
         phi, phi_opt, info = self.real_steps(theta, phi, phi_opt, features, batches, latents, rates)
         unrolled = self.unrolled_steps(theta, phi, phi_opt, features, batches, latents, rates)
-        return self.surrogate(theta, unrolled, f, pull, v, latents[-1][0], rates), phi, phi_opt, info
+        return self.estimate(theta, unrolled, f, pull, v, latents[-1][0], rates), phi, phi_opt, info
 
     def unrolled_steps(
         self,
@@ -197,21 +202,20 @@ class Bism(Variational):
         rates: Rates,
     ) -> Params:
         """phi_N as a function of theta and the features."""
-        if self.exact_posterior:
+        if self.options.posterior.exact:
             return call(self.energy, theta, "linear_posterior")
-        if not self.N:
+        if not self.options.N:
             return phi
         with torch.no_grad():
-            rates = rates | ({"unroll": linear_step_size(batches[-1].v)} if self.auto_unroll_rate else {})
-        contexts = [
-            (theta, features(n, theta), *_place(batches, n), latents[n], rates) for n in range(self.K, self.K + self.N)
-        ]
+            rates = rates | ({"unroll": linear_step_size(batches[-1].v)} if self.options.automatic_step else {})
+        K, N = self.options.K, self.options.N
+        contexts = [(theta, features(n, theta), *_lower_batch(batches, n), latents[n], rates) for n in range(K, K + N)]
         moments = () if isinstance(self.unroll_optimizer, Sgd) else phi_opt
-        return unroll(self._unrolled_step, phi, moments, contexts, self.unroll_memory)
+        return unroll(self._unrolled_step, phi, moments, contexts, self.options.unroll_memory)
 
-    def surrogate(
+    def estimate(
         self, theta: Params, unrolled: Params, f: Any, pull: Callable[..., Any], v: Tensor, noise: Tensor, rates: Rates
-    ) -> Surrogate:
+    ) -> ScoreEstimate:
         """log p~(v, h) - log q(h|v; phi_N) at h ~ q; `pull` is the transposed Jacobian of f = features(v)."""
         h = self.posterior.rsample(call(self.posterior, unrolled, "params", v), noise)
 
@@ -226,12 +230,12 @@ class Bism(Variational):
             scale = rates.get("scale")
             return pulled(pull, u, scale) - grad_scaled(lambda x: (log_q(x).sum(), ()), v, scale)[0]
 
-        return Surrogate(log_density, score)
+        return ScoreEstimate(log_density, score)
 
     def _unrolled_step(self, phi: Params, opt: Moments, context: tuple[Any, ...]) -> tuple[Params, Moments]:
         *inputs, rates = context
         gradient, _ = grad_scaled(partial(self._lower_loss, *inputs), phi, rates.get("scale"))
-        if self.sync == "global":
+        if self.options.sync == "global":
             gradient = collectives.differentiable_mean(gradient)
         return self.unroll_optimizer.step(phi, gradient, opt, rates["unroll"])
 
@@ -241,7 +245,7 @@ def pulled(pull: Callable[..., Any], u: Any, scale: Tensor | None, keep: bool = 
     return pull(u, keep=keep) if scale is None else pull(tree_map(lambda x: x * scale, u), keep=keep) / scale
 
 
-def _place(batches: Sequence[Batch], step: int) -> tuple[Tensor, Tensor]:
+def _lower_batch(batches: Sequence[Batch], step: int) -> tuple[Tensor, Tensor]:
     """The visible values and weights of a lower step: its own batch's, or the one that all share."""
     batch = batches[0 if len(batches) == 1 else step]
     return batch.v, batch.lower_weight

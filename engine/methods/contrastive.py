@@ -7,13 +7,14 @@ import torch
 from torch import Tensor
 
 from eblvm.engine.autodiff.derivatives import grad
-from eblvm.engine.methods.bilevel import Info, Rates
-from eblvm.engine.methods.update import Noise, State
-from eblvm.engine.models.energy import Params, call
+from eblvm.engine.methods.types import Info, Noise, Rates, State
+from eblvm.engine.models.energy import call
 from eblvm.engine.models.grbm import GRBM
 from eblvm.engine.optim.optimizers import Adam
-from eblvm.engine.sampling.gibbs import sweep
+from eblvm.engine.types import Params
 from eblvm.kernels import philox
+from eblvm.kernels.gibbs import Noise as GibbsNoise
+from eblvm.kernels.gibbs import gibbs
 from eblvm.kernels.philox import Key, Purpose, purpose
 
 
@@ -59,3 +60,8 @@ class ContrastiveDivergence:
         """The squared error of one-sweep reconstruction: the usual early-stopping signal of CD."""
         _, mean = sweep(state.theta, v, noise["sweeps"][:1])
         return (v - mean).square().sum(-1).mean()
+
+
+def sweep(theta: Params, v: Tensor, noise: GibbsNoise) -> tuple[Tensor, Tensor]:
+    """Sweeps of a GRBM's chains at v [B, D], one for each pair of noise: (v, mean of the last p(v|h))."""
+    return gibbs(v, theta["W"], theta["b"], theta["c"], theta["log_sigma"], noise)

@@ -1,57 +1,73 @@
 """Divergences D(q(h|v) || p(h|v)) that the lower level minimises, up to constants in phi (BiSM Eq. 10).
 
 Each is `divergence(head, posterior, p, noise) -> d[B]`: `head(h)` is the energy of h[..., B, H] at the batch's fixed
-features, `p` the posterior's parameters at the batch, `noise` [L, B, H] what `posterior.rsample` takes.
+features, `p` the posterior's parameters at the batch, `noise` [S, B, H] what `posterior.rsample` takes.
 """
 
+from __future__ import annotations
+
 from collections.abc import Callable
-from typing import Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar
 
-import torch
-from torch import Tensor
+from eblvm.engine.options import Options, option
 
-from eblvm.engine.autodiff import collectives
-from eblvm.engine.autodiff.derivatives import grad
+if TYPE_CHECKING:
+    from torch import Tensor
 
-Head = Callable[[Tensor], Tensor]
-Divergence = Callable[[Head, Any, Any, Tensor], Tensor]
-
-
-def kl(head: Head, posterior: Any, p: Any, noise: Tensor) -> Tensor:
-    """E_q [log q(h|v) + E(v, h)] over L reparameterised samples."""
-    h = posterior.rsample(p, noise)
-    return (posterior.log_prob(p, h) + head(h)).mean(0)
+    Head = Callable[[Tensor], Tensor]
 
 
-def kl_exact(head: Head, posterior: Any, p: Any, noise: Tensor) -> Tensor:
+@dataclass(frozen=True)
+class Divergence(Options):
+    group = "method"
+    reads_samples: ClassVar[bool] = True  # of h, drawn from q
+    latent_samples: ClassVar[int] = 1  # of h per sample of v
+
+    def __call__(self, head: Head, posterior: Any, p: Any, noise: Tensor) -> Tensor:
+        raise NotImplementedError
+
+
+@dataclass(frozen=True)
+class Kl(Divergence):
+    """E_q [log q(h|v) + E(v, h)] over S reparameterised samples."""
+
+    kind = "kl"
+    latent_samples: int = option(1, "samples of h in the divergence", low=1)  # type: ignore[misc]
+
+    def __call__(self, head: Head, posterior: Any, p: Any, noise: Tensor) -> Tensor:
+        h = posterior.rsample(p, noise)
+        return (posterior.log_prob(p, h) + head(h)).mean(0)
+
+
+@dataclass(frozen=True)
+class KlExact(Divergence):
     """The same in closed form for a Bernoulli q and an energy linear in h: -entropy(q) + E(v, mean of q)."""
-    mean = posterior.mean(p)
-    return posterior.log_prob(p, mean) + head(mean)
+
+    kind = "kl-exact"
+    needs = ("linear_in_h",)
+    reads_samples = False
+
+    def __call__(self, head: Head, posterior: Any, p: Any, noise: Tensor) -> Tensor:
+        mean = posterior.mean(p)
+        return posterior.log_prob(p, mean) + head(mean)
 
 
-def fisher(head: Head, posterior: Any, p: Any, noise: Tensor) -> Tensor:
-    """E_q 1/2 |grad_h log q(h|v) + grad_h E(v, h)|^2 over L reparameterised samples, for a continuous h."""
-    h = posterior.rsample(p, noise)
-    difference, _ = grad(lambda x: ((posterior.log_prob(p, x) + head(x)).sum(), ()), h)
-    return 0.5 * difference.square().sum(-1).mean(0)
+@dataclass(frozen=True)
+class Fisher(Divergence):
+    """E_q 1/2 |grad_h log q(h|v) + grad_h E(v, h)|^2 over S reparameterised samples, for a continuous h."""
+
+    kind = "fisher"
+    needs = ("continuous_h",)
+    latent_samples: int = option(1, "samples of h in the divergence", low=1)  # type: ignore[misc]
+
+    def __call__(self, head: Head, posterior: Any, p: Any, noise: Tensor) -> Tensor:
+        from eblvm.engine.autodiff.derivatives import grad
+
+        h = posterior.rsample(p, noise)
+        difference, _ = grad(lambda x: ((posterior.log_prob(p, x) + head(x)).sum(), ()), h)
+        return 0.5 * difference.square().sum(-1).mean(0)
 
 
-BY_NAME: dict[str, Divergence] = {"kl": kl, "kl-exact": kl_exact, "fisher": fisher}
-
-
-def linear_step_size(v_BD: Tensor, iterations: int = 16) -> Tensor:
-    """6 / lambda_max of M = (v v^T + 1 1^T) / B: three quarters of the largest stable step on a linear posterior.
-
-    A step of size a on (A, a) moves the logits by -a M delta, and the exact KL's curvature in a logit is at most 1/4.
-    Of the steps tried on Frey face (docs/results.md) those near the limit gave the best models.
-    """
-
-    def norm(x: Tensor) -> Tensor:  # over all ranks' samples, as are M's products
-        return collectives.mean(x.square().sum()).sqrt()
-
-    x = torch.ones_like(v_BD[:, :1])
-    for _ in range(iterations):
-        x = x / norm(x)
-        pulled, total = collectives.mean((v_BD.T @ x, x.sum()))
-        x = (v_BD @ pulled + total) / v_BD.shape[0]
-    return 6 / norm(x)
+def kinds() -> dict[str, Divergence]:
+    return {d.kind: d for d in (KlExact(), Fisher(), Kl())}

@@ -1,14 +1,14 @@
-"""A gradient from pieces of its batch, equal to that of the whole: the network's memory is that of a piece.
+"""A gradient from chunks of its batch, equal to that of the whole: the network's memory is that of a chunk.
 
 The upper loss is a mean over samples, but every sample's term reads phi_N, and phi_N reads all samples. It reads the
 network only through the features f, B x dim(f) and small, so three passes do (F: one pass of the features):
 
-    1. f piece by piece, without a graph (1 F); all K real and N unrolled steps at once, on the whole batch's f;
-    2. the loss and its gradient for theta and phi_N, piece by piece (6 F);
+    1. f chunk by chunk, without a graph (1 F); all K real and N unrolled steps at once, on the whole batch's f;
+    2. the loss and its gradient for theta and phi_N, chunk by chunk (6 F);
     3. the cotangent of phi_N back through the unroll to theta and f, and that of f through the transposed Jacobian of
-       the features, piece by piece (3 F, none where N = 0).
+       the features, chunk by chunk (3 F, none where N = 0).
 
-Samples keep their global places: noise and MDSM's levels are slices of the whole batch's.
+Samples keep their global positions: noise and MDSM's levels are slices of the whole batch's.
 """
 
 from dataclasses import dataclass, replace
@@ -21,29 +21,21 @@ from torch.utils._pytree import tree_map
 
 from eblvm.engine.autodiff.derivatives import vjp
 from eblvm.engine.autodiff.mixed_precision import grad_scaled
-from eblvm.engine.methods.bilevel import Bism, Info, Rates, Variational
-from eblvm.engine.methods.score_matching import ScoreMatching, scales
-from eblvm.engine.methods.update import Noise, State, Update
-from eblvm.engine.methods.vages import Sampled
-from eblvm.engine.models.energy import Energy, Params, call
+from eblvm.engine.methods.bilevel import BilevelScore, VariationalScore
+from eblvm.engine.methods.score_matching import ScoreMatchingObjective, scales
+from eblvm.engine.methods.types import Info, Noise, Rates, State
+from eblvm.engine.methods.update import Update
+from eblvm.engine.methods.vages import SampledScore
+from eblvm.engine.models.energy import Energy, call
+from eblvm.engine.types import Params
 from eblvm.kernels.philox import Key
-
-BATCH_AXIS = {
-    "perturb": 0,
-    "latent": 1,
-    "level": 0,
-    "third": 1,
-    "direction": 1,
-    "samples": 1,
-    "langevin": 1,
-}  # of every kind of noise
 
 
 @dataclass(frozen=True)
 class MicroBatched:
-    """`objective`, whose noise is shared, with gradient and validation over pieces of at most `size` samples."""
+    """`objective`, whose noise is shared, with gradient and validation over chunks of at most `size` samples."""
 
-    objective: ScoreMatching
+    objective: ScoreMatchingObjective
     size: int
 
     def init(self, key: Key, v: Tensor) -> State:
@@ -53,21 +45,21 @@ class MicroBatched:
         return self.objective.draw(key, v, first, total)
 
     def gradient(self, state: State, v: Tensor, noise: Noise, rates: Rates) -> tuple[Params, State, Info]:
-        if isinstance(self.objective.estimator, Bism):
+        if isinstance(self.objective.estimator, BilevelScore):
             return self._bilevel_gradient(self.objective.estimator, state, v, noise, rates)
         objective, found = self.objective, None
         lower_info: Info = {}
-        if isinstance(objective.estimator, Sampled):
+        if isinstance(objective.estimator, SampledScore):
             state, lower_info = self._lower_steps(objective.estimator, state, v, noise, rates)
-            objective = replace(objective, estimator=objective.estimator.at_rest())
-        for piece, its_noise, share in self._pieces(v, noise):
-            gradient, _, info = objective.gradient(state, piece, its_noise, rates)
-            found = _plus(found, (gradient, info), share)
+            objective = replace(objective, estimator=objective.estimator.without_steps())
+        for chunk, chunk_noise, weight in self._chunks(v, noise):
+            gradient, _, info = objective.gradient(state, chunk, chunk_noise, rates)
+            found = _plus(found, (gradient, info), weight)
         assert found is not None
         return found[0], state, lower_info | found[1]
 
     def _lower_steps(
-        self, estimator: Variational, state: State, v: Tensor, noise: Noise, rates: Rates
+        self, estimator: VariationalScore, state: State, v: Tensor, noise: Noise, rates: Rates
     ) -> tuple[State, Info]:
         """The real steps on q, on the whole batch's features; the rest of VaGES is a mean over samples at that q."""
         _, rates = scales(state, rates)
@@ -80,11 +72,11 @@ class MicroBatched:
 
     @torch.no_grad()
     def _features(self, energy: Energy, theta: Params, v: Tensor) -> Any:
-        """f of the whole batch, piece by piece and without a graph."""
+        """f of the whole batch, chunk by chunk and without a graph."""
         return tree_map(lambda *parts: torch.cat(parts), *(_features(energy, x, theta) for x in v.split(self.size)))
 
     def _bilevel_gradient(
-        self, estimator: Bism, state: State, v: Tensor, noise: Noise, rates: Rates
+        self, estimator: BilevelScore, state: State, v: Tensor, noise: Noise, rates: Rates
     ) -> tuple[Params, State, Info]:
         theta, energy = state.theta, estimator.energy
         scale, rates = scales(state, rates)
@@ -99,46 +91,49 @@ class MicroBatched:
         phi_N = tree_map(Tensor.detach, unrolled)
 
         found: Any = None
-        for piece, its_noise, share in self._pieces(v, noise):
-            upper = partial(self._upper, estimator, piece, its_noise, rates)
-            found = _plus(found, grad_scaled(upper, (theta, phi_N), scale), share)
+        for chunk, chunk_noise, weight in self._chunks(v, noise):
+            upper = partial(self._upper, estimator, chunk, chunk_noise, rates)
+            found = _plus(found, grad_scaled(upper, (theta, phi_N), scale), weight)
         (gradient, phi_bar), upper_info = found
 
-        if estimator.N or estimator.exact_posterior:
-            weight = 1.0 if scale is None else scale
-            theta_bar, f_bar = pull(tree_map(lambda x: x * weight, phi_bar))
-            gradient = _plus(gradient, tree_map(lambda x: x / weight, theta_bar))
+        if estimator.options.N or estimator.options.posterior.exact:
+            upscale = 1.0 if scale is None else scale
+            theta_bar, f_bar = pull(tree_map(lambda x: x * upscale, phi_bar))
+            gradient = _plus(gradient, tree_map(lambda x: x / upscale, theta_bar))
             for i, x in enumerate(perturbed):
                 _, pull_features = vjp(partial(_features, energy, x), theta)
                 bar = pull_features(_rows(f_bar, i * self.size, len(x)))
-                gradient = _plus(gradient, tree_map(lambda x: x / weight, bar))
+                gradient = _plus(gradient, tree_map(lambda x: x / upscale, bar))
         return gradient, state._replace(phi=phi, phi_opt=phi_opt), info | upper_info
 
     def _upper(
-        self, estimator: Bism, v: Tensor, noise: Noise, rates: Rates, x: tuple[Params, Params]
+        self, estimator: BilevelScore, v: Tensor, noise: Noise, rates: Rates, x: tuple[Params, Params]
     ) -> tuple[Tensor, Info]:
-        """The mean loss of a piece as a function of theta and phi_N, each held fixed while the other moves."""
+        """The mean loss of a chunk as a function of theta and phi_N, each held fixed while the other moves."""
         theta, phi_N = x
         (batch,) = self.objective.batches(v, noise)
         f, pull = vjp(lambda x: _features(estimator.energy, x, theta), batch.v)
-        surrogate = estimator.surrogate(theta, phi_N, f, pull, batch.v, noise["latent"][-1][0], rates)
-        return self.objective.value(surrogate, batch, noise)
+        estimate = estimator.estimate(theta, phi_N, f, pull, batch.v, noise["latent"][-1][0], rates)
+        return self.objective.value(estimate, batch, noise)
 
     def validation(self, state: State, v: Tensor, noise: Noise) -> Tensor:
-        pieces = self._pieces(v, noise)
-        return torch.stack([self.objective.validation(state, x, n) * share for x, n, share in pieces]).sum()
+        chunks = self._chunks(v, noise)
+        return torch.stack([self.objective.validation(state, x, n) * weight for x, n, weight in chunks]).sum()
 
-    def _pieces(self, v: Tensor, noise: Noise) -> list[tuple[Tensor, Noise, float]]:
-        """(samples, their noise, their share of the batch) of every piece."""
+    def _chunks(self, v: Tensor, noise: Noise) -> list[tuple[Tensor, Noise, float]]:
+        """(samples, their noise, their fraction of the batch) of every chunk."""
         starts = range(0, len(v), self.size)
-        return [(x, _part(noise, i, len(x)), len(x) / len(v)) for i, x in zip(starts, v.split(self.size), strict=True)]
+        return [
+            (x, _slice(noise, i, len(x), self.objective.batch_axes), len(x) / len(v))
+            for i, x in zip(starts, v.split(self.size), strict=True)
+        ]
 
 
-def in_pieces(update: Update, size: int | None) -> Update:
-    """`update` over pieces of at most `size` samples; none: as it is."""
+def micro_batched(update: Update, size: int | None) -> Update:
+    """`update` over chunks of at most `size` samples; none: as it is."""
     if size is None:
         return update
-    assert isinstance(update.objective, ScoreMatching)  # the configuration allows no other
+    assert isinstance(update.objective, ScoreMatchingObjective)  # the configuration allows no other
     return replace(update, objective=MicroBatched(update.objective, size))
 
 
@@ -146,8 +141,8 @@ def _features(energy: Energy, v: Tensor, theta: Params) -> Any:
     return call(energy, theta, "features", v)
 
 
-def _part(noise: Noise, first: int, count: int) -> Noise:
-    return {k: _rows(value, first, count, BATCH_AXIS[k]) for k, value in noise.items()}
+def _slice(noise: Noise, first: int, count: int, batch_axes: dict[str, int]) -> Noise:
+    return {k: _rows(value, first, count, batch_axes[k]) for k, value in noise.items()}
 
 
 def _rows(tree: Any, first: int, count: int, axis: int = 0) -> Any:

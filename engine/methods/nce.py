@@ -13,11 +13,11 @@ from torch.nn.functional import softplus
 
 from eblvm.engine.autodiff import collectives
 from eblvm.engine.autodiff.derivatives import grad
-from eblvm.engine.methods.bilevel import Info, Rates
-from eblvm.engine.methods.update import Noise, State
-from eblvm.engine.models.energy import Energy, Params, call
+from eblvm.engine.methods.types import Info, Noise, Rates, State
+from eblvm.engine.models.energy import Energy, call
 from eblvm.engine.models.posteriors import Bernoulli
 from eblvm.engine.optim.optimizers import Adam
+from eblvm.engine.types import Params
 from eblvm.kernels import philox
 from eblvm.kernels.philox import Key, Purpose, purpose
 
@@ -44,7 +44,7 @@ def _split(theta: Params) -> tuple[Params, Tensor]:
 
 
 @dataclass(frozen=True)
-class Nce:
+class NceObjective:
     """J = E_data softplus(-G(v)) + E_noise softplus(G(y)),  G(v) = -F(v) - log_z - log p_noise(v)."""
 
     energy: Energy
@@ -82,7 +82,7 @@ class Nce:
 
 
 @dataclass(frozen=True)
-class Vnce:
+class VnceObjective:
     """NCE with q(h|v) in the place of the free energy: on data the lower bound log p~(v,h) - log q(h|v) at h ~ q,
     on noise the importance-weighted mean over L samples. q takes K steps on the bound (relaxed h) per theta step;
     theta's gradient uses h in {0, 1}, so that the importance weights are those of the model."""
@@ -93,17 +93,17 @@ class Vnce:
     lower_optimizer: Adam
     contrast: GaussianNoise
     K: int
-    samples: int
+    latent_samples: int
 
     def init(self, key: Key, v: Tensor) -> State:
-        state = Nce(self.energy, self.theta_optimizer, self.contrast).init(key, v)
+        state = NceObjective(self.energy, self.theta_optimizer, self.contrast).init(key, v)
         phi = self.posterior.initial(key)
         return state._replace(phi=phi, phi_opt=self.lower_optimizer.init(phi))
 
     def draw(self, key: Key, v: Tensor, first: int = 0, total: int | None = None) -> Noise:
-        noise = Nce(self.energy, self.theta_optimizer, self.contrast).draw(key, v, first)
+        noise = NceObjective(self.energy, self.theta_optimizer, self.contrast).draw(key, v, first)
         place: dict[str, Any] = {"first": first, "dtype": v.dtype, "device": v.device}
-        count, shape = v.shape[-2], (self.samples, self.posterior.latent)
+        count, shape = v.shape[-2], (self.latent_samples, self.posterior.latent)
         noise["latent"] = [
             philox.logistic(key, purpose(Purpose.LATENT, i), count, shape, **place).movedim(-2, -3)
             for i in range(self.K + 2)
@@ -122,7 +122,7 @@ class Vnce:
         on_data, on_noise = noise["latent"][-2:]
         y = self.contrast.at(noise["contrast"])
         bound = softplus(-self._log_weight(theta, phi, v, on_data, relaxed=False)).mean()
-        evidence = self._log_weight(theta, phi, y, on_noise, relaxed=False).logsumexp(0) - math.log(self.samples)
+        evidence = self._log_weight(theta, phi, y, on_noise, relaxed=False).logsumexp(0) - math.log(self.latent_samples)
         return bound + softplus(evidence).mean()
 
     def gradient(self, state: State, v: Tensor, noise: Noise, rates: Rates) -> tuple[Params, State, Info]:

@@ -1,51 +1,22 @@
-"""What a training step maps to its successor, and the update of theta that all objectives share."""
+"""One training step: the update of theta that all objectives share, and the state as a checkpoint holds it."""
+
+from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Self
 
 import torch
 from torch import Tensor
 from torch.utils._pytree import tree_leaves
 
 from eblvm.engine.autodiff import collectives
-from eblvm.engine.methods.bilevel import Info, Rates
-from eblvm.engine.models.energy import Params
+from eblvm.engine.methods.types import Info, Noise, Objective, Rates, State
 from eblvm.engine.optim.apex import apex_adam_
 from eblvm.engine.optim.loss_scale import SMALLEST, next_scale
-from eblvm.engine.optim.optimizers import Adam, AdamState, Moments
+from eblvm.engine.optim.optimizers import Adam, AdamState
+from eblvm.engine.optim.options import Optimisation
+from eblvm.engine.types import Params
 from eblvm.kernels.adam_unroll import clipped
-from eblvm.kernels.philox import Key
-
-
-class State(NamedTuple):
-    """Everything that training changes; with replicas every tensor has a leading replica axis."""
-
-    theta: Params
-    phi: Params  # empty where a method has no posterior
-    theta_opt: Moments
-    phi_opt: Moments
-    chain: Params  # persistent Markov chains, empty without
-    ema: Params  # moving average of theta, empty without
-    scale: Params = {}  # of the loss in fp16, empty without  # noqa: RUF012
-    buffers: Params = {}  # what nets hold beside parameters: running statistics, spectral vectors  # noqa: RUF012
-
-
-Noise = dict[str, Any]
-
-
-class Objective(Protocol):
-    """One training method on one model.
-
-    `init` makes a start from a key; `draw` makes all noise of a step for samples first .. first + B - 1 of a global
-    batch of `total` (none: v is the end of it);
-    `gradient` is pure: (state, batch, noise, rates) -> (gradient for theta, state with phi and chain moved, info).
-    `validation` is the method's own loss at fixed noise, without any step, to choose the best model by.
-    """
-
-    def init(self, key: Key, v: Tensor) -> State: ...
-    def draw(self, key: Key, v: Tensor, first: int = 0, total: int | None = None) -> Noise: ...
-    def gradient(self, state: State, v: Tensor, noise: Noise, rates: Rates) -> tuple[Params, State, Info]: ...
-    def validation(self, state: State, v: Tensor, noise: Noise) -> Tensor: ...
 
 
 @dataclass(frozen=True)
@@ -58,6 +29,12 @@ class Update:
     ema_decay: float | None = None
     apex: bool = False  # Adam's steps in place are NVIDIA apex's
     in_place: bool = False  # theta, its moments and its average move in the state's own memory: the old state is spent
+
+    @classmethod
+    def of(cls, objective: Any, optimisation: Optimisation) -> Self:
+        """The update of an objective as a run's options ask for it."""
+        adam = Adam(optimisation.betas)
+        return cls(objective, adam, optimisation.clip_norm, optimisation.ema, apex=optimisation.optimizer == "apex")
 
     @torch.no_grad()
     def __call__(self, state: State, v: Tensor, noise: Noise, rates: Rates) -> tuple[State, Info]:

@@ -15,21 +15,25 @@ anyway. No per-sample gradient is ever formed.
 Shape tags: L samples, M directions, B batch, H latent units.
 """
 
+from __future__ import annotations
+
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
-from typing import Any, Self
+from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
 from torch.utils._pytree import tree_map
 
+from eblvm.engine.autodiff.curvature import score_and_curvature
 from eblvm.engine.autodiff.derivatives import grad, vjp
-from eblvm.engine.methods.bilevel import Info, Noise, Rates, Variational, pulled
-from eblvm.engine.methods.divergences import Divergence
-from eblvm.engine.methods.losses import Batch, Surrogate, score_and_curvature
-from eblvm.engine.models.energy import Energy, Params, call
-from eblvm.engine.models.posteriors import Posterior
-from eblvm.engine.optim.optimizers import Adam, Moments
+from eblvm.engine.methods.bilevel import VariationalScore, pulled
+from eblvm.engine.methods.estimators.importance import Importance
+from eblvm.engine.methods.estimators.vages import Vages
+from eblvm.engine.methods.types import Batch, Info, Noise, Rates, ScoreEstimate
+from eblvm.engine.models.energy import call
+from eblvm.engine.optim.optimizers import Moments
+from eblvm.engine.types import Params
 from eblvm.kernels import philox
 from eblvm.kernels.philox import Key, Purpose, purpose
 
@@ -57,21 +61,21 @@ NO_LANGEVIN = Langevin()
 
 
 @dataclass(frozen=True)
-class Sampled(Variational):
+class SampledScore(VariationalScore):
     """What VaGES and importance sampling share: sets of L samples of h, held fixed, after the steps on q.
 
-    Each then gives its `surrogate` at f = features(v), whose transposed Jacobian is `pull`, from the samples h of the
+    Each then gives its `estimate` at f = features(v), whose transposed Jacobian is `pull`, from the samples h of the
     posterior with parameters q."""
 
-    energy: Energy
-    posterior: Posterior
-    divergence: Divergence
-    K: int
-    lower_optimizer: Adam
-    L: int
-    langevin: Langevin = NO_LANGEVIN
-    exact_posterior: bool = False  # the model's own p(h|v) in the place of q
-    lower_samples: int = 1
+    options: Vages | Importance
+    batch_axes = {"latent": 1, "samples": 1, "langevin": 1}  # noqa: RUF012
+
+    @property
+    def langevin(self) -> Langevin:
+        options = self.options
+        if not isinstance(options, Vages) or not options.C:
+            return NO_LANGEVIN
+        return Langevin(options.C, options.step_size(self.posterior.latent), options.langevin_noise)
 
     @property
     def sets(self) -> int:
@@ -79,21 +83,18 @@ class Sampled(Variational):
 
     @property
     def steps(self) -> int:
-        return self.K + 1
-
-    def at_rest(self) -> Self:
-        return replace(self, K=0)
+        return self.options.K + 1
 
     def draw(self, key: Key, count: int, place: dict[str, Any]) -> Noise:
         """The noise of q's steps, "samples" [sets * L, B, H] and, for each step on them, "langevin" of that shape."""
-        shape = (self.sets * self.L, self.posterior.latent)
+        shape = (self.sets * self.options.L, self.posterior.latent)
         samples = self.posterior.noise(key, purpose(Purpose.LATENT_SAMPLE), count, shape, **place)
         chains = self.langevin.draw(key, count, shape, place)
         return super().draw(key, count, place) | {"samples": samples.movedim(-2, -3), "langevin": chains}
 
     def __call__(
         self, theta: Params, phi: Params, phi_opt: Moments, batches: Sequence[Batch], noise: Noise, rates: Rates
-    ) -> tuple[Surrogate, Params, Moments, Info]:
+    ) -> tuple[ScoreEstimate, Params, Moments, Info]:
         v = batches[-1].v
         f, pull = vjp(lambda x: call(self.energy, theta, "features", x), v)
         lower = (self.features(f, batches), batches, noise["latent"], rates)
@@ -105,37 +106,43 @@ class Sampled(Variational):
         def back(u: Any, keep: bool = False) -> Any:
             return pulled(pull, u, rates.get("scale"), keep)
 
-        return self.surrogate(theta, v, f, back, q, h), phi, phi_opt, info
+        return self.estimate(theta, v, f, back, q, h), phi, phi_opt, info
 
-    def surrogate(self, theta: Params, v: Tensor, f: Any, pull: Callable[..., Any], q: Params, h: Tensor) -> Surrogate:
+    def estimate(
+        self, theta: Params, v: Tensor, f: Any, pull: Callable[..., Any], q: Params, h: Tensor
+    ) -> ScoreEstimate:
         raise NotImplementedError
 
     @torch.no_grad()
     def samples(self, theta: Params, f: Any, phi: Params, v: Tensor, noise: Noise) -> tuple[Params, Tensor]:
         """(parameters of the posterior that was sampled, h [sets * L, B, H]), neither with a derivative."""
         theta, f = tree_map(Tensor.detach, (theta, f))
-        if self.exact_posterior:
+        if self.options.posterior.exact:
             phi = call(self.energy, theta, "linear_posterior")
         h = self.posterior.sample(call(self.posterior, phi, "params", v), noise["samples"])
         return phi, self.langevin(lambda x: -call(self.energy, theta, "head", f, x), h, noise["langevin"])
 
 
 @dataclass(frozen=True)
-class Vages(Sampled):
-    """VaES and VaGES. `independent` draws a set of samples each for the loss's cotangent, for the second-order term and
-    for the covariance, without which products of estimates are biased; else one set serves all three. `covariance` is
+class VagesScore(SampledScore):
+    """VaES and VaGES. Independent `samples` are a set each for the loss's cotangent, for the second-order term and for
+    the covariance, without which products of estimates are biased; else one set serves all three. `covariance` is
     'unbiased' (over L-1), 'biased' (over L) or 'none', which leaves VaES with its samples held fixed. `control_variate`
     subtracts grad_v log q(h_i|v), whose mean is zero, from VaES (appendix H)."""
 
-    covariance: str = "unbiased"
-    independent: bool = True
-    control_variate: bool = False
+    options: Vages
+
+    @property
+    def independent(self) -> bool:
+        return self.options.samples == "independent"
 
     @property
     def sets(self) -> int:
         return 3 if self.independent else 1
 
-    def surrogate(self, theta: Params, v: Tensor, f: Any, pull: Callable[..., Any], q: Params, h: Tensor) -> Surrogate:
+    def estimate(
+        self, theta: Params, v: Tensor, f: Any, pull: Callable[..., Any], q: Params, h: Tensor
+    ) -> ScoreEstimate:
         of_value, of_slope, of_covariance = h.chunk(3) if self.independent else (h, h, h)
 
         def log_p(x: Any, h: Tensor) -> Tensor:
@@ -143,16 +150,16 @@ class Vages(Sampled):
 
         def tilt() -> Tensor | None:
             """t_i / (L-1) [L, B]: zero, with the gradient of log p~(v, h_i) less its mean over i."""
-            if self.covariance == "none":
+            if self.options.covariance == "none":
                 return None
             l_LB = log_p(f, of_covariance)
             t_LB = l_LB - l_LB.detach()
-            return (t_LB - t_LB.mean(0)) / (self.L - (self.covariance == "unbiased"))
+            return (t_LB - t_LB.mean(0)) / (self.options.L - (self.options.covariance == "unbiased"))
 
         def score() -> Tensor:
             """VaES at the first set in value, VaGES at the other two in gradient."""
             with torch.no_grad():
-                zero_mean = self._control_variate(q, v, of_value) if self.control_variate else 0.0
+                zero_mean = self._control_variate(q, v, of_value) if self.options.control_variate else 0.0
                 if self.independent:
                     u, _ = grad(lambda x: (log_p(x, of_value).mean(0).sum(), ()), tree_map(Tensor.detach, f))
                     value = pull(u, keep=True) - zero_mean
@@ -186,7 +193,7 @@ class Vages(Sampled):
             second = torch.stack([moment(h_BH) for h_BH in of_slope]).mean(0) + covariance
             return 0.5 * s.square().flatten(1).sum(1), second - _along(directions, s).square()
 
-        return Surrogate(None, score, sliced=sliced)
+        return ScoreEstimate(None, score, sliced=sliced)
 
     def _control_variate(self, q: Params, v: Tensor, h: Tensor) -> Tensor:
         """mean_i grad_v log q(h_i|v), of mean zero under q."""
@@ -203,10 +210,14 @@ def _along(directions: Tensor, x: Tensor) -> Tensor:
 
 
 @dataclass(frozen=True)
-class ImportanceSampling(Sampled):
+class ImportanceScore(SampledScore):
     """log p(v) ~ log mean_i p~(v, h_i) / q(h_i|v) and its score, sum_i r_i grad_v log p~(v, h_i), r_i ~ p~ / q."""
 
-    def surrogate(self, theta: Params, v: Tensor, f: Any, pull: Callable[..., Any], q: Params, h: Tensor) -> Surrogate:
+    options: Importance
+
+    def estimate(
+        self, theta: Params, v: Tensor, f: Any, pull: Callable[..., Any], q: Params, h: Tensor
+    ) -> ScoreEstimate:
         with torch.no_grad():
             log_q_LB = self.posterior.log_prob(call(self.posterior, q, "params", v), h)
 
@@ -217,4 +228,4 @@ class ImportanceSampling(Sampled):
             u, _ = grad(lambda x: ((-call(self.energy, theta, "head", x, h) - log_q_LB).logsumexp(0).sum(), ()), f)
             return pull(u)
 
-        return Surrogate(log_density, score)
+        return ScoreEstimate(log_density, score)

@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from eblvm.engine.autodiff import collectives
-from eblvm.engine.models.energy import Params
+from eblvm.engine.types import Params
 
 EPS, MOMENTUM = 1e-5, 0.1
 STATISTICS = ("mean", "var")

@@ -8,7 +8,7 @@ Shape tags: B batch, C channels, S image size, H latent units, w the net's width
 """
 
 import math
-from typing import TYPE_CHECKING
+from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -16,41 +16,40 @@ from torch import Tensor, nn
 
 from eblvm.engine.errors import UserError
 from eblvm.engine.models.batch_norm import BatchNorm, Seen, Sequence, Tracked
-from eblvm.engine.models.energy import Energy, Model, Params
+from eblvm.engine.models.energy import Energy, Model
+from eblvm.engine.models.kinds.spectral import SnResnet
+from eblvm.engine.models.kinds.spectral import Spectral as SpectralOptions
 from eblvm.engine.models.posteriors import Gaussian
 from eblvm.engine.models.spectral import Spectral, power_iteration
+from eblvm.engine.types import Params
 from eblvm.kernels import philox
 from eblvm.kernels.philox import Key, Purpose, purpose
 
-if TYPE_CHECKING:
-    from eblvm.engine.config import Config
-
-MODELS = ("sn-conv", "sn-resnet")
 SMALLEST = 4  # pixels of the coarsest image
 RESNET_SIZES = (32, 128)
 START_ITERATIONS = 15  # of the power method, before training
 
 
-def nets_for(config: "Config", shape: tuple[int, ...]) -> tuple["SpectralEnergy", "Encoder", "Generator"]:
+class Nets(NamedTuple):
+    energy: "SpectralEnergy"
+    encoder: "Encoder"
+    generator: "Generator"
+
+
+def nets_for(options: SpectralOptions, shape: tuple[int, ...], joint: bool) -> Nets:
     """Energy, encoder and generator for images of `shape` [C, S, S], or an error that says which sizes fit."""
-    channels, size = _checked(config.model, shape)
-    joint = config.latent if config.bidvl_energy == "joint" else 0
-    family = Convolutions if config.model == "sn-conv" else Blocks
-    nets = family(channels, size)
-    energy = SpectralEnergy(*nets.trunk(config.width), joint, config.bidvl_output == "softplus")
-    encoder = Encoder(nets.encoder(config.posterior_width, config.latent), config.latent, nets.bounded_variance)
-    return energy, encoder, Generator(nets.generator(config.generator_width, config.latent))
-
-
-def _checked(model: str, shape: tuple[int, ...]) -> tuple[int, int]:
-    sizes = RESNET_SIZES if model == "sn-resnet" else tuple(SMALLEST << n for n in range(1, 6))
+    residual, latent = isinstance(options, SnResnet), options.latent
+    sizes = RESNET_SIZES if residual else tuple(SMALLEST << n for n in range(1, 6))
     if len(shape) != 3 or shape[1] != shape[2] or shape[1] not in sizes:
         raise UserError(
             f"got samples of shape {list(shape)}, expected square images of {', '.join(map(str, sizes))} pixels for "
-            f"model {model!r}; give --size one of them"
-            + (", or use --model sn-conv" if model == "sn-resnet" and len(shape) == 3 else "")
+            f"model {options.kind!r}; give --size one of them"
+            + (", or use --model sn-conv" if residual and len(shape) == 3 else "")
         )
-    return shape[0], shape[1]
+    nets = (Blocks if residual else Convolutions)(shape[0], shape[1])
+    energy = SpectralEnergy(*nets.trunk(options.width), latent if joint else 0, options.output == "softplus")
+    encoder = Encoder(nets.encoder(options.posterior_width, latent), latent, nets.bounded_variance)
+    return Nets(energy, encoder, Generator(nets.generator(options.generator_width, latent)))
 
 
 class LeakyReLU(nn.Module):

@@ -14,23 +14,21 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from eblvm.engine.autodiff.checkpointing import segment
+from eblvm.engine.autodiff.checkpointing import checkpointed
 from eblvm.engine.autodiff.convolution import Convolution, convolve
 from eblvm.engine.autodiff.mixed_precision import autocast
 from eblvm.engine.errors import UserError
-from eblvm.engine.models.energy import Params, Separable, fan_in_uniform
+from eblvm.engine.models.energy import Separable, fan_in_uniform
+from eblvm.engine.types import Params
 from eblvm.kernels.elu_second_order import elu_second_order
 from eblvm.kernels.philox import Key, Purpose
 
-DEPTHS = (12, 18, 24)
-CHECKPOINTS = ("none", "blocks", "all")
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "elu": elu_second_order,
     "softplus": F.softplus,
     "silu": F.silu,
     "relu": F.relu,
 }
-PIECEWISE_LINEAR = ("relu",)  # no second derivative: nothing to unroll through
 Run = Callable[[nn.Module, Tensor], Tensor]
 
 
@@ -100,7 +98,7 @@ class ResNet(nn.Module):
     """v[B, C, S, S] -> f[B, H]: a convolution to `width`, three stages of 2, 4 and 8 times `width`, a linear layer.
 
     `depth` counts the 3x3 convolutions of the stages. `checkpoint` 'blocks' keeps the input of every block and rebuilds
-    the rest in backward, see segments.py, the first block layer by layer; 'all' does so within every block.
+    the rest in backward (autodiff/checkpointing.py), the first block layer by layer; 'all' does so within every block.
     """
 
     def __init__(
@@ -128,7 +126,7 @@ class ResNet(nn.Module):
         sizes = [(i, o) for stage in pairwise(widths) for i, o in (stage, *[stage[1:] * 2] * (depth // 6 - 1))]
         # The first block works at the image's full size and sets the peak: it is always cut finer.
         cut = {"none": 0, "blocks": 1, "all": len(sizes)}[checkpoint]
-        blocks = [Block(i, o, act, self._segment if n < cut else plainly) for n, (i, o) in enumerate(sizes)]
+        blocks = [Block(i, o, act, self._checkpointed if n < cut else plainly) for n, (i, o) in enumerate(sizes)]
         self.blocks = nn.ModuleList(blocks)
         self.out = Output(8 * width * (height // 8) * (across // 8), latent, act)
 
@@ -137,11 +135,11 @@ class ResNet(nn.Module):
         with autocast(v, self.precision):
             x = self.stem(x)
             for block in self.blocks:
-                x = self._segment(block, x) if self.checkpoint != "none" else block(x)
+                x = self._checkpointed(block, x) if self.checkpoint != "none" else block(x)
             return self.out(x).to(v.dtype)
 
-    def _segment(self, module: nn.Module, x: Tensor) -> Tensor:
-        return segment(module, x, lambda: autocast(x, self.precision))
+    def _checkpointed(self, module: nn.Module, x: Tensor) -> Tensor:
+        return checkpointed(module, x, lambda: autocast(x, self.precision))
 
 
 class CoupledHead(nn.Module):

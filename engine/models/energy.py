@@ -10,10 +10,9 @@ from typing import Any
 from torch import Tensor, nn
 from torch.func import functional_call
 
+from eblvm.engine.types import Params
 from eblvm.kernels import philox
 from eblvm.kernels.philox import Key, Purpose
-
-Params = dict[str, Tensor]
 
 
 class Model(nn.Module):

@@ -12,7 +12,8 @@ from torch import Tensor, nn
 from torch.nn.functional import softplus
 
 from eblvm.engine.errors import UserError
-from eblvm.engine.models.energy import Energy, Params
+from eblvm.engine.models.energy import Energy
+from eblvm.engine.types import Params
 from eblvm.kernels import philox
 from eblvm.kernels.grbm import grbm
 from eblvm.kernels.philox import Key, Purpose
@@ -101,3 +102,10 @@ class GRBM(Energy):
             m = h @ self.W.T
             log_terms.append(h @ self.c + m @ self.b + 0.5 * (m * torch.exp(self.log_sigma)).square().sum(-1))
         return torch.cat(log_terms).logsumexp(0) + self.log_sigma.sum() + 0.5 * self.visible * math.log(2 * math.pi)
+
+
+def require_grbm(energy: Energy, method: str) -> GRBM:
+    """The energy if it is a GRBM, or an error that names the method that needs one."""
+    if not isinstance(energy, GRBM):
+        raise UserError(f"method {method!r} is for the GRBM, got {type(energy).__name__}")
+    return energy

@@ -9,7 +9,8 @@ from torch import Tensor, nn
 from torch.nn.functional import softplus
 
 from eblvm.engine.autodiff.mixed_precision import autocast
-from eblvm.engine.models.energy import Model, Params, fan_in_uniform
+from eblvm.engine.models.energy import Model, fan_in_uniform
+from eblvm.engine.types import Params
 from eblvm.kernels import philox
 from eblvm.kernels.philox import Key, Purpose
 

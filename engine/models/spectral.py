@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from eblvm.engine.models.energy import Params
+from eblvm.engine.types import Params
 
 VECTOR = "u"  # the buffer's name in its layer
 EPS = 1e-12

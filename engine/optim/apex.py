@@ -5,7 +5,7 @@ import importlib.util
 import torch
 
 from eblvm.engine.errors import UserError
-from eblvm.engine.models.energy import Params
+from eblvm.engine.types import Params
 from eblvm.kernels.adam_unroll import Rule
 
 

@@ -11,7 +11,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from eblvm.engine.models.energy import Params
+from eblvm.engine.types import Params
 from eblvm.kernels.adam_unroll import Rule, adam_unroll, adam_unroll_, clipped, decayed
 
 

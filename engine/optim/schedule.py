@@ -1,30 +1,27 @@
 """Learning rates: every optimiser's rate at a step, as tensors, so that neither vmap nor compile sees a new program."""
 
-import math
-
 import torch
 from torch import Tensor
 
-from eblvm.engine.config import Config
-from eblvm.engine.training import replicas
+from eblvm.engine.optim.options import Optimisation
 
 
-def step_rates(config: Config, step: int, like: Tensor) -> dict[str, Tensor]:
+def step_rates(
+    optimisation: Optimisation, step: int, like: Tensor, lower_lr: float | None = None, unroll_lr: float | None = None
+) -> dict[str, Tensor]:
     """Rates of theta, phi and the unrolled steps, shaped as the replicas, with the dtype and device of `like`.
 
-    The unroll follows phi's rate unless it has one of its own, which no schedule changes.
+    phi follows theta's rate unless it has one of its own. The unroll follows phi's rate unless it has one of its own,
+    which no schedule changes.
     """
-    scale = factor(config, step)
-    theta = scale * replicas.learning_rates(config, like.dtype).to(like.device)
-    phi = theta if config.lower_lr is None else torch.full_like(theta, scale * config.lower_lr)
-    unroll = phi if config.unroll_lr is None else torch.full_like(theta, config.unroll_lr)
+    scale = optimisation.schedule.factor(step, optimisation.steps)
+    theta = scale * learning_rates(optimisation, like.dtype).to(like.device)
+    phi = theta if lower_lr is None else torch.full_like(theta, scale * lower_lr)
+    unroll = phi if unroll_lr is None else torch.full_like(theta, unroll_lr)
     return {"theta": theta, "phi": phi, "unroll": unroll}
 
 
-def factor(config: Config, step: int) -> float:
-    """The schedule's factor at a step."""
-    if config.schedule == "cosine":
-        return 0.5 * (1 + math.cos(math.pi * step / config.steps))
-    if config.schedule == "step":
-        return config.decay ** (step // config.decay_every)
-    return 1.0
+def learning_rates(optimisation: Optimisation, dtype: torch.dtype) -> Tensor:
+    """Learning rates of theta, [] for a single run and [replicas] otherwise."""
+    rates = torch.tensor(optimisation.lr, dtype=dtype)
+    return rates.repeat_interleave(optimisation.replicas) if optimisation.replicated else rates[0]

@@ -4,7 +4,7 @@ The step is run on tensors that have shapes and no memory; every storage is foll
 end. What a device holds is then
 
     state   theta, phi, their Adam moments, theta's average, and the best model kept by validation
-    inputs  this process's part of the batch and its noise
+    inputs  this process's slice of the batch and its noise
     peak    the most that is alive at once beyond those: activations, cotangents, the gradient
 
 and RESERVED bytes of a GPU go to the CUDA context, cuDNN's workspaces and the allocator's gaps, which no count sees.
@@ -21,28 +21,27 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_leaves
 
-from eblvm.engine.config import BILEVEL, SCORE_MATCHING, Config
-from eblvm.engine.data import Dataset
+from eblvm.engine.config import Config
 from eblvm.engine.errors import UserError
-from eblvm.engine.methods import State, build
-from eblvm.engine.methods.bilevel import Bism
-from eblvm.engine.methods.micro_batches import in_pieces
-from eblvm.engine.methods.score_matching import ScoreMatching
-from eblvm.engine.models.deep import CHECKPOINTS
+from eblvm.engine.methods.bilevel import BilevelScore
+from eblvm.engine.methods.micro_batches import micro_batched
+from eblvm.engine.methods.score_matching import ScoreMatchingObjective
+from eblvm.engine.methods.types import State
+from eblvm.engine.models.kinds.deep import CHECKPOINTS
 from eblvm.engine.optim.schedule import step_rates
 from eblvm.engine.planning.footprint import Operators, Saved, Storages
-from eblvm.engine.recipes import options
-from eblvm.engine.training.run import versions
+from eblvm.engine.recipes import arguments
+from eblvm.engine.versions import versions
 from eblvm.kernels.philox import Key
 
 GIB, MIB = 2**30, 2**20
 RESERVED = GIB  # of a GPU's memory
 UNITS = {"": 1, "KIB": 2**10, "MIB": MIB, "GIB": GIB, "KB": 10**3, "MB": 10**6, "GB": 10**9}
-PIECES = (1, 2, 4, 8)  # micro-batches that a plan tries to cut a process's part of the batch into
+SPLITS = (1, 2, 4, 8)  # micro-batches that a plan tries to cut a process's slice of the batch into
 
 
 @dataclass(frozen=True)
-class Need:
+class StepCost:
     """What one process needs for a step of `config`; bytes and FLOPs."""
 
     config: Config
@@ -66,10 +65,10 @@ class Need:
     def row(self, memory: int | None) -> dict[str, Any]:
         config = self.config
         return {
-            "N": config.N,
-            "checkpoint": config.checkpoint,
-            "precision": config.precision,
-            "micro_batch": config.micro_batch or config.batch // self.gpus,
+            "N": config.get("N", 0),
+            "checkpoint": config.model.checkpoint,
+            "precision": config.model.precision,
+            "micro_batch": config.running.micro_batch or config.optimisation.batch // self.gpus,
             "parameters": self.parameters + self.posterior_parameters,
             "state_mib": self.state_bytes / MIB,
             "saved_mib": self.saved_bytes / MIB,
@@ -81,63 +80,61 @@ class Need:
         }
 
 
-def shape_of(config: Config) -> tuple[int, ...]:
-    """The shape of a recipe's samples, without its data."""
-    if config.recipe == "digits":
-        return (1, 8, 8) if config.model == "deep" else (64,)
-    if config.recipe in ("checkerboard", "freyface"):
-        return (2,) if config.recipe == "checkerboard" else (560,)
-    channels = 1 if config.recipe == "mnist" else 3
-    own_size = re.search(r"celeba(\d+)", config.recipe)
-    size = config.size or (int(own_size.group(1)) if own_size else 32)
-    return channels, size, size
-
-
-def need(config: Config, shape: Sequence[int], gpus: int = 1) -> Need:
+def step_cost(config: Config, shape: Sequence[int], gpus: int = 1) -> StepCost:
     """Count one step of this configuration on samples of `shape`, as one of `gpus` processes takes it."""
-    if config.method not in (*SCORE_MATCHING, *BILEVEL) or config.replicated or config.compile:
-        raise UserError("a plan is for the eager, single run of a score matching method; leave the other options out")
-    if config.batch % gpus:
-        raise UserError(f"got batch={config.batch} for {gpus} GPUs, expected a multiple of {gpus}")
-    v = torch.empty(config.batch // gpus, *shape, device="meta", dtype=getattr(torch, config.dtype))
-    update = build(config.replaced(fused=False), Dataset(v, v, v, dtype=v.dtype))
-    plain, objective = update.objective, in_pieces(update, config.micro_batch).objective
-    assert isinstance(plain, ScoreMatching)
+    optimisation, running, method = config.optimisation, config.running, config.method
+    batch, micro_batch = optimisation.batch, running.micro_batch
+    if not method.plans or config.replicated or running.compile:
+        raise UserError(
+            f"a plan is for the eager, single run of a bi-level or exact score matching method, got {method.kind!r}; "
+            "remove --replicas, --lr lists and --compile"
+        )
+    if batch % gpus:
+        raise UserError(f"got batch={batch} for {gpus} GPUs, expected a multiple of {gpus}")
+    v = torch.empty(batch // gpus, *shape, device="meta", dtype=getattr(torch, running.dtype))
+    update = method.build(config.model, optimisation, v)
+    plain, objective = update.objective, micro_batched(update, micro_batch).objective
+    assert isinstance(plain, ScoreMatchingObjective)
     estimator = plain.estimator
     theta = _parameters(estimator.energy, v.dtype)
-    phi = _parameters(estimator.posterior, v.dtype) if isinstance(estimator, Bism) else {}
+    phi = _parameters(estimator.posterior, v.dtype) if isinstance(estimator, BilevelScore) else {}
     state = State(theta, phi, update.optimizer.init(theta), update.optimizer.init(phi) if phi else (), {}, {})
-    rates = {k: rate.to("meta") for k, rate in step_rates(config, 0, torch.empty(0, dtype=v.dtype)).items()}
-    noise = objective.draw(Key(0, 0), v, 0, config.batch)
+    like = torch.empty(0, dtype=v.dtype)
+    rates = step_rates(optimisation, 0, like, method.lower_lr, method.unroll_lr)
+    rates = {k: rate.to("meta") for k, rate in rates.items()}
+    noise = objective.draw(Key(0, 0), v, 0, batch)
     given = (state, v, noise, rates)
 
     with torch.no_grad(), Operators(Storages(_tensors(given))) as counted:
         objective.gradient(*given)
-    kept = _bytes(theta) + _bytes(phi) if config.validations else 0
-    averages = _bytes(theta) * (2 if config.validations else 1) if config.ema is not None else 0
+    kept = _bytes(theta) + _bytes(phi) if running.validations else 0
+    averages = _bytes(theta) * (2 if running.validations else 1) if optimisation.ema is not None else 0
     ring = 2 * (gpus - 1) / gpus
-    unrolled = config.N * (3 if config.unroll_memory == "recompute" else 2) if config.sync == "global" else 0
-    reduced = _bytes(theta) + _bytes(phi) * (config.K + unrolled)
+    reduced = _bytes(theta)
+    if isinstance(estimator, BilevelScore):
+        bism = estimator.options
+        unrolled = bism.N * (3 if bism.unroll_memory == "recompute" else 2) if bism.sync == "global" else 0
+        reduced += _bytes(phi) * (bism.K + unrolled)
     travelling = 2 * _bytes(theta) if gpus > 1 else 0  # the gradient beside its buckets
-    return Need(
+    return StepCost(
         config,
         gpus,
         sum(p.numel() for p in theta.values()),
         sum(p.numel() for p in phi.values()),
         _bytes(state) + kept + averages,
         _bytes((v, noise)),
-        _saved_bytes(plain, state, v[: config.micro_batch], config, rates),
+        _saved_bytes(plain, state, v[:micro_batch], batch, rates),
         max(counted.storages.peak, travelling),
         counted.flops,
         int(ring * reduced),
     )
 
 
-def _saved_bytes(plain: ScoreMatching, state: State, v: Tensor, config: Config, rates: dict[str, Tensor]) -> int:
-    if isinstance(plain.estimator, Bism):
-        plain = replace(plain, estimator=replace(plain.estimator, K=0))  # real steps leave nothing behind
+def _saved_bytes(plain: ScoreMatchingObjective, state: State, v: Tensor, batch: int, rates: dict[str, Tensor]) -> int:
+    if isinstance(plain.estimator, BilevelScore):
+        plain = replace(plain, estimator=plain.estimator.with_options(K=0))  # real steps leave nothing behind
     theta = {k: p.detach().requires_grad_() for k, p in state.theta.items()}
-    noise = plain.draw(Key(0, 0), v, 0, config.batch)
+    noise = plain.draw(Key(0, 0), v, 0, batch)
     saved = Storages(_tensors((state, theta, v, noise, rates)))
     with torch.autograd.graph.saved_tensors_hooks(lambda t: Saved(saved, t), lambda s: s.tensor):
         loss, _ = plain.upper(theta, state, v, noise, rates)
@@ -146,26 +143,28 @@ def _saved_bytes(plain: ScoreMatching, state: State, v: Tensor, config: Config, 
     return held
 
 
-def needs(config: Config, shape: Sequence[int], gpus: int, memory: int | None) -> Iterator[Need]:
-    """In the order of their work: of every checkpointing (the configuration's, or all for 'auto') the whole part of the
-    batch at once, and smaller pieces of it until one fits."""
-    share = config.batch // gpus
-    for checkpoint in CHECKPOINTS if config.checkpoint == "auto" else [config.checkpoint]:
-        sizes = sorted({-(-share // pieces) for pieces in PIECES}, reverse=True)
-        for size in sizes if config.micro_batch is None else [config.micro_batch]:
-            piece = None if size == share else size
-            found = need(config.replaced(checkpoint=checkpoint, micro_batch=piece), shape, gpus)
+def step_costs(config: Config, shape: Sequence[int], gpus: int, memory: int | None) -> Iterator[StepCost]:
+    """In the order of their work: of every checkpointing (its own, or all for 'auto') the whole slice of the
+    batch at once, and smaller chunks of it until one fits."""
+    local, given, asked = config.optimisation.batch // gpus, config.running.micro_batch, config.model.checkpoint
+    for checkpoint in CHECKPOINTS if asked == "auto" else [asked]:
+        sizes = sorted({-(-local // parts) for parts in SPLITS}, reverse=True)
+        for size in sizes if given is None else [given]:
+            changes: dict[str, Any] = {"micro_batch": None if size == local else size}
+            if config.model.plans:
+                changes["checkpoint"] = checkpoint
+            found = step_cost(config.replaced(**changes), shape, gpus)
             yield found
             if found.fits(memory):
                 break
 
 
-def settled(config: Config, shape: Sequence[int], gpus: int, memory: int) -> Config:
+def with_checkpoint_chosen(config: Config, shape: Sequence[int], gpus: int, memory: int) -> Config:
     """`config` with 'auto' replaced by the first checkpointing and micro-batch of the plan that fit this memory."""
-    if config.model != "deep" or config.compile or config.replicated:
+    if not (config.model.plans and config.method.plans) or config.running.compile or config.replicated:
         return config.replaced(checkpoint="none")
     least = None
-    for found in needs(config, shape, gpus, memory):
+    for found in step_costs(config, shape, gpus, memory):
         if found.fits(memory):
             return found.config
         least = min(least or found.total_bytes, found.total_bytes)
@@ -177,7 +176,7 @@ def settled(config: Config, shape: Sequence[int], gpus: int, memory: int) -> Con
 
 
 def device_memory(device: str) -> int:
-    """Free bytes of this process's GPU, or its share of the machine's memory."""
+    """Free bytes of this process's GPU, or its part of the machine's memory."""
     if torch.device(device).type == "cuda":
         return torch.cuda.mem_get_info()[0]
     machine = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
@@ -191,16 +190,16 @@ def out_of_memory(error: RuntimeError) -> bool:
 
 def next_smaller(config: Config, shape: Sequence[int], gpus: int) -> str:
     """What to do when the memory was not enough, in words."""
-    if config.model != "deep":
+    if not (config.model.plans and config.method.plans):
         return "use a smaller --batch, or more processes"
-    present = need(config, shape, gpus)
-    others = needs(config.replaced(checkpoint="auto", micro_batch=None), shape, gpus, memory=0)
+    present = step_cost(config, shape, gpus)
+    others = step_costs(config.replaced(checkpoint="auto", micro_batch=None), shape, gpus, memory=0)
     following = next((n for n in others if n.total_bytes < present.total_bytes), None)
     if following is None:
         return f"this is the plan's smallest setting ({_size(present.total_bytes)}); use more processes, or bf16"
-    how = f"--checkpoint {following.config.checkpoint}"
-    if following.config.micro_batch is not None:
-        how += f" --micro-batch {following.config.micro_batch}"
+    how = f"--checkpoint {following.config.model.checkpoint}"
+    if following.config.running.micro_batch is not None:
+        how += f" --micro-batch {following.config.running.micro_batch}"
     return (
         f"by the plan a step needs {_size(present.total_bytes)}; the next smaller setting is {how}, "
         f"{_size(following.total_bytes)}: the same command with it continues the run"
@@ -209,27 +208,26 @@ def next_smaller(config: Config, shape: Sequence[int], gpus: int) -> str:
 
 def plan(config: Config, Ns: Sequence[int], gpus: int, memory: int | None) -> dict[str, Any]:
     """Rows by N, checkpointing, precision and micro-batch, and the command to use at the first N."""
-    full = "tf32" if config.precision == "tf32" else "fp32"
-    half = "fp16" if config.precision == "fp16" else "bf16"
-    shape = shape_of(config)
-    if config.model != "deep":
-        config = config.replaced(checkpoint="none")
-    precisions = (full, half) if config.model == "deep" and config.dtype == "float32" else (full,)
+    precision, shape = config.model.precision, config.shape
+    full = "tf32" if precision == "tf32" else "fp32"
+    half = "fp16" if precision == "fp16" else "bf16"
+    precisions = (full, half) if config.model.plans and config.running.dtype == "float32" else (full,)
+    bilevel = config.get("N") is not None
     found = [
         n
-        for N in (Ns if config.method in BILEVEL else [0])
-        for precision in precisions
-        for n in needs(config.replaced(N=N, precision=precision), shape, gpus, memory)
+        for N in (Ns if bilevel else [0])
+        for kind in precisions
+        for n in step_costs(config.replaced(precision=kind, **({"N": N} if bilevel else {})), shape, gpus, memory)
     ]
-    at_first = [n for n in found if n.config.N == found[0].config.N and n.fits(memory)]
-    asked = [n for n in at_first if n.config.precision == config.precision]
+    at_first = [n for n in found if n.config.get("N") == found[0].config.get("N") and n.fits(memory)]
+    asked = [n for n in at_first if n.config.model.precision == precision]
     chosen = next(iter(asked or at_first), None)
     return {
         "recipe": config.recipe,
         "gpus": gpus,
         "memory_mib": None if memory is None else memory / MIB,
         "reserved_mib": RESERVED / MIB,
-        "batch": config.batch,
+        "batch": config.optimisation.batch,
         "rows": [n.row(memory) for n in found],
         "command": None if chosen is None else command(chosen.config, gpus),
         "versions": versions(),
@@ -240,7 +238,7 @@ COLUMNS = ("N", "checkpoint", "precision", "micro_batch", "state_mib", "saved_mi
            "sent_mib", "fits")  # fmt: skip
 
 
-def shown(facts: dict[str, Any]) -> str:
+def format_table(facts: dict[str, Any]) -> str:
     """The plan as a table, with the command to use."""
     rows = facts["rows"]
     cells = [[_cell(row[name]) for name in COLUMNS] for row in rows]
@@ -264,7 +262,7 @@ def _cell(value: Any) -> str:
 
 def command(config: Config, gpus: int) -> str:
     start = f"torchrun --nproc-per-node {gpus} -m eblvm" if gpus > 1 else "eblvm"
-    words = [start, "train", config.recipe, "--data PATH --device cuda", *options(config, leave_out=("data", "device"))]
+    words = [start, "train", config.recipe, "--data PATH --device cuda", *arguments(config, without=("data", "device"))]
     return " ".join(words)
 
 
@@ -283,7 +281,7 @@ def plot(facts: dict[str, Any], path: Path) -> None:
         axes.plot(list(line), list(line.values()), "o-", label=name)
     if facts["memory_mib"] is not None:
         axes.axhline((facts["memory_mib"] - facts["reserved_mib"]) / 1024, color="black", linestyle=":", label="usable")
-    axes.set(xlabel="N, unrolled steps", ylabel="GiB a process", ylim=(0, None))
+    axes.set(xlabel="N, unrolled steps", ylabel="GiB per process", ylim=(0, None))
     axes.set_title(f"{facts['recipe']}, batch {facts['batch']} over {facts['gpus']}", fontsize=11)
     axes.legend(fontsize=8)
     axes.grid(alpha=0.3)

@@ -6,24 +6,23 @@ import torch
 from torch import Tensor
 
 from eblvm.engine.errors import UserError, unknown
-from eblvm.engine.methods import build
-from eblvm.engine.methods.bidvl import Bidvl
-from eblvm.engine.methods.update import State
+from eblvm.engine.methods.bidvl import BidvlObjective
+from eblvm.engine.methods.types import State
 from eblvm.engine.training.run import Run
 from eblvm.kernels import philox
 from eblvm.kernels.philox import Key, Purpose, purpose
 
 KINDS = ("marginal", "given-h", "interpolation")
 FRAMES = 10  # pictures along an interpolation
-PIECE = 500  # images a pass
+CHUNK = 500  # images per pass
 
 
-def trained(run: Run, model: str) -> tuple[Bidvl, State]:
+def trained(run: Run, model: str) -> tuple[BidvlObjective, State]:
     """The objective of a run of BiDVL and the state of its best, last or averaged model."""
     if run.config.replicated:
         raise UserError(f"{run.folder} holds replicas; BiDVL is evaluated one run at a time")
-    objective = build(run.config, run.dataset).objective
-    assert isinstance(objective, Bidvl)
+    objective = run.update.objective
+    assert isinstance(objective, BidvlObjective)
     return objective, State(run.thetas(model)[0], run.phi(model), (), (), {}, {}, buffers=run.buffers(model))
 
 
@@ -39,17 +38,19 @@ def generate(run: Run, model: str, count: int, seed: int, kind: str | None = Non
         raise unknown("kind", kind, list(KINDS))
     objective, state = trained(run, model)
     if kind == "marginal":
-        place: dict[str, Any] = {"dtype": run.dataset.dtype, "device": torch.device(run.config.device)}
-        h = philox.normal(Key(seed, 0), purpose(Purpose.SAMPLE_H), count, (run.config.latent,), first=first, **place)
+        place: dict[str, Any] = {"dtype": run.dataset.dtype, "device": torch.device(run.config.running.device)}
+        h = philox.normal(
+            Key(seed, 0), purpose(Purpose.SAMPLE_H), count, (run.config.model.latent,), first=first, **place
+        )
     else:
         each = 2 if kind == "interpolation" else 1
         skipped, ends = each * first, each * count
         order = philox.permutation(Key(seed, 0), purpose(Purpose.EVAL), len(run.dataset.train))
         if skipped + ends > len(order):
             raise UserError(f"got a count of {count}, which needs {ends} of the {len(order)} training samples")
-        v = run.dataset.floats(run.dataset.train[order[skipped : skipped + ends].to(run.config.device)])
+        v = run.dataset.floats(run.dataset.train[order[skipped : skipped + ends].to(run.config.running.device)])
         h = objective.encode(state, v)
     if kind == "interpolation":
-        share = torch.linspace(0, 1, FRAMES, dtype=h.dtype, device=h.device).view(1, FRAMES, 1)
-        h = torch.lerp(h[0::2, None], h[1::2, None], share).flatten(0, 1)
-    return torch.cat([objective.decode(state, piece) for piece in h.split(PIECE)])
+        fraction = torch.linspace(0, 1, FRAMES, dtype=h.dtype, device=h.device).view(1, FRAMES, 1)
+        h = torch.lerp(h[0::2, None], h[1::2, None], fraction).flatten(0, 1)
+    return torch.cat([objective.decode(state, chunk) for chunk in h.split(CHUNK)])

@@ -5,13 +5,13 @@ from typing import Any
 
 from torch import Tensor
 
-from eblvm.engine.models.energy import Params
+from eblvm.engine.types import Params
 from eblvm.kernels import philox
 from eblvm.kernels.gibbs import Noise, Stream
 from eblvm.kernels.gibbs import gibbs as sweeps_of
 from eblvm.kernels.philox import Key, Purpose, purpose
 
-PIECE = 50  # sweeps between two reports of progress
+CHUNK = 50  # sweeps between two reports of progress
 
 
 def sweep(theta: Params, v: Tensor, noise: Noise, sweeps: int | None = None) -> tuple[Tensor, Tensor]:
@@ -28,8 +28,8 @@ def gibbs(
     Sweep i uses the noise of step key.step + i. `on_sweeps` hears of every few sweeps how many they were.
     """
     mean = v
-    for done in range(0, steps, PIECE):
-        count = min(PIECE, steps - done)
+    for done in range(0, steps, CHUNK):
+        count = min(CHUNK, steps - done)
         noise = Stream(Key(key.seed, key.step + done), purpose(Purpose.SAMPLE_H), purpose(Purpose.SAMPLE_V), first)
         v, mean = sweep(theta, v, noise, count)
         if on_sweeps is not None:

@@ -8,13 +8,13 @@ from torch import Tensor
 
 from eblvm.engine.autodiff import collectives
 from eblvm.engine.errors import UserError, unknown
-from eblvm.engine.models import energy_for, posterior_for
 from eblvm.engine.models.energy import call
+from eblvm.engine.models.grbm import GRBM
+from eblvm.engine.progress import progress
 from eblvm.engine.sampling import generator
 from eblvm.engine.sampling import langevin as ld
 from eblvm.engine.sampling.gibbs import gibbs, uniform_start
 from eblvm.engine.training import distributed
-from eblvm.engine.training.log import progress
 from eblvm.engine.training.run import Run
 from eblvm.kernels import philox
 from eblvm.kernels.philox import Key, Purpose, purpose
@@ -29,11 +29,12 @@ GIBBS_SWEEPS = 1000  # as the papers run
 def sample_over_ranks(
     run: Run, model: str, count: int, steps: int | None, seed: int, kind: str | None = None
 ) -> Tensor:
-    """`sample`, each process drawing its part; all of them on the first, and on the others their own."""
+    """`sample`, each process drawing its slice; all of them on the first, and on the others their own."""
     if count < collectives.size():
         raise UserError(f"got a count of {count} for {collectives.size()} processes, expected at least one for each")
-    part = distributed.part(count)
-    return distributed.gathered(sample(run, model, part.stop - part.start, steps, seed, kind, part.start, count))
+    here = distributed.local_slice(count)
+    samples = sample(run, model, here.stop - here.start, steps, seed, kind, here.start, count)
+    return distributed.gather_to_rank0(samples)
 
 
 def sample(
@@ -50,15 +51,15 @@ def sample(
 
     They are numbers first, first + 1, ... of the seed's: a sample is the same whichever others are drawn with it. A
     conditional grid alone depends on the number of all samples, `total` (none: these)."""
-    torch.set_num_threads(run.config.threads)
-    if run.config.method == "bidvl":
+    torch.set_num_threads(run.config.running.threads)
+    if run.config.model.generates:
         if steps is not None:
-            raise UserError(f"a generator samples in one pass, got {steps} steps; leave --steps out")
+            raise UserError(f"a generator samples in one pass, got {steps} steps; remove --steps")
         return generator.generate(run, model, count, seed, kind, first)
-    if run.config.model == "deep":
-        return sample_deep(run, model, count, steps, seed, kind, first, total or count)
+    if not isinstance(run.energy, GRBM):
+        return sample_continuous(run, model, count, steps, seed, kind, first, total or count)
     if kind not in (None, "marginal"):
-        raise UserError(f"a GRBM is sampled from its marginal by Gibbs sweeps, got kind {kind!r}; leave --kind out")
+        raise UserError(f"a GRBM is sampled from its marginal by Gibbs sweeps, got kind {kind!r}; remove --kind")
     return sample_grbm(run, model, count, GIBBS_SWEEPS if steps is None else steps, seed, first)
 
 
@@ -71,35 +72,36 @@ def sample_grbm(run: Run, model: str, count: int, sweeps: int, seed: int, first:
     return v if run.dataset.image_shape is None else mean
 
 
-def sample_deep(
+def sample_continuous(
     run: Run, model: str, count: int, steps: int | None, seed: int, kind: str | None, first: int, total: int
 ) -> Tensor:
-    """By annealed Langevin dynamics from uniform noise, denoised at the end.
+    """By annealed Langevin dynamics from uniform noise over the range of the data, denoised at the end.
 
     marginal: p(v) of a fully visible model. joint: p(v, h). given-h: p(v|h), h the posterior means of training data.
-    conditional: the same with CONDITIONS values of h, an equal share of the total each. interpolation: `count` chains
+    conditional: the same with CONDITIONS values of h, equally many of the total each. interpolation: `count` chains
     of p(v|h) that go on while h moves from one training sample's posterior mean to another's, FRAMES pictures each.
     """
-    latent = run.config.variational
+    latent = run.config.method.learns_q
     kind = kind or ("given-h" if latent else "marginal")
     if kind not in KINDS:
         raise unknown("kind", kind, list(KINDS))
     if latent == (kind == "marginal"):
         expected = "one of " + ", ".join(KINDS[1:]) if latent else "marginal"
-        raise UserError(f"a model trained by {run.config.method!r} has no kind {kind!r}; use {expected}")
-    config, theta, key = run.config, run.thetas(model)[0], Key(seed, 0)
-    energy = energy_for(config, run.shape)
-    place: dict[str, Any] = {"dtype": run.dataset.dtype, "device": torch.device(config.device)}
+        raise UserError(f"a model trained by {run.config.method.kind!r} has no kind {kind!r}; use {expected}")
+    config, theta, key, energy = run.config, run.thetas(model)[0], Key(seed, 0), run.energy
+    blur = config.method.blur
+    place: dict[str, Any] = {"dtype": run.dataset.dtype, "device": torch.device(config.running.device)}
     schedule = ld.temperatures() if steps is None else ld.temperatures(steps)
-    v = philox.uniform(key, purpose(Purpose.SAMPLE_V), count, run.shape, first=first, **place)
+    low, high = value_range(run)
+    v = low + (high - low) * philox.uniform(key, purpose(Purpose.SAMPLE_V), count, run.shape, first=first, **place)
 
     if kind == "marginal":
         score = ld.marginal_score(energy, theta)
-        return ld.denoised(score, _run(score, (v,), key, schedule, first), config.sigma0)
+        return ld.denoised(score, _run(score, (v,), key, schedule, first), blur)
     if kind == "joint":
-        h = philox.normal(key, purpose(Purpose.SAMPLE_H), count, (config.latent,), first=first, **place)
+        h = philox.normal(key, purpose(Purpose.SAMPLE_H), count, (latent_units(run),), first=first, **place)
         score = ld.joint_score(energy, theta)
-        return ld.denoised(score, _run(score, (v, h), key, schedule, first), config.sigma0)
+        return ld.denoised(score, _run(score, (v, h), key, schedule, first), blur)
     if kind == "conditional":
         of_each = -(-total // CONDITIONS)
         h = posterior_means(run, model, CONDITIONS, seed).repeat_interleave(of_each, 0)[first : first + count]
@@ -108,12 +110,12 @@ def sample_deep(
     score = ld.conditional_score(energy, theta, h)
     x = _run(score, (v,), key, schedule, first)
     if kind != "interpolation":
-        return ld.denoised(score, x, config.sigma0)
+        return ld.denoised(score, x, blur)
     goal, frames = posterior_means(run, model, count, seed + 1, first), []
     for frame in range(FRAMES):
         score = ld.conditional_score(energy, theta, torch.lerp(h, goal, frame / (FRAMES - 1)))
         x = _run(score, x, Key(seed, len(schedule) + frame * FRAME_STEPS), [1.0] * FRAME_STEPS, first)
-        frames.append(ld.denoised(score, x, config.sigma0))
+        frames.append(ld.denoised(score, x, blur))
     return torch.stack(frames, 1).flatten(0, 1)
 
 
@@ -123,12 +125,24 @@ def posterior_means(run: Run, model: str, count: int, seed: int, first: int = 0)
     rounds = range(first // total, (first + count - 1) // total + 1)
     order = torch.cat([philox.permutation(Key(seed, i), purpose(Purpose.EVAL), total) for i in rounds])
     chosen = order[first - rounds[0] * total :][:count]
-    return infer(run, model)(run.dataset.floats(run.dataset.train[chosen.to(run.config.device)]))
+    return infer(run, model)(run.dataset.floats(run.dataset.train[chosen.to(run.config.running.device)]))
+
+
+def latent_units(run: Run) -> int:
+    assert run.posterior is not None
+    return run.posterior.latent
+
+
+def value_range(run: Run) -> tuple[float, float]:
+    """The lowest and highest value in the training data."""
+    train = run.dataset.train
+    return (0.0, 1.0) if train.dtype == torch.uint8 else (float(train.min()), float(train.max()))
 
 
 def infer(run: Run, model: str) -> Callable[[Tensor], Tensor]:
     """v -> the posterior mean of h."""
-    posterior, phi = posterior_for(run.config, run.shape), run.phi(model)
+    posterior, phi = run.posterior, run.phi(model)
+    assert posterior is not None
 
     @torch.no_grad()
     def means(v: Tensor) -> Tensor:

@@ -55,8 +55,8 @@ def joined(device: str) -> Iterator[None]:
         dist.destroy_process_group()
 
 
-def part(count: int) -> slice:
-    """This rank's share of `count` things in a row: as even as can be, all of them with one process."""
+def local_slice(count: int) -> slice:
+    """This rank's slice of `count` things in a row: as even as can be, all of them with one process."""
     return slice(count * rank() // size(), count * (rank() + 1) // size())
 
 
@@ -74,7 +74,7 @@ def anywhere(flag: bool) -> bool:
     return total([float(flag)])[0] > 0
 
 
-def gathered(x: Tensor) -> Tensor:
+def gather_to_rank0(x: Tensor) -> Tensor:
     """All ranks' tensors one after the other, on the first rank; on the others x."""
     if size() == 1:
         return x
@@ -83,7 +83,7 @@ def gathered(x: Tensor) -> Tensor:
     return x if parts is None else torch.cat(parts).to(x.device)
 
 
-def from_first(action: Callable[[], T]) -> T:
+def broadcast_from_rank0(action: Callable[[], T]) -> T:
     """What `action` gives on the first rank, on all of them. Its mistakes are everyone's: nobody waits for the dead."""
     if size() == 1:
         return action()

@@ -5,8 +5,7 @@ import math
 from eblvm.engine.errors import DivergedError
 
 LIMIT = 1e9  # no loss, gradient norm or parameter of a healthy run is near it
-LIMITS = {"energy_data": 1e3, "energy_model": 1e3}  # energies of spectrally normalised nets: some tens in health
-RUNAWAY = "--bidvl-upper hinge --bidvl-output real, a smaller --bidvl-ratio, or a smaller --lr"
+RUNAWAY = "--upper hinge --output real, a smaller --ratio, or a smaller --lr"
 
 ADVICE = {
     "loss": "a smaller --lr, --clip-norm 1, or a larger noise level --sigma",
@@ -19,11 +18,14 @@ ADVICE = {
 }
 
 
-def check(step: int, quantities: dict[str, list[float]], last_good: int | None) -> None:
+def check(
+    step: int, quantities: dict[str, list[float]], last_good: int | None, energy_limit: float | None = None
+) -> None:
     """Raise `DivergedError` naming the first broken quantity (and replica) of `quantities`, values by replica."""
     for name, values in quantities.items():
         for replica, value in enumerate(values):
-            if math.isfinite(value) and abs(value) < LIMITS.get(name, LIMIT):
+            limit = energy_limit if energy_limit and name.startswith("energy") else LIMIT
+            if math.isfinite(value) and abs(value) < limit:
                 continue
             where = f" of replica {replica}" if len(values) > 1 else ""
             kept = (

@@ -1,29 +1,14 @@
 """A run's log: stats.jsonl (one JSON object a line), TensorBoard, and the progress bar."""
 
 import json
-import sys
 from pathlib import Path
 from typing import Any
 
 from torch.utils.tensorboard import SummaryWriter
 from tqdm import tqdm
 
-from eblvm.engine.training import distributed
+from eblvm.engine.progress import progress
 from eblvm.engine.training.checkpoint import write_atomic
-
-
-def progress(total: int, description: str, unit: str, start: int = 0) -> "tqdm[Any]":
-    """A progress bar with rate and time left; in a log file a line every ten seconds, of the first process."""
-    interval = 0.2 if sys.stderr.isatty() else 10.0
-    return tqdm(
-        total=total,
-        initial=start,
-        desc=description,
-        unit=unit,
-        mininterval=interval,
-        dynamic_ncols=True,
-        disable=not distributed.is_first(),
-    )
 
 
 def read_rows(path: Path) -> list[dict[str, Any]]:
@@ -60,7 +45,7 @@ class Log:
         self.board.close()
 
 
-class Silence:
+class NullLog:
     """The log of a process that is not the first of its run."""
 
     bar = tqdm(disable=True)

@@ -11,26 +11,20 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_map
 
-from eblvm.engine.config import Config
+from eblvm.engine.optim.options import Optimisation
 
 
-def seeds(config: Config) -> Tensor:
+def seeds(optimisation: Optimisation) -> Tensor:
     """Seeds as an int64 tensor, [] for a single run and [replicas] otherwise."""
-    if not config.replicated:
-        return torch.tensor(config.seed)
-    return config.seed + torch.arange(config.replicas).repeat(len(config.lr))
+    if not optimisation.replicated:
+        return torch.tensor(optimisation.seed)
+    return optimisation.seed + torch.arange(optimisation.replicas).repeat(len(optimisation.lr))
 
 
-def learning_rates(config: Config, dtype: torch.dtype) -> Tensor:
-    """Learning rates of theta, shaped as `seeds`."""
-    rates = torch.tensor(config.lr, dtype=dtype)
-    return rates.repeat_interleave(config.replicas) if config.replicated else rates[0]
-
-
-def names(config: Config) -> list[str]:
-    """A label a replica, in their order."""
-    suffixes = [f" lr={rate:g}" if len(config.lr) > 1 else "" for rate in config.lr]
-    return [f"seed={config.seed + r}{suffix}" for suffix in suffixes for r in range(config.replicas)]
+def names(optimisation: Optimisation) -> list[str]:
+    """A label per replica, in their order."""
+    suffixes = [f" lr={rate:g}" if len(optimisation.lr) > 1 else "" for rate in optimisation.lr]
+    return [f"seed={optimisation.seed + r}{suffix}" for suffix in suffixes for r in range(optimisation.replicas)]
 
 
 def stack(trees: Sequence[Any]) -> Any:

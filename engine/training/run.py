@@ -1,65 +1,106 @@
 """A trained run as evaluation, sampling and reports see it: its configuration, data, models and provenance."""
 
-import json
-import platform
+from __future__ import annotations
+
 import sys
 from dataclasses import dataclass
 from functools import cached_property
-from importlib.metadata import version
 from pathlib import Path
-from typing import Any
-
-import torch
+from typing import Any, cast
 
 from eblvm.engine.config import Config
-from eblvm.engine.data import Dataset, load
+from eblvm.engine.data.dataset import Dataset
 from eblvm.engine.errors import UserError, unknown
-from eblvm.engine.models import energy_for
-from eblvm.engine.models.energy import Params
+from eblvm.engine.methods.update import Update
+from eblvm.engine.models.energy import Energy
 from eblvm.engine.models.grbm import GRBM
+from eblvm.engine.models.kinds.posteriors import PosteriorOptions
+from eblvm.engine.models.posteriors import Posterior
+from eblvm.engine.options import nodes
 from eblvm.engine.training import checkpoint, replicas
-from eblvm.kernels import backends
+from eblvm.engine.training.run_folder import expect_same_models, read_config
+from eblvm.engine.types import Params
 
 MODELS = ("best", "last", "ema")
 
 
 @dataclass(frozen=True)
 class Run:
+    """`custom_*` are what a run of the user's own models or data was given in Python, and needs again."""
+
     folder: Path
     config: Config
     payload: dict[str, Any]  # of the newest checkpoint
+    custom_energy: Energy | None = None
+    custom_posterior: Posterior | None = None
+    custom_data: Dataset | None = None
 
     @classmethod
-    def open(cls, folder: Path, data: str | None = None, device: str = "cpu", step: int | None = None) -> "Run":
+    def open(
+        cls,
+        folder: Path,
+        data: str | None = None,
+        device: str = "cpu",
+        step: int | None = None,
+        energy: Energy | None = None,
+        posterior: Posterior | None = None,
+        dataset: Dataset | None = None,
+    ) -> Run:
         """The run in `folder`, on `device`, at its newest checkpoint or that of `step`; `data` says where the data set
         is now, if it moved."""
         config = read_config(folder).replaced(device=device)
         if data is not None:
             config = config.replaced(data=data)
-        config.validate()
+        config.check()
+        config.running.check_device()
+        custom = (energy, posterior, dataset)
+        expect_same_models(folder, config, energy, posterior)
         if step is not None:
-            return cls(folder, config, checkpoint_of(folder, step))
+            return cls(folder, config, checkpoint_of(folder, step), *custom)
         payload, passed_over = checkpoint.newest(folder / "checkpoints")
         for sentence in passed_over:
             print(f"warning: {sentence}; using an older one", file=sys.stderr)
         if payload is None:
             raise UserError(f"{folder} has no checkpoint yet; let 'eblvm train' run longer")
-        return cls(folder, config, payload)
+        return cls(folder, config, payload, *custom)
 
     @cached_property
     def dataset(self) -> Dataset:
-        return load(self.config)
+        return self.custom_data or self.config.load_data()
 
     @property
     def shape(self) -> tuple[int, ...]:
         return tuple(self.dataset.train.shape[1:])
 
+    @cached_property
+    def energy(self) -> Energy:
+        return self.custom_energy or self.config.model.energy(self.shape, self.config.method.learns_q)
+
+    @cached_property
+    def posterior(self) -> Posterior | None:
+        """q(h|v) of a method that learns one beside an energy; BiDVL's encoder is a part of its objective."""
+        options = self.config.get("posterior")
+        if options is None:
+            return None
+        node = next(n for n in nodes(self.config.method) if isinstance(n, PosteriorOptions))
+        return self.custom_posterior or node.build(self.shape, self.config.model)
+
     @property
-    def energy(self) -> GRBM:
-        energy = energy_for(self.config, self.shape)
-        if not isinstance(energy, GRBM):
-            raise UserError(f"{self.folder} is a run of a deep model; this is for a GRBM")
-        return energy
+    def is_grbm(self) -> bool:
+        """A model with a generator has no energy apart from its objective."""
+        return not self.config.model.generates and isinstance(self.energy, GRBM)
+
+    @property
+    def grbm(self) -> GRBM:
+        if not self.is_grbm:
+            raise UserError(f"{self.folder} is a run of model {self.config.model.kind!r}; this is for a GRBM")
+        return cast(GRBM, self.energy)
+
+    @cached_property
+    def update(self) -> Update:
+        """The training step that made the run."""
+        custom = (self.custom_energy, self.custom_posterior)
+        return self.config.method.build(self.config.model, self.config.optimisation, self.dataset.train, *custom)
 
     def default_model(self) -> str:
         """The best by validation where the run validated, as the papers choose; otherwise the last."""
@@ -79,21 +120,21 @@ class Run:
             else self.payload["state"]["ema" if model == "ema" else "theta"]
         )
         theta = {
-            k: p.to(self.config.device) for k, p in theta.items() if k != "log_z"
+            k: p.to(self.config.running.device) for k, p in theta.items() if k != "log_z"
         }  # the normaliser that NCE learns is not the model's
         if not self.config.replicated:
             return [theta]
-        return [replicas.pick(theta, r) for r in range(len(replicas.names(self.config)))]
+        return [replicas.pick(theta, r) for r in range(len(replicas.names(self.config.optimisation)))]
 
     def phi(self, model: str) -> Params:
         """phi of a single run; the moving average has none of its own and takes the last."""
         phi = self.payload["best" if model == "best" else "state"]["phi"]
-        return {k: p.to(self.config.device) for k, p in phi.items()}
+        return {k: p.to(self.config.running.device) for k, p in phi.items()}
 
     def buffers(self, model: str) -> Params:
         """What the nets of a single run hold beside parameters; the moving average takes the last."""
         buffers = self.payload["best" if model == "best" else "state"].get("buffers", {})
-        return {k: b.to(self.config.device) for k, b in buffers.items()}
+        return {k: b.to(self.config.running.device) for k, b in buffers.items()}
 
     def step_of(self, model: str) -> int | list[int]:
         return self.payload["best"]["step"] if model == "best" else self.payload["step"]
@@ -104,24 +145,3 @@ def checkpoint_of(folder: Path, step: int) -> dict[str, Any]:
     if step not in kept:
         raise UserError(f"{folder} has no checkpoint of step {step}; it kept {', '.join(map(str, kept)) or 'none'}")
     return checkpoint.read(checkpoint.path_of(folder / "checkpoints", step))
-
-
-def read_config(folder: Path) -> Config:
-    path = folder / "config.json"
-    if not path.is_file():
-        raise UserError(f"{folder} is not a run folder (it has no config.json); give the --out of an 'eblvm train'")
-    try:
-        return Config.from_json(json.loads(path.read_text()))
-    except json.JSONDecodeError as error:
-        raise UserError(f"{path} is not valid JSON ({error}); restore it, or train into another --out") from None
-
-
-def versions() -> dict[str, str]:
-    """What figures depend on: the package, Python, torch, and the backend that serves each kernel op on the CPU."""
-    serving = ", ".join(f"{b.op}={b.name}" for b in backends() if b.serves and b.device == "cpu")
-    return {
-        "eblvm": version("eblvm"),
-        "python": platform.python_version(),
-        "torch": torch.__version__,
-        "kernels": serving,
-    }

@@ -1,24 +1,20 @@
 """`run(*words)`: the bench and profile commands as the command line calls them, without a process of their own."""
 
+import importlib
 from collections.abc import Callable
 
 import pytest
 import torch
 
-from eblvm.bench.cli import add_commands
-from eblvm.engine.cli import Parser
+from eblvm.bench.commands import COMMANDS
 
 
 @pytest.fixture
 def run() -> Callable[..., None]:
-    parser = Parser(prog="eblvm")
-    add_commands(parser.add_subparsers(dest="command", parser_class=Parser))
-
-    def call(*words: str) -> None:
-        arguments = parser.parse_args(list(words))
+    def call(command: str, *words: str) -> None:
         threads = torch.get_num_threads()
         try:
-            arguments.run(arguments)
+            importlib.import_module(COMMANDS[command].module).main(list(words))
         finally:
             torch.set_num_threads(threads)
 

@@ -8,14 +8,14 @@ from torch import Tensor, nn
 
 from eblvm.engine.autodiff import collectives
 from eblvm.engine.config import Config
-from eblvm.engine.data import Dataset
-from eblvm.engine.methods import build
+from eblvm.engine.data.dataset import Dataset
 from eblvm.engine.models.energy import Separable
 from eblvm.engine.models.posteriors import Gaussian
 from eblvm.engine.optim.schedule import step_rates
 from eblvm.engine.recipes import recipe
 from eblvm.engine.training import distributed
-from eblvm.engine.training.loop import initial_state, validation
+from eblvm.engine.training.loop import initial_state
+from eblvm.engine.training.validation import validation
 from eblvm.kernels import philox
 from eblvm.kernels.philox import Key
 from tests.distributed.ranks import on_ranks
@@ -49,9 +49,9 @@ CASES = {
     "bidvl": BIDVL,
     "bidvl N=1 K=2": BIDVL.replaced(N=1, K=2),
     "bidvl complete hinge sigmoid": BIDVL.replaced(
-        bidvl_opposite="complete", bidvl_upper="hinge", bidvl_output="real", bidvl_bias="sigmoid"
+        opposite="complete", upper="hinge", output="real", ratio_bias="sigmoid"
     ),
-    "bidvl joint": BIDVL.replaced(bidvl_energy="joint", bidvl_opposite="none", N=1),
+    "bidvl joint": BIDVL.replaced(energy="joint", opposite="none", N=1),
 }
 
 
@@ -68,7 +68,7 @@ class BiasedHead(nn.Module):
 
 def own_models(config: Config) -> tuple[Any, Any]:
     """Of the custom case; every rank would draw its own start, were the first one's not taken."""
-    if config.model != "custom":
+    if config["model"] != "custom":
         return None, None
     torch.manual_seed(0)
     features = nn.Sequential(nn.Flatten(), nn.Linear(64, 5), nn.Softplus(), nn.Linear(5, 3))
@@ -81,14 +81,14 @@ def trained(config: Config) -> dict[str, Any]:
     shape = (2,) if config.recipe == "checkerboard" else (1, 8, 8)
     data = philox.uniform(Key(7, 0), 0, STEPS * B, shape, dtype=torch.float64)
     dataset = Dataset(data, data[:13], data, dtype=data.dtype)
-    update = build(config, dataset, *own_models(config))
+    update = config.method.build(config.model, config.optimisation, data, *own_models(config))
     state = initial_state(config, update.objective, torch.tensor(0), data[:B], torch.device("cpu"))
-    share = distributed.part(B)
+    share = distributed.local_slice(B)
     found: dict[str, Any] = {}
     for step in range(STEPS):
         v = data[step * B : (step + 1) * B][share]
         noise = update.objective.draw(Key(0, step), v, share.start, B)
-        rates = step_rates(config, step, v)
+        rates = step_rates(config.optimisation, step, v, config.method.lower_lr, config.method.unroll_lr)
         if step == 1:  # Adam's moments are no longer zero
             with torch.no_grad():
                 found["gradient"] = collectives.mean(update.objective.gradient(state, v, noise, rates)[0])
@@ -151,7 +151,7 @@ def buckets_of_all_kinds() -> list[Tensor]:
         torch.full((3, 5), 1.0 + rank),
         torch.full((7,), 2.0 + rank, dtype=torch.float64),
         torch.full((2, 3, 4, 4), 3.0 + rank).contiguous(memory_format=torch.channels_last),
-        torch.full((distributed.BUCKET_BYTES // 4,), 4.0 + rank),
+        torch.full((collectives.BUCKET_BYTES // 4,), 4.0 + rank),
         torch.tensor(5.0 + rank),
     ]
     found = collectives.mean(tree)

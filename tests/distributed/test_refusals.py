@@ -31,8 +31,8 @@ def job_of_64():
 def test_64_ranks_start_and_step(job_of_64: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Rank 5 of 64: its part of the batch, every collective of two steps and a validation, nothing written."""
     monkeypatch.setattr(dist, "broadcast_object_list", lambda objects, **_: None)
-    monkeypatch.setattr(distributed, "from_first", lambda action: action())
-    assert distributed.part(128) == slice(10, 12)
+    monkeypatch.setattr(distributed, "broadcast_from_rank0", lambda action: action())
+    assert distributed.local_slice(128) == slice(10, 12)
     assert train(DEEP, tmp_path)
     assert not (tmp_path / "checkpoints").exists()
     assert not (tmp_path / "stats.jsonl").exists()
@@ -42,8 +42,8 @@ def test_64_ranks_start_and_step(job_of_64: None, monkeypatch: pytest.MonkeyPatc
     ("changes", "sentence"),
     [
         ({"batch": 100}, "got batch=100 for 64 processes, expected a multiple of 64"),
-        ({"replicas": 2}, "leave --replicas, --lr lists and --compile"),
-        ({"compile": True}, "leave --replicas, --lr lists and --compile"),
+        ({"replicas": 2}, "remove --replicas, --lr lists and --compile"),
+        ({"compile": True}, "remove --replicas, --lr lists and --compile"),
         ({"method": "pcd"}, "use 'cd', or start it without torchrun"),
         ({"method": "vages-ksd"}, "pairs the samples of one process"),
     ],

@@ -4,14 +4,20 @@ import pytest
 import torch
 from torch import Tensor
 
-from eblvm.engine.methods import divergences
-from eblvm.engine.methods.bilevel import Bism, FreeEnergy
-from eblvm.engine.methods.losses import Dsm, Mdsm, ScoreLoss, Sm, Ssm
-from eblvm.engine.methods.score_matching import ScoreMatching
-from eblvm.engine.methods.update import State
+from eblvm.engine.methods.bilevel import BilevelScore, ExactScore
+from eblvm.engine.methods.divergences import Kl, KlExact
+from eblvm.engine.methods.estimators.bism import Bism
+from eblvm.engine.methods.losses import Loss
+from eblvm.engine.methods.losses.dsm import Dsm
+from eblvm.engine.methods.losses.mdsm import Mdsm
+from eblvm.engine.methods.losses.sm import Sm
+from eblvm.engine.methods.losses.ssm import Ssm
+from eblvm.engine.methods.score_matching import ScoreMatchingObjective
+from eblvm.engine.methods.types import State
 from eblvm.engine.models.grbm import GRBM
+from eblvm.engine.models.kinds.posteriors import Exact
 from eblvm.engine.models.posteriors import Bernoulli
-from eblvm.engine.optim.optimizers import Adam, Sgd
+from eblvm.engine.optim.optimizers import Adam
 from eblvm.kernels import philox
 from eblvm.kernels.philox import Key
 from tests.golden import brute_force
@@ -20,16 +26,21 @@ B, D, H, K, LR, UNROLL_LR, TAU, BETAS = 7, 5, 4, 2, 0.02, 0.3, 0.1, (0.9, 0.95)
 TOLERANCE = 1e-9  # relative to the largest entry of each gradient
 
 
-def objective(loss: ScoreLoss, N: int, sgd: bool, memory: str, exact: bool, shared: bool) -> ScoreMatching:
+def objective(loss: Loss, N: int, sgd: bool, memory: str, exact: bool, shared: bool) -> ScoreMatchingObjective:
     adam = Adam(BETAS)
-    divergence = divergences.kl_exact if exact else divergences.kl
-    estimator = Bism(
-        GRBM(D, H), Bernoulli(D, H, temperature=TAU), divergence, K, N, Sgd() if sgd else adam, memory, adam
+    options = Bism(
+        K=K,
+        N=N,
+        divergence=KlExact() if exact else Kl(),
+        noise="shared" if shared else "fresh",
+        unroll_optimizer="sgd" if sgd else "adam",
+        unroll_lr=UNROLL_LR if sgd else None,
+        unroll_memory=memory,
     )
-    return ScoreMatching(estimator, loss, adam, shared_noise=shared, directions=2)
+    return ScoreMatchingObjective(BilevelScore(options, GRBM(D, H), Bernoulli(D, H, temperature=TAU), adam), loss, adam)
 
 
-def start(method: ScoreMatching) -> tuple[Tensor, State, dict[str, Tensor]]:
+def start(method: ScoreMatchingObjective) -> tuple[Tensor, State, dict[str, Tensor]]:
     """A batch, and a state whose Adam moments are those of a run under way."""
     v = philox.normal(Key(3, 0), 0, B, (D,), dtype=torch.float64)
     state = method.init(Key(5, 0), v)
@@ -43,10 +54,9 @@ def start(method: ScoreMatching) -> tuple[Tensor, State, dict[str, Tensor]]:
     return v, state._replace(phi_opt=moments), rates
 
 
-def by_hand(loss: ScoreLoss, noise: dict, v: Tensor):
+def by_hand(loss: Loss, noise: dict, v: Tensor):
     """The upper loss written out for a score function, and the batches of every step."""
-    level = [noise["level"]] if "level" in noise else []
-    batches = [loss.perturb(v, eps, *level) for eps in noise["perturb"] or [None]]
+    batches = [loss.perturb(v, eps, noise) for eps in noise["perturb"] or [None]]
     eps, sigma = batches[-1].eps, batches[-1].sigma
 
     def upper(score_fn, x: Tensor) -> Tensor:
@@ -66,10 +76,10 @@ def by_hand(loss: ScoreLoss, noise: dict, v: Tensor):
     return [b.v for b in batches], upper
 
 
-LOSSES = {"dsm": Dsm(0.3), "mdsm": Mdsm((0.1, 1.0), "geometric", 0.1), "ssm": Ssm(), "sm": Sm()}
+LOSSES = {"dsm": Dsm(0.3), "mdsm": Mdsm((0.1, 1.0), "geometric", 0.1), "ssm": Ssm(directions=2), "sm": Sm()}
 
 
-def compare(loss: ScoreLoss, N: int, sgd: bool, memory: str, exact: bool, shared: bool) -> None:
+def compare(loss: Loss, N: int, sgd: bool, memory: str, exact: bool, shared: bool) -> None:
     method = objective(loss, N, sgd, memory, exact, shared)
     v, state, rates = start(method)
     rates["unroll"] = torch.tensor(UNROLL_LR, dtype=torch.float64) if sgd else rates["unroll"]
@@ -124,10 +134,9 @@ def test_exact_posterior_gives_the_exact_methods_gradient(loss: str) -> None:
     """Theorem 1 of BiSM: with q(h|v) = p(h|v) the bi-level gradient is that of score matching, for any sample of h."""
     adam = Adam(BETAS)
     energy = GRBM(D, H)
-    bism = Bism(
-        energy, Bernoulli(D, H, temperature=TAU), divergences.kl, 0, 0, adam, "store", adam, exact_posterior=True
-    )
-    bilevel, exact = (ScoreMatching(e, LOSSES[loss], adam, directions=2) for e in (bism, FreeEnergy(energy)))
+    options = Bism(K=0, N=0, divergence=Kl(), posterior=Exact())
+    bism = BilevelScore(options, energy, Bernoulli(D, H, temperature=TAU), adam)
+    bilevel, exact = (ScoreMatchingObjective(e, LOSSES[loss], adam) for e in (bism, ExactScore(energy)))
     v, state, rates = start(bilevel)
     noise = bilevel.draw(Key(1, 0), v)
     gradient, *_ = bilevel.gradient(state, v, noise, rates)

@@ -9,13 +9,14 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from eblvm.engine.methods import divergences
-from eblvm.engine.methods.bilevel import Bism
-from eblvm.engine.methods.losses import Mdsm
-from eblvm.engine.methods.score_matching import ScoreMatching
+from eblvm.engine.methods.bilevel import BilevelScore
+from eblvm.engine.methods.estimators.bism import Bism
+from eblvm.engine.methods.losses.mdsm import Mdsm
+from eblvm.engine.methods.score_matching import ScoreMatchingObjective
 from eblvm.engine.models.deep import CoupledHead, DeepEnergy, ResNet
 from eblvm.engine.models.energy import Energy, Separable
 from eblvm.engine.models.posteriors import ConvGaussian, Posterior
-from eblvm.engine.optim.optimizers import Adam, Sgd
+from eblvm.engine.optim.optimizers import Adam
 from eblvm.kernels import philox
 from eblvm.kernels.philox import Key
 from tests.golden import brute_force
@@ -97,11 +98,19 @@ def lower(kind: str, divergence: str, theta: dict, phi: dict, v: Tensor, noise: 
 
 def method(energy: Energy, posterior: Posterior, divergence: str, K: int, N: int, sgd: bool, memory: str, shared: bool):
     adam = Adam(BETAS)
-    estimator = Bism(energy, posterior, divergences.BY_NAME[divergence], K, N, Sgd() if sgd else adam, memory, adam)
-    return ScoreMatching(estimator, LOSS, adam, shared_noise=shared)
+    options = Bism(
+        K=K,
+        N=N,
+        divergence=divergences.kinds()[divergence],
+        noise="shared" if shared else "fresh",
+        unroll_optimizer="sgd" if sgd else "adam",
+        unroll_lr=UNROLL_LR if sgd else None,
+        unroll_memory=memory,
+    )
+    return ScoreMatchingObjective(BilevelScore(options, energy, posterior, adam), LOSS, adam)
 
 
-def start(objective: ScoreMatching):
+def start(objective: ScoreMatchingObjective):
     v = philox.uniform(Key(3, 0), 0, B, SHAPE, dtype=torch.float64)
     state = objective.init(Key(5, 0), v)
     state = torch.utils._pytree.tree_map(lambda t: t.double(), state)
@@ -123,13 +132,14 @@ def compare(
     memory: str = "store",
     checkpoint: str = "none",
     shared: bool = True,
+    compiled: bool = False,
 ) -> None:
     objective = method(energy_of(kind, checkpoint), ConvGaussian(SHAPE, H, 3), divergence, K, N, sgd, memory, shared)
     v, state, rates = start(objective)
     rates["unroll"] = torch.tensor(UNROLL_LR if sgd else LR, dtype=torch.float64)
     noise = objective.draw(Key(11, 4), v)
     run = objective.gradient
-    if memory == "compiled":
+    if compiled:
         run = torch.compile(run, dynamic=False, backend="aot_eager")
     with torch.no_grad():
         gradient, moved, _ = run(state, v, noise, rates)
@@ -178,7 +188,7 @@ def test_memory_modes(sgd: bool, divergence: str, memory: str, checkpoint: str) 
 @pytest.mark.parametrize(("divergence", "sgd"), [("fisher", False), ("kl", True)])
 def test_compiled_step(divergence: str, sgd: bool) -> None:
     """The compiler traces the same derivatives (its own kernels are not asked here: they take minutes to build)."""
-    compare(divergence=divergence, sgd=sgd, memory="compiled")
+    compare(divergence=divergence, sgd=sgd, compiled=True)
 
 
 @pytest.mark.parametrize("checkpoint", ["none", "blocks"])

@@ -7,13 +7,14 @@ from itertools import pairwise
 import torch
 
 from eblvm.engine.evaluation.studies.gradient_bias import gradient_bias
-from eblvm.engine.methods import divergences
-from eblvm.engine.methods.bilevel import Bism
-from eblvm.engine.methods.losses import Dsm
-from eblvm.engine.methods.score_matching import ScoreMatching
+from eblvm.engine.methods.bilevel import BilevelScore
+from eblvm.engine.methods.divergences import KlExact
+from eblvm.engine.methods.estimators.bism import Bism
+from eblvm.engine.methods.losses.dsm import Dsm
+from eblvm.engine.methods.score_matching import ScoreMatchingObjective
 from eblvm.engine.models.grbm import GRBM
 from eblvm.engine.models.posteriors import Bernoulli
-from eblvm.engine.optim.optimizers import Adam, Sgd
+from eblvm.engine.optim.optimizers import Adam
 from eblvm.kernels import philox
 from eblvm.kernels.philox import Key
 
@@ -21,10 +22,9 @@ from eblvm.kernels.philox import Key
 def test_gradient_bias_falls_geometrically() -> None:
     # More samples than visible units and small logits make the exact KL strongly convex in (A, a).
     adam = Adam()
-    estimator = Bism(
-        GRBM(3, 4), Bernoulli(3, 4), divergences.kl_exact, 0, 0, Sgd(), "store", adam, auto_unroll_rate=True
-    )
-    objective = ScoreMatching(estimator, Dsm(0.5), adam)
+    options = Bism(K=0, N=0, divergence=KlExact(), unroll_optimizer="sgd")  # with its automatic step size
+    estimator = BilevelScore(options, GRBM(3, 4), Bernoulli(3, 4), adam)
+    objective = ScoreMatchingObjective(estimator, Dsm(0.5), adam)
     v = philox.normal(Key(0, 0), 0, 64, (3,), dtype=torch.float64)
     state = torch.utils._pytree.tree_map(lambda t: t.double(), objective.init(Key(7, 0), v))
     rates = {name: torch.tensor(1e-2, dtype=torch.float64) for name in ("theta", "phi", "unroll")}

@@ -13,12 +13,18 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_map
 
-from eblvm.engine.methods import divergences
-from eblvm.engine.methods.bilevel import FreeEnergy
-from eblvm.engine.methods.losses import Dsm, Ksd, Mdsm, Ssm
-from eblvm.engine.methods.score_matching import ScoreMatching
-from eblvm.engine.methods.vages import ImportanceSampling, Langevin, Vages
+from eblvm.engine.methods.bilevel import ExactScore
+from eblvm.engine.methods.divergences import Fisher, Kl
+from eblvm.engine.methods.estimators.importance import Importance
+from eblvm.engine.methods.estimators.vages import Vages
+from eblvm.engine.methods.losses.dsm import Dsm
+from eblvm.engine.methods.losses.ksd import Ksd
+from eblvm.engine.methods.losses.mdsm import Mdsm
+from eblvm.engine.methods.losses.ssm import Ssm
+from eblvm.engine.methods.score_matching import ScoreMatchingObjective
+from eblvm.engine.methods.vages import ImportanceScore, VagesScore
 from eblvm.engine.models.grbm import GRBM
+from eblvm.engine.models.kinds.posteriors import Exact
 from eblvm.engine.models.posteriors import Bernoulli, ConvGaussian
 from eblvm.engine.optim.optimizers import Adam
 from eblvm.kernels import philox
@@ -27,22 +33,22 @@ from tests.golden import brute_force, test_deep_gradient
 
 B, D, H, M, LR, WIDTH = 6, 5, 4, 2, 0.01, 1.3
 ADAM = Adam((0.9, 0.95))
-LOSSES = {"dsm": Dsm(0.3), "mdsm": Mdsm((0.1, 1.0), "geometric", 0.1), "ssm": Ssm(), "ksd": Ksd(WIDTH)}
+LOSSES = {"dsm": Dsm(0.3), "mdsm": Mdsm((0.1, 1.0), "geometric", 0.1), "ssm": Ssm(directions=M), "ksd": Ksd(WIDTH)}
 
 
-def grbm_method(loss: str, L: int, K: int = 0, **how) -> ScoreMatching:
-    estimator = Vages(GRBM(D, H), Bernoulli(D, H), divergences.kl, K, ADAM, L, **how)
-    return ScoreMatching(estimator, LOSSES[loss], ADAM, directions=M)
+def grbm_method(loss: str, L: int, K: int = 0, **how) -> ScoreMatchingObjective:
+    options = Vages(K=K, L=L, divergence=Kl(), **how)
+    return ScoreMatchingObjective(VagesScore(options, GRBM(D, H), Bernoulli(D, H), ADAM), LOSSES[loss], ADAM)
 
 
-def deep_method(loss: str, L: int, K: int = 0, checkpoint: str = "none", **how) -> ScoreMatching:
+def deep_method(loss: str, L: int, K: int = 0, checkpoint: str = "none", **how) -> ScoreMatchingObjective:
     energy = test_deep_gradient.energy_of("deep", checkpoint)
     posterior = ConvGaussian(test_deep_gradient.SHAPE, test_deep_gradient.H, 3)
-    estimator = Vages(energy, posterior, divergences.fisher, K, ADAM, L, **how)
-    return ScoreMatching(estimator, LOSSES[loss], ADAM, directions=M)
+    options = Vages(K=K, L=L, divergence=Fisher(), **how)
+    return ScoreMatchingObjective(VagesScore(options, energy, posterior, ADAM), LOSSES[loss], ADAM)
 
 
-def start(method: ScoreMatching, shape: tuple[int, ...], seed: int = 3):
+def start(method: ScoreMatchingObjective, shape: tuple[int, ...], seed: int = 3):
     v = philox.uniform(Key(seed, 0), 0, B, shape, dtype=torch.float64)
     state = tree_map(lambda t: t.double(), method.init(Key(5, 0), v))
     rates = {name: torch.tensor(LR, dtype=torch.float64) for name in ("theta", "phi", "unroll")}
@@ -50,7 +56,7 @@ def start(method: ScoreMatching, shape: tuple[int, ...], seed: int = 3):
 
 
 def moved_samples(
-    energy, log_q_sample, method: ScoreMatching, theta: dict, phi: dict, x: Tensor, noise: dict
+    energy, log_q_sample, method: ScoreMatchingObjective, theta: dict, phi: dict, x: Tensor, noise: dict
 ) -> Tensor:
     """h of every set: q's samples, then Langevin steps, by autograd of the energy."""
     h = log_q_sample(phi, x, noise["samples"])
@@ -62,7 +68,9 @@ def moved_samples(
     return h.detach()
 
 
-def per_sample_gradient(method: ScoreMatching, energy, sampled, theta: dict, phi: dict, v: Tensor, noise: dict) -> dict:
+def per_sample_gradient(
+    method: ScoreMatchingObjective, energy, sampled, theta: dict, phi: dict, v: Tensor, noise: dict
+) -> dict:
     """The estimate of d loss / d theta, term by term."""
     vages, loss = method.estimator, method.loss
     theta = {k: p.detach().requires_grad_() for k, p in theta.items()}
@@ -75,7 +83,7 @@ def per_sample_gradient(method: ScoreMatching, energy, sampled, theta: dict, phi
     eps = noise["perturb"][-1] if noise["perturb"] else torch.zeros_like(v)
     x = v + wide * eps if noise["perturb"] else v
     h = moved_samples(energy, sampled, method, theta, phi, x, noise)
-    L = vages.L
+    L = vages.options.L
     of_value, of_slope, of_covariance = h.split(L) if vages.independent else (h, h, h)
     x = x.detach().requires_grad_()
 
@@ -108,10 +116,10 @@ def per_sample_gradient(method: ScoreMatching, energy, sampled, theta: dict, phi
 
     total = torch.stack([quantity(h_BH, z, True) for h_BH in of_slope]).mean(0).mean()
     terms = dict(zip(theta, torch.autograd.grad(total, list(theta.values()), materialize_grads=True), strict=True))
-    if vages.covariance == "none":
+    if vages.options.covariance == "none":
         return terms
     values = torch.stack([quantity(h_BH, z, False) for h_BH in of_covariance])
-    count = L - 1 if vages.covariance == "unbiased" else L
+    count = L - 1 if vages.options.covariance == "unbiased" else L
     for b in range(B):
         for i, h_BH in enumerate(of_covariance):
             grads = torch.autograd.grad(log_p(h_BH)[b], list(theta.values()), materialize_grads=True)
@@ -137,7 +145,7 @@ def hard(phi: dict, v: Tensor, logistic: Tensor) -> Tensor:
     return (brute_force.logits(phi, v) + logistic > 0).to(v.dtype)
 
 
-def compare(method: ScoreMatching, shape: tuple[int, ...], energy, sampled) -> None:
+def compare(method: ScoreMatchingObjective, shape: tuple[int, ...], energy, sampled) -> None:
     state, v, noise, rates = start(method, shape)
     with torch.no_grad():
         gradient, moved, _ = method.gradient(state, v, noise, rates)
@@ -153,7 +161,7 @@ def test_grbm_equals_the_per_sample_formula(loss: str, L: int) -> None:
     compare(grbm_method(loss, L, K=2), (D,), brute_force.energy, hard)
 
 
-@pytest.mark.parametrize("how", [{"covariance": "biased"}, {"covariance": "none"}, {"independent": False}], ids=str)
+@pytest.mark.parametrize("how", [{"covariance": "biased"}, {"covariance": "none"}, {"samples": "shared"}], ids=str)
 @pytest.mark.parametrize("loss", LOSSES)
 def test_grbm_variants(loss: str, how: dict) -> None:
     compare(grbm_method(loss, 3, **how), (D,), brute_force.energy, hard)
@@ -165,14 +173,14 @@ deep_energy = partial(test_deep_gradient.plain_energy, "deep")
 @pytest.mark.parametrize("loss", LOSSES)
 @pytest.mark.parametrize("L", [2, 3])
 def test_deep_equals_the_per_sample_formula(loss: str, L: int) -> None:
-    method = deep_method(loss, L, K=1, langevin=Langevin(2, 0.05, 0.1))
+    method = deep_method(loss, L, K=1, C=2, langevin_step=0.05, langevin_noise=0.1)
     compare(method, test_deep_gradient.SHAPE, deep_energy, test_deep_gradient.sample)
 
 
 @pytest.mark.parametrize("checkpoint", ["blocks", "all"])
-@pytest.mark.parametrize("independent", [True, False])
-def test_deep_with_checkpointing(checkpoint: str, independent: bool) -> None:
-    method = deep_method("mdsm", 2, checkpoint=checkpoint, independent=independent)
+@pytest.mark.parametrize("samples", ["independent", "shared"])
+def test_deep_with_checkpointing(checkpoint: str, samples: str) -> None:
+    method = deep_method("mdsm", 2, checkpoint=checkpoint, samples=samples)
     compare(method, test_deep_gradient.SHAPE, deep_energy, test_deep_gradient.sample)
 
 
@@ -190,16 +198,16 @@ def test_compiled_and_vmapped_gradients_equal_the_eager_one() -> None:
         torch.testing.assert_close(together[name][1], value, rtol=1e-11, atol=1e-12)
 
 
-def gradient_at(method: ScoreMatching, state, v: Tensor, noise: dict, rates: dict, samples: Tensor) -> dict:
+def gradient_at(method: ScoreMatchingObjective, state, v: Tensor, noise: dict, rates: dict, samples: Tensor) -> dict:
     return method.gradient(state, v, noise | {"samples": samples}, rates)[0]
 
 
 @pytest.mark.parametrize("loss", ["dsm", "ssm", "ksd"])
 def test_it_is_unbiased_with_the_exact_posterior(loss: str) -> None:
     """The mean of many estimates is the exact gradient within their own standard error: a z-score for every entry."""
-    method = grbm_method(loss, 2, exact_posterior=True)
+    method = grbm_method(loss, 2, posterior=Exact())
     state, v, noise, rates = start(method, (D,))
-    exact = replace(method, estimator=FreeEnergy(method.estimator.energy))
+    exact = replace(method, estimator=ExactScore(method.estimator.energy))
     with torch.no_grad():
         target, *_ = exact.gradient(state, v, noise, rates)
         draws = 2000
@@ -219,9 +227,9 @@ def test_the_error_falls_at_the_monte_carlo_rate() -> None:
     """Sixteen times the samples, a quarter of the error (within the spread of 200 repetitions)."""
     errors = []
     for L in (4, 64):
-        method = grbm_method("dsm", L, exact_posterior=True)
+        method = grbm_method("dsm", L, posterior=Exact())
         state, v, noise, rates = start(method, (D,))
-        exact = replace(method, estimator=FreeEnergy(method.estimator.energy))
+        exact = replace(method, estimator=ExactScore(method.estimator.energy))
         with torch.no_grad():
             target, *_ = exact.gradient(state, v, noise, rates)
             many = torch.stack([method.estimator.draw(Key(1, i), B, {"dtype": v.dtype})["samples"] for i in range(200)])
@@ -231,16 +239,18 @@ def test_the_error_falls_at_the_monte_carlo_rate() -> None:
 
 
 def test_the_control_variate_has_no_variance_where_q_is_the_posterior() -> None:
-    plain = grbm_method("dsm", 2, exact_posterior=True)
+    plain = grbm_method("dsm", 2, posterior=Exact())
     state, v, _, _ = start(plain, (D,))
-    exact, *_ = FreeEnergy(GRBM(D, H))(state.theta, {}, (), [LOSSES["ssm"].perturb(v)], {}, {})
+    exact, *_ = ExactScore(GRBM(D, H))(state.theta, {}, (), [LOSSES["ssm"].perturb(v, None, {})], {}, {})
 
     def scores(control_variate: bool) -> Tensor:
-        estimator = replace(plain.estimator, control_variate=control_variate)
+        estimator = plain.estimator.with_options(control_variate=control_variate)
         found = []
         for i in range(5):
             noise = estimator.draw(Key(i, 0), B, {"dtype": v.dtype})
-            surrogate, *_ = estimator(state.theta, state.phi, state.phi_opt, [LOSSES["ssm"].perturb(v)], noise, {})
+            surrogate, *_ = estimator(
+                state.theta, state.phi, state.phi_opt, [LOSSES["ssm"].perturb(v, None, {})], noise, {}
+            )
             found.append(surrogate.score().detach())
         return torch.stack(found)
 
@@ -251,12 +261,12 @@ def test_the_control_variate_has_no_variance_where_q_is_the_posterior() -> None:
 
 
 def test_importance_sampling_tends_to_the_exact_score() -> None:
-    estimator = ImportanceSampling(GRBM(D, H), Bernoulli(D, H), divergences.kl, 0, ADAM, 20_000)
-    state, v, _, _ = start(ScoreMatching(estimator, LOSSES["ksd"], ADAM), (D,))
-    batches = [LOSSES["ksd"].perturb(v)]
+    estimator = ImportanceScore(Importance(K=0, L=20_000, divergence=Kl()), GRBM(D, H), Bernoulli(D, H), ADAM)
+    state, v, _, _ = start(ScoreMatchingObjective(estimator, LOSSES["ksd"], ADAM), (D,))
+    batches = [LOSSES["ksd"].perturb(v, None, {})]
     noise = estimator.draw(Key(0, 0), B, {"dtype": v.dtype})
     surrogate, *_ = estimator(state.theta, state.phi, state.phi_opt, batches, noise, {})
-    exact, *_ = FreeEnergy(GRBM(D, H))(state.theta, {}, (), batches, {}, {})
+    exact, *_ = ExactScore(GRBM(D, H))(state.theta, {}, (), batches, {}, {})
     with torch.no_grad():
         score = surrogate.score()
         torch.testing.assert_close(score, exact.score(), rtol=0, atol=0.02)

@@ -12,16 +12,22 @@ from torch import Tensor
 from torch.utils._pytree import tree_map
 from torch.utils.flop_counter import FlopCounterMode
 
-from eblvm.engine.methods import divergences
-from eblvm.engine.methods.bilevel import Bism
+from eblvm.engine.errors import UserError
+from eblvm.engine.methods.bilevel import BilevelScore
+from eblvm.engine.methods.divergences import Kl, KlExact
+from eblvm.engine.methods.estimators.bism import Bism
 from eblvm.engine.methods.grbm import fused as grbm_fused
 from eblvm.engine.methods.grbm.fused import fused_gradient, fused_step_for, fused_update_for
-from eblvm.engine.methods.losses import Dsm, Ssm
-from eblvm.engine.methods.score_matching import ScoreMatching
-from eblvm.engine.methods.update import State, Update
+from eblvm.engine.methods.losses.dsm import Dsm
+from eblvm.engine.methods.losses.ssm import Ssm
+from eblvm.engine.methods.score_matching import ScoreMatchingObjective
+from eblvm.engine.methods.types import State
+from eblvm.engine.methods.update import Update
 from eblvm.engine.models.grbm import GRBM
+from eblvm.engine.models.kinds.posteriors import Exact
 from eblvm.engine.models.posteriors import Bernoulli
-from eblvm.engine.optim.optimizers import Adam, Sgd
+from eblvm.engine.optim.optimizers import Adam
+from eblvm.engine.recipes import recipe
 from eblvm.kernels import grbm_bilevel, philox
 from eblvm.kernels.philox import Key
 from tests.golden import brute_force
@@ -42,16 +48,24 @@ def backend(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
 
 def objective(
     size: tuple[int, int, int], N: int, K: int, *, sgd: bool, shared: bool, exact: bool, auto: bool = False
-) -> ScoreMatching:
+) -> ScoreMatchingObjective:
     _, D, H = size
     adam = Adam(BETAS)
-    divergence = divergences.kl_exact if exact else divergences.kl
-    posterior = Bernoulli(D, H, temperature=TAU)
-    bism = Bism(GRBM(D, H), posterior, divergence, K, N, Sgd() if sgd else adam, "store", adam, auto)
-    return ScoreMatching(bism, Dsm(SIGMA), adam, shared_noise=shared)
+    options = Bism(
+        K=K,
+        N=N,
+        divergence=KlExact() if exact else Kl(),
+        noise="shared" if shared else "fresh",
+        unroll_optimizer="sgd" if sgd else "adam",
+        unroll_lr=None if auto else UNROLL_LR,
+    )
+    bism = BilevelScore(options, GRBM(D, H), Bernoulli(D, H, temperature=TAU), adam)
+    return ScoreMatchingObjective(bism, Dsm(SIGMA), adam)
 
 
-def start(method: ScoreMatching, size: tuple[int, int, int], seed: Any = 5, dtype: torch.dtype = torch.float64):
+def start(
+    method: ScoreMatchingObjective, size: tuple[int, int, int], seed: Any = 5, dtype: torch.dtype = torch.float64
+):
     """(state of a run under way, batch, noise, rates), with the axes of `seed` first."""
     B, D, _ = size
     lead = seed.shape if isinstance(seed, Tensor) else ()
@@ -72,13 +86,13 @@ def start(method: ScoreMatching, size: tuple[int, int, int], seed: Any = 5, dtyp
     return state._replace(phi_opt=moments, theta_opt=upper), v, noise, rates
 
 
-def by_autograd(method: ScoreMatching, *arguments: Any) -> Any:
+def by_autograd(method: ScoreMatchingObjective, *arguments: Any) -> Any:
     """The engine's generic step."""
     with torch.no_grad():
         return method.gradient(*arguments)
 
 
-def fused(method: ScoreMatching, state: State, v: Tensor, noise: Any, rates: Any) -> Any:
+def fused(method: ScoreMatchingObjective, state: State, v: Tensor, noise: Any, rates: Any) -> Any:
     estimator = fused_step_for(method)
     assert estimator is not None
     return fused_gradient(estimator, method.loss, state, v, noise, rates)
@@ -107,7 +121,7 @@ def test_equals_the_papers_double_loop(sgd, shared, exact, K, N) -> None:
     method = objective(size, N, K, sgd=sgd, shared=shared, exact=exact)
     state, v, noise, rates = start(method, size)
     gradient, moved, _ = fused(method, state, v, noise, rates)
-    batches = [method.loss.perturb(v, eps) for eps in noise["perturb"]]
+    batches = [method.loss.perturb(v, eps, noise) for eps in noise["perturb"]]
     eps = batches[-1].eps
 
     def upper(score_fn, x):
@@ -287,20 +301,30 @@ def test_the_rule_names_what_has_a_fused_form() -> None:
     size = (7, 5, 4)
     method = objective(size, 1, 1, sgd=False, shared=True, exact=False)
     bism = method.estimator
-    assert isinstance(bism, Bism)
+    assert isinstance(bism, BilevelScore)
     assert fused_step_for(method) is bism
     assert fused_step_for(replace(method, loss=Ssm())) is None
     assert fused_update_for(Update(replace(method, loss=Ssm()), Adam())) is None
-    assert fused_step_for(replace(method, estimator=replace(bism, lower_samples=2))) is None
-    exact = replace(bism, divergence=divergences.kl_exact, lower_samples=2)
+    assert fused_step_for(replace(method, estimator=bism.with_options(divergence=Kl(latent_samples=2)))) is None
+    exact = bism.with_options(divergence=KlExact())
     assert fused_step_for(replace(method, estimator=exact)) is exact
-    for change in (
-        {"posterior": Bernoulli(5, 4, (3,))},
-        {"divergence": lambda *_: torch.zeros(())},
-        {"exact_posterior": True},
-        {"unroll_optimizer": Adam((0.5, 0.9))},
+    with pytest.raises(UserError, match="does not read --latent-samples; it is an option of"):
+        recipe("checkerboard").replaced(divergence="kl-exact", latent_samples=2)
+
+    class OtherDivergence(Kl):
+        def __call__(self, *_: Any) -> Tensor:
+            return torch.zeros(())
+
+    class OtherUnroll(BilevelScore):
+        unroll_optimizer = Adam((0.5, 0.9))
+
+    for changed in (
+        replace(bism, posterior=Bernoulli(5, 4, (3,))),
+        bism.with_options(divergence=OtherDivergence()),
+        bism.with_options(posterior=Exact()),
+        OtherUnroll(bism.options, bism.energy, bism.posterior, bism.optimizer),
     ):
-        assert fused_step_for(replace(method, estimator=replace(bism, **change))) is None, change
+        assert fused_step_for(replace(method, estimator=changed)) is None, changed
 
 
 @needs_native

@@ -16,7 +16,7 @@ TINY = "--width 2 --posterior-width 2 --generator-width 2 --latent 4 --batch 4 -
     ("recipe", "data", "options"),
     [
         ("cifar10", "cifar10_10k_2k.npz", ["--small"]),
-        ("cifar10", "cifar10_10k_2k.npz", "--model sn-resnet --bidvl-upper hinge --bidvl-output real".split()),
+        ("cifar10", "cifar10_10k_2k.npz", "--model sn-resnet --upper hinge --output real".split()),
         ("mnist", "mnist.npz", ["--small"]),
     ],
     ids=["conv", "resnet", "grey"],
@@ -42,7 +42,7 @@ def test_dry_run_shows_the_published_settings(recipe: str, small: list[str], cap
     assert main(["train", recipe, "--method", "bidvl", *small, "--dry-run"]) == 0
     shown = dict(line.split(maxsplit=1) for line in capsys.readouterr().out.splitlines())
     ratio = "0.05" if recipe in ("cifar10", "svhn", "celeba32") else "0.1"
-    assert (shown["beta1"], shown["beta2"], shown["decay"], shown["weight_decay"], shown["bidvl_ratio"]) == (
+    assert (shown["beta1"], shown["beta2"], shown["decay"], shown["weight_decay"], shown["ratio"]) == (
         "0.0",
         "0.9",
         "0.998",

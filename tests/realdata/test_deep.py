@@ -7,8 +7,7 @@ import pytest
 import torch
 
 from eblvm.engine.cli import main
-from eblvm.engine.evaluation import deep
-from eblvm.engine.evaluation import sections as parts
+from eblvm.engine.evaluation import deep, sections
 
 pytestmark = pytest.mark.realdata
 TINY = "--width 2 --depth 12 --batch 4 --validations 1 --posterior-width 2 --head-width 8".split()
@@ -38,7 +37,7 @@ def test_dry_run_prints_the_config(recipe: str, capsys) -> None:
 
 
 def test_small_mnist_trains_samples_and_evaluates(real_data: Path, tmp_path: Path, monkeypatch) -> None:
-    monkeypatch.setattr(parts, "FITTED", 1000)
+    monkeypatch.setattr(sections, "FITTED", 1000)
     monkeypatch.setattr(deep, "TESTED", 100)
     out = tmp_path / "run"
     options = [*TINY, "--steps", "150", "--batch", "32", "--log-every", "50", "--lr", "3e-3"]

@@ -1,10 +1,9 @@
 """FID, KID and, where Inception gives logits, the Inception Score of samples against a reference set.
 
-Features are kept in pieces beside the samples, those of a reference set under the hashes of its images and of the
+Features are kept in chunks beside the samples, those of a reference set under the hashes of its images and of the
 weights, so that every run on the same data shares them. `$EBLVM_CACHE` says where, otherwise ~/.cache/eblvm.
 """
 
-import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,7 +12,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from eblvm.engine.evaluation.chunks import WHOLE, Share, pieces
+from eblvm.engine.data import cache
+from eblvm.engine.evaluation.chunks import WHOLE, Shard, chunks
 from eblvm.engine.evaluation.fingerprint import fingerprint
 from eblvm.engine.evaluation.image_sets import as_bytes
 from eblvm.engine.evaluation.metrics.frechet import Moments, frechet_distance
@@ -37,16 +37,15 @@ class Images:
 def cached_images(v: Tensor, count: int | None = None) -> Images:
     """The first `count` images of a set (none: all), whose features are kept in the cache under the set's hash."""
     images = as_bytes(v)
-    cache = Path(os.environ.get("EBLVM_CACHE", Path.home() / ".cache" / "eblvm"))
-    folder = cache / fingerprint({"": images})[:16]
+    folder = cache.root(None) / fingerprint({"": images})[:16]
     return Images(min(count or len(v), len(v)), lambda first, n: images[first : first + n], folder)
 
 
 def inception_features(
-    images: Images, net: Inception, share: Share = WHOLE, description: str = "features"
+    images: Images, net: Inception, shard: Shard = WHOLE, description: str = "features"
 ) -> Iterator[Tensor]:
     folder = images.folder / f"inception-{net.digest[:16]}"
-    return pieces(folder, images.count, lambda first, n: net(images.get(first, n)), share, description)
+    return chunks(folder, images.count, lambda first, n: net(images.get(first, n)), shard, description)
 
 
 def image_distances(samples: Images, reference: Images, net: Inception, seed: int = 0) -> dict[str, Any]:
@@ -71,11 +70,11 @@ def _gathered(found: Iterator[Tensor]) -> tuple[Moments, Tensor, Tensor]:
     moments: Moments | None = None
     kept: list[Tensor] = []
     logits: list[Tensor] = []
-    for piece in found:
-        part = Moments.of(piece[:, :FEATURES])
+    for chunk in found:
+        part = Moments.of(chunk[:, :FEATURES])
         moments = part if moments is None else moments + part
-        if moments.count - len(piece) < KID_FEATURES:
-            kept.append(piece[:, :FEATURES])
-        logits.append(piece[:, FEATURES:])
+        if moments.count - len(chunk) < KID_FEATURES:
+            kept.append(chunk[:, :FEATURES])
+        logits.append(chunk[:, FEATURES:])
     assert moments is not None
     return moments, torch.cat(kept)[:KID_FEATURES], torch.cat(logits)

@@ -64,13 +64,13 @@ def prepared(images: Tensor) -> Tensor:
 
 
 def resize_matrix(size: int, side: int = SIDE) -> Tensor:
-    """[side, size]: bilinear weights with output place i at input place i * size / side, the corner and not the centre
+    """[side, size]: bilinear weights with output i at input position i * size / side, the corner and not the centre
     of a pixel, as TensorFlow 1 had it. Beyond the last pixel its value is kept."""
-    place = torch.arange(side, dtype=torch.float64) * size / side
-    low = place.floor().long()
-    share = (place - low)[:, None]
+    position = torch.arange(side, dtype=torch.float64) * size / side
+    low = position.floor().long()
+    fraction = (position - low)[:, None]
     pixels = torch.eye(size, dtype=torch.float64)
-    return ((1 - share) * pixels[low] + share * pixels[(low + 1).clamp(max=size - 1)]).float()
+    return ((1 - fraction) * pixels[low] + fraction * pixels[(low + 1).clamp(max=size - 1)]).float()
 
 
 def load(path: Path | None = None, device: str = "cpu") -> Inception:

@@ -13,8 +13,9 @@ import torch
 from torch import Tensor
 from torch.nn.functional import softplus
 
-from eblvm.engine.models.energy import Params, call
+from eblvm.engine.models.energy import call
 from eblvm.engine.models.grbm import GRBM
+from eblvm.engine.types import Params
 from eblvm.kernels import philox
 from eblvm.kernels.philox import Key, Purpose, purpose
 

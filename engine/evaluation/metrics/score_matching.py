@@ -3,8 +3,9 @@
 import torch
 from torch import Tensor
 
-from eblvm.engine.models.energy import Params, call
+from eblvm.engine.models.energy import call
 from eblvm.engine.models.grbm import GRBM
+from eblvm.engine.types import Params
 
 
 @torch.no_grad()

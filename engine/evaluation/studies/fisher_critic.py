@@ -12,11 +12,12 @@ import torch
 from torch import Tensor, nn
 
 from eblvm.engine.autodiff.derivatives import grad, vjp
-from eblvm.engine.methods.bilevel import Rates
-from eblvm.engine.methods.losses import unperturbed
-from eblvm.engine.methods.vages import Vages
-from eblvm.engine.models.energy import Model, Params, call, fan_in_uniform
+from eblvm.engine.methods.losses import Loss
+from eblvm.engine.methods.types import Rates
+from eblvm.engine.methods.vages import VagesScore
+from eblvm.engine.models.energy import Model, call, fan_in_uniform
 from eblvm.engine.optim.optimizers import Adam, Moments
+from eblvm.engine.types import Params
 from eblvm.kernels import philox
 from eblvm.kernels.philox import Key, Purpose, purpose
 
@@ -45,7 +46,7 @@ class FisherEstimate(NamedTuple):
 
 @torch.no_grad()
 def fisher_divergence(
-    vages: Vages,
+    vages: VagesScore,
     theta: Params,
     phi: Params,
     train: Tensor,
@@ -61,7 +62,7 @@ def fisher_divergence(
     """Train the critic, and q by K steps a minibatch, on `train` [n, D]; the estimate on `test` at the end."""
     critic, adam = Critic(train.shape[1], width), Adam((0.9, 0.999))
     eta = {k: p.to(train.dtype) for k, p in critic.initial(Key(seed, 0)).items()}
-    phi_opt: Moments = vages.lower_optimizer.init(phi)
+    phi_opt: Moments = vages.optimizer.init(phi)
     eta_opt: Moments = adam.init(eta)
     rate = torch.tensor(lr, dtype=train.dtype)
     rates: Rates = {"phi": rate}
@@ -70,9 +71,9 @@ def fisher_divergence(
         """The model's score by VaES, and the critic's direction."""
         nonlocal phi, phi_opt
         noise = vages.draw(Key(seed, step), len(v), {"dtype": v.dtype})
-        surrogate, phi, phi_opt, _ = vages(theta, phi, phi_opt, [unperturbed(v)], noise, rates)
+        estimate, phi, phi_opt, _ = vages(theta, phi, phi_opt, [Loss().perturb(v, None, {})], noise, rates)
         eps = philox.rademacher(Key(seed, step), purpose(Purpose.DIRECTION), len(v), (v.shape[1],), dtype=v.dtype)
-        return surrogate.score(), eps
+        return estimate.score(), eps
 
     for step in range(steps):
         start = step * batch % (len(train) - batch + 1)

@@ -13,9 +13,9 @@ import torch
 from torch import Tensor
 
 from eblvm.engine.errors import UserError
-from eblvm.engine.methods.bilevel import Bism, FreeEnergy, Rates
-from eblvm.engine.methods.score_matching import ScoreMatching
-from eblvm.engine.methods.update import Objective, State
+from eblvm.engine.methods.bilevel import BilevelScore, ExactScore
+from eblvm.engine.methods.score_matching import ScoreMatchingObjective
+from eblvm.engine.methods.types import Objective, Rates, State
 from eblvm.engine.models.posteriors import Bernoulli
 from eblvm.kernels.philox import Key
 
@@ -36,24 +36,24 @@ def gradient_bias(
     the bias of the unroll, and an error of the mean that falls with the root of `draws`.
     """
     estimator = getattr(objective, "estimator", None)
-    if not isinstance(objective, ScoreMatching) or not isinstance(estimator, Bism):
+    if not isinstance(objective, ScoreMatchingObjective) or not isinstance(estimator, BilevelScore):
         raise UserError("the gradient bias study is about unrolling; train with bidsm, bissm or bimdsm")
     if not (isinstance(estimator.posterior, Bernoulli) and len(estimator.posterior.net) == 1):
         raise UserError(
             "the gradient bias study knows the optimal q of a linear posterior only; use --posterior linear"
         )
-    exact = replace(objective, estimator=FreeEnergy(estimator.energy))
-    longest = replace(objective, estimator=replace(estimator, K=max(Ks), N=max(Ns)))
+    exact = replace(objective, estimator=ExactScore(estimator.energy))
+    longest = replace(objective, estimator=estimator.with_options(K=max(Ks), N=max(Ns)))
     noises = [longest.draw(Key(0, step), v) for step in range(draws)]
 
-    def mean_gradient(method: ScoreMatching) -> Tensor:
+    def mean_gradient(method: ScoreMatchingObjective) -> Tensor:
         gradients = [method.gradient(state, v, noise, rates)[0] for noise in noises]
         return torch.stack([torch.cat([g.flatten() for g in one.values()]) for one in gradients]).mean(0)
 
     target = mean_gradient(exact)
 
     def bias(N: int, K: int) -> float:
-        one = replace(objective, estimator=replace(estimator, K=K, N=N))
+        one = replace(objective, estimator=estimator.with_options(K=K, N=N))
         return float((mean_gradient(one) - target).norm() / target.norm())
 
     return [[bias(N, K) for N in Ns] for K in Ks]

@@ -11,23 +11,26 @@ from dataclasses import replace
 import torch
 from torch import Tensor, nn
 
-from eblvm.engine.methods import divergences
-from eblvm.engine.methods.bilevel import Bism, FreeEnergy, Info, Rates
+from eblvm.engine.methods.bilevel import BilevelScore, ExactScore
+from eblvm.engine.methods.divergences import Kl, KlExact
 from eblvm.engine.methods.grbm.sampled import exact_gradient, packed, sampled_gradient, unpacked
-from eblvm.engine.methods.losses import Dsm, Ksd, ScoreLoss
-from eblvm.engine.methods.score_matching import ScoreMatching
-from eblvm.engine.methods.update import Noise, State, Update
-from eblvm.engine.methods.vages import Sampled
-from eblvm.engine.models.energy import Params
+from eblvm.engine.methods.losses import Loss
+from eblvm.engine.methods.losses.dsm import Dsm
+from eblvm.engine.methods.losses.ksd import Ksd
+from eblvm.engine.methods.score_matching import ScoreMatchingObjective
+from eblvm.engine.methods.types import Info, Noise, Rates, State
+from eblvm.engine.methods.update import Update
+from eblvm.engine.methods.vages import SampledScore
 from eblvm.engine.models.grbm import GRBM
 from eblvm.engine.models.posteriors import Bernoulli
 from eblvm.engine.optim.optimizers import Adam, Sgd
+from eblvm.engine.types import Params
 from eblvm.kernels import grbm_bilevel, grbm_dsm
 
-Fused = Bism | Sampled | FreeEnergy
+Fused = BilevelScore | SampledScore | ExactScore
 
 
-def fused_step_for(objective: ScoreMatching) -> Fused | None:
+def fused_step_for(objective: ScoreMatchingObjective) -> Fused | None:
     """The objective's estimator if its step on a GRBM has a fused form, else None.
 
     (DSM | KSD) x (exact free energy | VaGES | importance sampling), and DSM x BiSM x (Adam | SGD unroll) whose graph
@@ -36,18 +39,19 @@ def fused_step_for(objective: ScoreMatching) -> Fused | None:
     estimator, loss = objective.estimator, objective.loss
     if type(estimator.energy) is not GRBM:
         return None
-    if isinstance(estimator, FreeEnergy):
+    if isinstance(estimator, ExactScore):
         return estimator if isinstance(loss, Dsm | Ksd) else None
-    posterior, adam = estimator.posterior, estimator.lower_optimizer
+    posterior, adam = estimator.posterior, estimator.optimizer
     linear = type(posterior) is Bernoulli and len(posterior.net) == 1 and isinstance(posterior.net[0], nn.Linear)
-    sampled = estimator.divergence is divergences.kl and estimator.lower_samples == 1
-    if not linear or not (sampled or estimator.divergence is divergences.kl_exact) or type(adam) is not Adam:
+    divergence = estimator.options.divergence
+    known = type(divergence) is KlExact or (type(divergence) is Kl and divergence.latent_samples == 1)
+    if not linear or not known or type(adam) is not Adam:
         return None
-    if isinstance(estimator, Sampled):
+    if isinstance(estimator, SampledScore):
         return estimator if isinstance(loss, Dsm | Ksd) and not estimator.langevin.steps else None
-    if not isinstance(estimator, Bism) or not isinstance(loss, Dsm) or estimator.exact_posterior:
+    if not isinstance(estimator, BilevelScore) or not isinstance(loss, Dsm) or estimator.options.posterior.exact:
         return None
-    if estimator.unroll_memory != "store":
+    if estimator.options.unroll_memory != "store":
         return None
     unroll = estimator.unroll_optimizer
     return estimator if type(unroll) is Sgd or unroll == adam else None
@@ -55,7 +59,7 @@ def fused_step_for(objective: ScoreMatching) -> Fused | None:
 
 def runs_fused(estimator: Fused, state: State, v: Tensor, rates: Rates) -> bool:
     """Is the fused step there for these tensors, and does nobody want to trace or differentiate through it?"""
-    kernel = grbm_dsm if isinstance(estimator, FreeEnergy) else grbm_bilevel
+    kernel = grbm_dsm if isinstance(estimator, ExactScore) else grbm_bilevel
     if not kernel.serves(v.device, v.dtype) or torch.compiler.is_compiling():
         return False
     tensors = (v, *state.theta.values(), *state.phi.values(), *rates.values())
@@ -63,25 +67,25 @@ def runs_fused(estimator: Fused, state: State, v: Tensor, rates: Rates) -> bool:
 
 
 def fused_gradient(
-    estimator: Fused, loss: ScoreLoss, state: State, v: Tensor, noise: Noise, rates: Rates
+    estimator: Fused, loss: Loss, state: State, v: Tensor, noise: Noise, rates: Rates
 ) -> tuple[Params, State, Info]:
     """What `ScoreMatching.gradient` gives, for an estimator from `fused_step_for`."""
     assert isinstance(loss, Dsm | Ksd)
-    if isinstance(estimator, Sampled):
+    if isinstance(estimator, SampledScore):
         return sampled_gradient(estimator, loss, state, v, noise, rates)
     if isinstance(loss, Ksd):
         return exact_gradient(loss, state, v)
-    if isinstance(estimator, Bism):
+    if isinstance(estimator, BilevelScore):
         return _bilevel_gradient(estimator, loss, state, v, noise, rates)
     value, gradient = grbm_dsm.grbm_dsm(v, noise["perturb"][0], **state.theta, sigma=loss.sigma)
     return gradient._asdict(), state, {"loss": value}
 
 
 def _bilevel_gradient(
-    estimator: Bism, loss: Dsm, state: State, v: Tensor, noise: Noise, rates: Rates
+    estimator: BilevelScore, loss: Dsm, state: State, v: Tensor, noise: Noise, rates: Rates
 ) -> tuple[Params, State, Info]:
     assert isinstance(estimator.posterior, Bernoulli)
-    exact = estimator.divergence is divergences.kl_exact
+    exact = not estimator.options.divergence.reads_samples
     latents = noise["latent"][-1:] if exact else noise["latent"]
     found = grbm_bilevel.grbm_bilevel(
         v,
@@ -91,16 +95,16 @@ def _bilevel_gradient(
         packed(state),
         rates["phi"],
         rates["unroll"],
-        K=estimator.K,
-        N=estimator.N,
+        K=estimator.options.K,
+        N=estimator.options.N,
         sigma=loss.sigma,
         tau=estimator.posterior.temperature,
         exact=exact,
         sgd=isinstance(estimator.unroll_optimizer, Sgd),
-        auto_rate=estimator.auto_unroll_rate,
-        rule=estimator.lower_optimizer.rule,
+        auto_rate=estimator.options.automatic_step,
+        rule=estimator.optimizer.rule,
     )
-    info = {"loss": found.loss} | ({"lower": found.lower} if estimator.K else {})
+    info = {"loss": found.loss} | ({"lower": found.lower} if estimator.options.K else {})
     return found.gradient._asdict(), unpacked(state, found.phi), info
 
 
@@ -114,8 +118,8 @@ def fused_update_for(update: Update) -> TrainingStep | None:
     does not run, it is `update` itself, vmapped if there is a replica axis.
     """
     objective = update.objective
-    estimator = fused_step_for(objective) if isinstance(objective, ScoreMatching) else None
-    if estimator is None or not isinstance(objective, ScoreMatching):
+    estimator = fused_step_for(objective) if isinstance(objective, ScoreMatchingObjective) else None
+    if estimator is None or not isinstance(objective, ScoreMatchingObjective):
         return None
     loss = objective.loss
     vectorised = torch.vmap(replace(update, in_place=False).__call__)

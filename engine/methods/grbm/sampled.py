@@ -14,21 +14,20 @@ import torch
 from torch import Tensor
 from torch.nn.functional import softplus
 
-from eblvm.engine.methods import divergences
-from eblvm.engine.methods.bilevel import Info, Noise, Rates
-from eblvm.engine.methods.losses import Dsm, Ksd
-from eblvm.engine.methods.update import State
-from eblvm.engine.methods.vages import Sampled, Vages
-from eblvm.engine.models.energy import Params
+from eblvm.engine.methods.losses.dsm import Dsm
+from eblvm.engine.methods.losses.ksd import Ksd
+from eblvm.engine.methods.types import Info, Noise, Rates, State
+from eblvm.engine.methods.vages import SampledScore, VagesScore
 from eblvm.engine.models.posteriors import Bernoulli
 from eblvm.engine.optim.optimizers import AdamState
+from eblvm.engine.types import Params
 from eblvm.kernels import grbm_bilevel
 
 WEIGHT, BIAS = "net.0.weight", "net.0.bias"
 
 
 def sampled_gradient(
-    estimator: Sampled, loss: Dsm | Ksd, state: State, v_BD: Tensor, noise: Noise, rates: Rates
+    estimator: SampledScore, loss: Dsm | Ksd, state: State, v_BD: Tensor, noise: Noise, rates: Rates
 ) -> tuple[Params, State, Info]:
     """What `ScoreMatching.gradient` gives, for a linear Bernoulli posterior."""
     theta = grbm_bilevel.Theta(**state.theta)
@@ -38,22 +37,22 @@ def sampled_gradient(
     state, info = lower_steps(estimator, state, theta, v_BD, perturb, sigma, noise, rates)
 
     v_BD = v_BD + sigma * perturb[-1] if sigma else v_BD
-    A_HD, a_H = (W_DH.mT, c_H) if estimator.exact_posterior else (state.phi[WEIGHT], state.phi[BIAS])
+    A_HD, a_H = (W_DH.mT, c_H) if estimator.options.posterior.exact else (state.phi[WEIGHT], state.phi[BIAS])
     logits_BH = v_BD @ A_HD.mT + a_H.unsqueeze(-2)
     h_LBH = estimator.posterior.sample(logits_BH.unsqueeze(-3), noise["samples"])
     precision_D = torch.exp(-2 * log_sigma_D).unsqueeze(-2)
     away_BD = (v_BD - b_D.unsqueeze(-2)) * precision_D
 
-    if isinstance(estimator, Vages):
+    if isinstance(estimator, VagesScore):
         of_value, of_slope, of_covariance = h_LBH.chunk(3, -3) if estimator.independent else (h_LBH,) * 3
         mean_BH = of_value.mean(-3)
         score_BD = mean_BH @ W_DH.mT - away_BD
-        if estimator.control_variate:
+        if estimator.options.control_variate:
             score_BD = score_BD - (mean_BH - torch.sigmoid(logits_BH)) @ A_HD
         value, r_BD = cotangent(loss, v_BD, score_BD, perturb[-1])
         along_LB = ((r_BD @ W_DH).unsqueeze(-3) * of_covariance).sum(-1)
-        count = estimator.L - (estimator.covariance == "unbiased")
-        scale = 0.0 if estimator.covariance == "none" else 1 / count
+        count = estimator.options.L - (estimator.options.covariance == "unbiased")
+        scale = 0.0 if estimator.options.covariance == "none" else 1 / count
         w_LB = scale * (along_LB - along_LB.mean(-2, keepdim=True))
         mean_BH = of_slope.mean(-3)
     else:
@@ -92,7 +91,7 @@ def _gradient(
 
 
 def lower_steps(
-    estimator: Sampled,
+    estimator: SampledScore,
     state: State,
     theta: grbm_bilevel.Theta,
     v_BD: Tensor,
@@ -102,11 +101,11 @@ def lower_steps(
     rates: Rates,
 ) -> tuple[State, Info]:
     """The K real steps on q, by `kernels/grbm_bilevel`."""
-    if not estimator.K:
+    if not estimator.options.K:
         return state, {}
     assert isinstance(estimator.posterior, Bernoulli)
-    K = estimator.K
-    exact = estimator.divergence is divergences.kl_exact
+    K = estimator.options.K
+    exact = not estimator.options.divergence.reads_samples
     moved, lower = grbm_bilevel.lower_steps(
         v_BD,
         perturb if len(perturb) == 1 else perturb[:K],
@@ -118,7 +117,7 @@ def lower_steps(
         sigma=sigma,
         tau=estimator.posterior.temperature,
         exact=exact,
-        rule=estimator.lower_optimizer.rule,
+        rule=estimator.optimizer.rule,
     )
     return unpacked(state, moved), {"lower": lower}
 
@@ -145,7 +144,7 @@ def cotangent(loss: Dsm | Ksd, v_BD: Tensor, score_BD: Tensor, eps_BD: Tensor) -
         return 0.5 * residual_BD.square().sum(-1).mean(-1), residual_BD / v_BD.shape[-2]
     (x, y), (s_x, s_y) = loss.halves(v_BD), loss.halves(score_BD)
     k, distance = loss.kernel(x, y)
-    precision, pairs = loss.width**-2, k.shape[-1] ** 2
+    precision, pairs = loss.kernel_width**-2, k.shape[-1] ** 2
     # d/ds(v) = mean over v' of k (s(v') + (v - v')/w^2); d/ds(v') alike.
     r_x = (k @ (s_y - precision * y) + precision * x * k.sum(-1, keepdim=True)) / pairs
     r_y = (k.mT @ (s_x - precision * x) + precision * y * k.sum(-2).unsqueeze(-1)) / pairs

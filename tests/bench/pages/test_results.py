@@ -7,7 +7,9 @@ import pytest
 from eblvm.bench.pages import results
 from eblvm.bench.tools import record
 from eblvm.engine import recipes
-from eblvm.engine.cli import build_parser, config_from, main
+from eblvm.engine.cli import main
+from eblvm.engine.cli.configuration import add_run_options, configuration
+from eblvm.engine.cli.parser import Parser
 from eblvm.engine.config import Config
 from eblvm.engine.errors import UserError
 
@@ -31,7 +33,9 @@ def test_results_page_is_made_from_the_records() -> None:
 def test_command_gives_the_configuration_back(config: Config) -> None:
     words = results.command(config).split()
     assert words[:2] == ["eblvm", "train"]
-    assert config_from(build_parser().parse_args(words[1:])) == config
+    parser = Parser("train", add_help=False)
+    add_run_options(parser)
+    assert configuration(parser, parser.parse(words[2:])) == config
 
 
 def test_collects_evaluated_runs(tmp_path: Path) -> None:

@@ -39,4 +39,4 @@ def test_record_of_small_nets() -> None:
     first = result["rows"][0]
     assert first["ratio"] > 0
     assert sum(result["profile"].values()) == pytest.approx(1)
-    assert "convolutions, backward" in bidvl.shown(result)
+    assert "convolutions, backward" in bidvl.format_table(result)

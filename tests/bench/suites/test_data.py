@@ -47,4 +47,4 @@ def test_every_row_is_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     ]  # fmt: skip
     assert all(row["images_per_s"] > 0 for row in found["rows"][:3])
     assert rows["input=memory recipe=cifar10 small=yes"]["percent"] < 100
-    assert len(data.shown(found).splitlines()) == 6
+    assert len(data.format_table(found).splitlines()) == 6

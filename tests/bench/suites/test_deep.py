@@ -34,7 +34,7 @@ def test_record_of_a_small_model() -> None:
     assert cut["held_mib"] * 3 < plain["held_mib"]
     # Convolutions' own copies are counted in both, as the allocator sees them (tests/engine/test_plan.py).
     assert cut["peak_published_mib"] * 1.8 < plain["peak_published_mib"]
-    assert "checkpoint=blocks" in deep.shown(result)
+    assert "checkpoint=blocks" in deep.format_table(result)
 
 
 def test_held_bytes_on_the_meta_device_are_those_of_real_tensors() -> None:

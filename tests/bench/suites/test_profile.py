@@ -8,7 +8,7 @@ import pytest
 from eblvm.bench.suites import profile
 from eblvm.bench.tools import record
 from eblvm.engine.errors import UserError
-from eblvm.engine.recipes import options, recipe
+from eblvm.engine.recipes import arguments, recipe
 
 
 def test_profile_writes_table_record_and_plot(
@@ -32,8 +32,8 @@ def test_profile_writes_table_record_and_plot(
 
 
 def test_command_of_a_record_repeats_it() -> None:
-    config = recipe("digits").replaced(compile=True, lr=(0.1, 0.2), unroll_lr=0.5, data="somewhere", N=7)
-    assert options(config, leave_out=("N", "K", "data")) == ["--unroll-lr 0.5", "--lr 0.1,0.2", "--compile"]
+    config = recipe("freyface").replaced(compile=True, lr=(0.1, 0.2), unroll_lr=0.5, data="somewhere", N=7)
+    assert arguments(config, without=("N", "K", "data")) == ["--unroll-lr 0.5", "--lr 0.1,0.2", "--compile"]
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,5 @@
 """`eblvm bench SUITE`: rows, record, errors, and no speed after a red gate."""
 
-import argparse
 import json
 import re
 import socket
@@ -11,10 +10,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from eblvm.bench.cli import add_commands
 from eblvm.bench.suites import kernels, ratios
 from eblvm.bench.tools import agreement, record, registry
 from eblvm.bench.tools.agreement import AgreementError
+from eblvm.engine import cli
 from eblvm.engine.errors import UserError
 from eblvm.kernels import backends
 
@@ -134,6 +133,4 @@ def test_a_record_of_another_schema_is_refused(tmp_path: Path) -> None:
 
 
 def test_commands_are_added_once_and_named() -> None:
-    commands = argparse.ArgumentParser().add_subparsers()
-    add_commands(commands)
-    assert set(commands.choices) == {"bench", "profile"}
+    assert set(cli.commands()) - set(cli.COMMANDS) == {"bench", "profile"}

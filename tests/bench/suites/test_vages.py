@@ -8,7 +8,7 @@ from eblvm.bench.tools.agreement import TOLERANCE, AgreementError
 from eblvm.engine.recipes import recipe
 
 IMAGES = recipe("cifar10").replaced(width=4, depth=12, latent=5, head_width=8, posterior_width=2, batch=7)
-FLAT = recipe("freyface").replaced(latent=5, batch=8)
+FLAT = recipe("freyface", method="vages-dsm").replaced(latent=5, batch=8)
 
 
 @pytest.mark.parametrize("L", [2, 5])
@@ -31,4 +31,4 @@ def test_record_of_small_models() -> None:
     assert by_case["method=vages-mdsm L=2 K=5 C=5"]["ratio"] > 0
     assert sum(row["naive_ms"] is not None for row in result["rows"]) == 3
     assert all(row["peak_mib"] > 0 for row in result["rows"][3:])
-    assert "L=10" in vages.shown(result)
+    assert "L=10" in vages.format_table(result)

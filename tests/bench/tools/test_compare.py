@@ -40,7 +40,7 @@ def _saving(self, *arguments):
 
 Update.__call__ = _saving
 """
-STEP = Path("engine", "objectives", "state.py")
+STEP = Path("engine", "methods", "update.py")
 
 
 def git(repository: Path, *words: str) -> None:
@@ -67,7 +67,7 @@ def committed(tmp_path_factory: pytest.TempPathFactory) -> Path:
         if path.is_file() and not path.name.startswith("."):
             shutil.copy(path, copy)
     # Two cases are enough, and quick: the toy's, on small batches.
-    registry = copy / "bench" / "registry.py"
+    registry = copy / "bench" / "tools" / "registry.py"
     registry.write_text(
         registry.read_text() + "\n\ndef gates() -> list[Case]:\n"
         "    config = recipe('checkerboard').replaced(batch=10, N=1, K=1, fused=False)\n"

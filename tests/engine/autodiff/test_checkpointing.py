@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from eblvm.engine.autodiff.checkpointing import segment
+from eblvm.engine.autodiff.checkpointing import checkpointed
 from eblvm.engine.planning.footprint import Saved, Storages
 
 
@@ -43,7 +43,7 @@ def loss_gradient(how) -> tuple[list[Tensor], int]:
 
 def test_equals_the_plain_modules_and_holds_less() -> None:
     plain, plain_bytes = loss_gradient(lambda block, x: block(x))
-    cut, cut_bytes = loss_gradient(segment)
+    cut, cut_bytes = loss_gradient(checkpointed)
     for a, b in zip(plain, cut, strict=True):
         assert a.abs().max() > 0
         torch.testing.assert_close(b, a, rtol=1e-12, atol=1e-12)
@@ -58,11 +58,11 @@ def test_nested_segments() -> None:
 
         def forward(self, x: Tensor) -> Tensor:
             for layer in self.inner.layers:
-                x = x + torch.tanh(segment(layer, x))
+                x = x + torch.tanh(checkpointed(layer, x))
             return x
 
     plain, _ = loss_gradient(lambda block, x: block(x))
-    nested, _ = loss_gradient(lambda block, x: segment(Outer(block), x))
+    nested, _ = loss_gradient(lambda block, x: checkpointed(Outer(block), x))
     for a, b in zip(plain, nested, strict=True):
         torch.testing.assert_close(b, a, rtol=1e-12, atol=1e-12)
 
@@ -72,13 +72,13 @@ def test_parameters_have_no_gradient_with_a_graph() -> None:
     block = Block()
     x = torch.ones(5, 6, dtype=torch.float64, requires_grad=True)
     with pytest.raises(RuntimeError, match="no gradient in a pass with create_graph=True"):
-        torch.autograd.grad(segment(block, x).sum(), [x, *block.parameters()], create_graph=True)
+        torch.autograd.grad(checkpointed(block, x).sum(), [x, *block.parameters()], create_graph=True)
 
 
 def test_a_third_derivative_raises() -> None:
     block = Block()
     x = torch.ones(5, 6, dtype=torch.float64, requires_grad=True)
-    (score,) = torch.autograd.grad(segment(block, x).square().sum(), x, create_graph=True)
+    (score,) = torch.autograd.grad(checkpointed(block, x).square().sum(), x, create_graph=True)
     with pytest.raises(RuntimeError, match="has no third derivative"):
         torch.autograd.grad(score.sum(), x, create_graph=True)
 
@@ -86,4 +86,4 @@ def test_a_third_derivative_raises() -> None:
 def test_torch_func_raises() -> None:
     block = Block()
     with pytest.raises(RuntimeError, match="plain autograd only"):
-        torch.func.grad(lambda x: segment(block, x).sum())(torch.ones(5, 6, dtype=torch.float64))
+        torch.func.grad(lambda x: checkpointed(block, x).sum())(torch.ones(5, 6, dtype=torch.float64))

@@ -8,12 +8,13 @@ import torch
 from torch import Tensor
 
 from eblvm.engine.autodiff.unroll import unroll
-from eblvm.engine.methods import divergences
-from eblvm.engine.methods.bilevel import Bism
+from eblvm.engine.methods.bilevel import BilevelScore
+from eblvm.engine.methods.divergences import Kl
+from eblvm.engine.methods.estimators.bism import Bism
 from eblvm.engine.models.energy import call
 from eblvm.engine.models.grbm import GRBM
 from eblvm.engine.models.posteriors import Bernoulli
-from eblvm.engine.optim.optimizers import Adam, Sgd
+from eblvm.engine.optim.optimizers import Adam
 from eblvm.kernels import philox
 from eblvm.kernels.philox import Key
 
@@ -31,7 +32,8 @@ def unrolled(memory: str, N: int, sgd: bool, hidden: tuple[int, ...]) -> tuple[l
     """(gradient of a function of phi_N for theta, bytes that the graph holds after the unroll)."""
     adam = Adam()
     energy, posterior = GRBM(D, H), Bernoulli(D, H, hidden)
-    estimator = Bism(energy, posterior, divergences.kl, 1, N, Sgd() if sgd else adam, memory, adam)
+    options = Bism(K=1, N=N, divergence=Kl(), unroll_optimizer="sgd" if sgd else "adam", unroll_memory=memory)
+    estimator = BilevelScore(options, energy, posterior, adam)
     v = philox.normal(Key(0, 0), 0, B, (D,))
     theta = {k: p.requires_grad_() for k, p in energy.initial(Key(1, 0)).items()}
     phi = posterior.initial(Key(1, 0))

@@ -8,7 +8,8 @@ import pytest
 from PIL import Image
 
 from eblvm.engine.cli import main
-from eblvm.engine.recipes import options, recipe
+from eblvm.engine.recipes import arguments as arguments_of
+from eblvm.engine.recipes import recipe
 
 from .conftest import write_mnist
 
@@ -44,14 +45,14 @@ def test_prepare_then_info(pictures: Path, tmp_path: Path, capsys) -> None:
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        ("data", "the following arguments are required: COMMAND"),
+        ("data", "give a command, 'eblvm data prepare SRC DST' or"),
         ("data info nowhere", "nowhere does not exist"),
         ("data prepare nowhere store", "nowhere does not exist"),
         ("data prepare . store --size 0", "got --size 0, expected 1 or more"),
-        ("data prepare . store --skip 2", "got --skip 2.0, expected a share from 0 to 1"),
+        ("data prepare . store --skip 2", "got --skip 2.0, expected a fraction from 0 to 1"),
         ("data prepare . store", "holds no .jpg or .png pictures and no other data set"),
-        ("train checkerboard --input dali", "--input dali decodes pictures, recipe 'checkerboard' has none"),
-        ("train checkerboard --flip", "flip and dequantize are for images of bytes"),
+        ("train checkerboard --input dali", "data set 'checkerboard' does not read --input; it is an option of"),
+        ("train checkerboard --flip", "data set 'checkerboard' does not read --flip; it is an option of"),
         ("bench toy --data .", "suite 'toy' needs no data"),
     ],
 )
@@ -66,4 +67,4 @@ def test_bad_input(arguments: str, sentence: str, capsys, tmp_path: Path, monkey
 
 def test_a_runs_command_names_no_folders() -> None:
     config = recipe("celeba64").replaced(data="/somewhere/celeba", cache="/elsewhere", input="dali", flip=True)
-    assert options(config) == ["--data celeba", "--input dali", "--flip"]
+    assert arguments_of(config) == ["--data celeba", "--input dali", "--flip"]

@@ -7,7 +7,6 @@ import pytest
 import torch
 from PIL import Image
 
-from eblvm.engine.data import load
 from eblvm.engine.data.resizing import resized
 from eblvm.engine.errors import UserError
 from eblvm.engine.recipes import recipe
@@ -22,7 +21,7 @@ def test_mnist_gets_a_frame(packed: bool | None, mnist: dict, tmp_path: Path) ->
         np.savez(path, **mnist)
     else:
         path = write_mnist(tmp_path, mnist, packed)
-    dataset = load(recipe("mnist").replaced(data=str(path)))
+    dataset = recipe("mnist").replaced(data=str(path)).load_data()
     assert dataset.train.shape == (36, 1, 32, 32)
     assert dataset.valid.shape == (4, 1, 32, 32)
     assert dataset.train.dtype == torch.uint8
@@ -37,32 +36,34 @@ def test_mnist_gets_a_frame(packed: bool | None, mnist: dict, tmp_path: Path) ->
 
 def test_cifar10_from_its_archive(cifar: dict, tmp_path: Path) -> None:
     path = write_tar(tmp_path / "cifar-10-python.tar.gz", cifar_files(cifar, binary=False))
-    dataset = load(recipe("cifar10").replaced(data=str(path)))
+    dataset = recipe("cifar10").replaced(data=str(path)).load_data()
     assert (len(dataset.train), len(dataset.valid), len(dataset.test)) == (45, 5, 10)
     assert torch.equal(dataset.test[3].permute(1, 2, 0), torch.from_numpy(cifar["x_test"][3]))
 
 
 def test_frey_face_is_split_as_in_the_papers(frey: np.ndarray, tmp_path: Path) -> None:
     np.savez(tmp_path / "frey.npz", x=frey)
-    dataset = load(recipe("freyface").replaced(data=str(tmp_path / "frey.npz")))
+    dataset = recipe("freyface").replaced(data=str(tmp_path / "frey.npz")).load_data()
     assert [tuple(part.shape) for part in dataset[:3]] == [(1400, 560), (300, 560), (265, 560)]
     expected = torch.from_numpy(frey.reshape(1965, -1) / 255).float()
     assert torch.equal(torch.cat(dataset[:3]), expected)
     np.savez(tmp_path / "frey.npz", x=frey[:900])
     with pytest.raises(UserError, match="holds 900 faces, expected Frey face's 1965"):
-        load(recipe("freyface").replaced(data=str(tmp_path / "frey.npz")))
+        recipe("freyface").replaced(data=str(tmp_path / "frey.npz")).load_data()
 
 
 def test_another_recipes_data_is_refused(cifar: dict, tmp_path: Path) -> None:
     np.savez(tmp_path / "cifar.npz", **cifar)
     config = recipe("mnist").replaced(data=str(tmp_path / "cifar.npz"))
     with pytest.raises(UserError, match=r"has images of 3x32x32, expected 1x28x28 of recipe 'mnist'"):
-        load(config)
+        config.load_data()
     with pytest.raises(UserError, match="--input dali decodes pictures"):
-        load(config.replaced(recipe="cifar10", input="dali"))
+        recipe("celeba32").replaced(data=str(tmp_path / "cifar.npz"), input="dali").load_data()
+    with pytest.raises(UserError, match="data set 'cifar10' does not read --input; it is an option of"):
+        recipe("cifar10").replaced(data=str(tmp_path / "cifar.npz"), input="dali")
     np.savez(tmp_path / "half.npz", x_test=cifar["x_test"])
     with pytest.raises(UserError, match=r"half.npz has no train and no valid images"):
-        load(recipe("cifar10").replaced(data=str(tmp_path / "half.npz")))
+        recipe("cifar10").replaced(data=str(tmp_path / "half.npz")).load_data()
 
 
 def test_resized_averages_areas() -> None:
@@ -80,7 +81,7 @@ def test_a_folder_of_pictures_is_prepared_once_and_cached(tmp_path: Path, capsys
         picture[:39] = 255
         Image.fromarray(picture).save(folder / f"{i:06}.png")
     config = recipe("celeba64").replaced(data=str(folder), cache=str(cache))
-    dataset = load(config)
+    dataset = config.load_data()
     assert (len(dataset.train), len(dataset.valid), len(dataset.test)) == (18, 1, 1)
     assert dataset.train[5].shape == (3, 64, 64)
     assert dataset.train[5].unique().tolist() == [60]
@@ -88,17 +89,17 @@ def test_a_folder_of_pictures_is_prepared_once_and_cached(tmp_path: Path, capsys
     assert f"preparing {folder} at 64 pixels, once, into {cache}" in said
     assert len(list(folder.iterdir())) == 20
 
-    again = load(config)
+    again = config.load_data()
     assert torch.equal(again.train, dataset.train)
     assert "preparing" not in capsys.readouterr().err
     Image.new("RGB", (178, 218)).save(folder / "000020.png")
-    assert len(load(config).train) == 19
+    assert len(config.load_data().train) == 19
     assert "preparing" in capsys.readouterr().err
     Image.new("RGB", (178, 218), (9, 9, 9)).save(folder / "000000.png")
-    assert load(config).train[0].unique().tolist() == [9]
+    assert config.load_data().train[0].unique().tolist() == [9]
 
 
 def test_an_unreadable_picture_is_named(pictures: Path, tmp_path: Path) -> None:
     (pictures / "000003.jpg").write_bytes(b"no picture")
     with pytest.raises(UserError, match=r"000003.jpg cannot be read as a picture .* 1 of 24 pictures are unreadable"):
-        load(recipe("celeba32").replaced(data=str(pictures), cache=str(tmp_path / "cache")))
+        recipe("celeba32").replaced(data=str(pictures), cache=str(tmp_path / "cache")).load_data()

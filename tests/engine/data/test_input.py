@@ -10,8 +10,10 @@ import torch
 from torch import Tensor
 
 from eblvm.engine.config import Config
-from eblvm.engine.data import Dataset, Order, load, open_input
+from eblvm.engine.data.dataset import Dataset
 from eblvm.engine.data.framing import has_dali
+from eblvm.engine.data.input import Input, open_input
+from eblvm.engine.data.order import Order
 from eblvm.engine.errors import UserError
 from eblvm.engine.recipes import recipe
 
@@ -28,12 +30,18 @@ def config_of(pictures: Path, tmp_path: Path, **changes: object) -> Config:
 SEED = torch.tensor(3)
 
 
+def opened(config: Config, dataset: Dataset, seed: Tensor, state: dict | None = None, **ranks: int) -> Input:
+    """The input of a run."""
+    running, batch = config.running, config.optimisation.batch
+    return open_input(config.dataset, dataset, seed, batch, running.threads, state, **ranks)
+
+
 @needs_dali
 @pytest.mark.parametrize("seed", [SEED, torch.tensor([3, 4])], ids=["single", "replicas"])
 @pytest.mark.parametrize("dequantize", [False, True])
 def test_both_paths_give_the_same_batches(dequantize: bool, seed: Tensor, pictures: Path, tmp_path: Path) -> None:
     memory, dali = (config_of(pictures, tmp_path, input=name, dequantize=dequantize) for name in ("memory", "dali"))
-    expected, streamed = (open_input(c, load(c), seed) for c in (memory, dali))
+    expected, streamed = (opened(c, c.load_data(), seed) for c in (memory, dali))
     for step in range(STEPS):
         v = expected.batch(step)
         assert v.shape == (*seed.shape, 8, 3, 32, 32)
@@ -46,9 +54,9 @@ def test_both_paths_give_the_same_batches(dequantize: bool, seed: Tensor, pictur
 @pytest.mark.parametrize("dequantize", [False, True])
 def test_ranks_share_the_global_batch(path: str, dequantize: bool, pictures: Path, tmp_path: Path) -> None:
     config = config_of(pictures, tmp_path, input=path, dequantize=dequantize)
-    dataset = load(config)
-    whole = open_input(config, dataset, SEED)
-    ranks = [open_input(config, dataset, SEED, rank=rank, world=2) for rank in range(2)]
+    dataset = config.load_data()
+    whole = opened(config, dataset, SEED)
+    ranks = [opened(config, dataset, SEED, rank=rank, world=2) for rank in range(2)]
     for step in range(4):
         assert torch.equal(torch.cat([rank.batch(step) for rank in ranks]), whole.batch(step))
 
@@ -57,20 +65,20 @@ def test_flips_and_dequantisation_are_what_they_say() -> None:
     x = torch.arange(200 * 3 * 4 * 4).remainder(256).byte().view(200, 3, 4, 4)
     dataset, base = Dataset(x, x, x), recipe("celeba32").replaced(batch=200)
     indices = Order(SEED, 200, 200).indices(0)
-    plain = open_input(base, dataset, SEED).batch(0)
+    plain = opened(base, dataset, SEED).batch(0)
     assert torch.equal(plain, x[indices].float() / 255)
-    flipped = open_input(base.replaced(flip=True), dataset, SEED).batch(0)
+    flipped = opened(base.replaced(flip=True), dataset, SEED).batch(0)
     same = (flipped == plain).flatten(1).all(1)
     mirrored = (flipped == plain.flip(-1)).flatten(1).all(1)
     assert (same ^ mirrored).all()
     assert 60 < int(mirrored.sum()) < 140
-    noisy = open_input(base.replaced(dequantize=True), dataset, SEED).batch(0) * 256 - x[indices]
+    noisy = opened(base.replaced(dequantize=True), dataset, SEED).batch(0) * 256 - x[indices]
     assert noisy.min() >= 0
     assert noisy.max() < 1
     assert abs(float(noisy.mean()) - 0.5) < 0.02
     assert noisy.unique().numel() > 9000
     with pytest.raises(UserError, match="flip and dequantize are for images of bytes"):
-        open_input(base.replaced(flip=True), Dataset(x.float(), x, x), SEED)
+        opened(base.replaced(flip=True), Dataset(x.float(), x, x), SEED)
 
 
 READER = """
@@ -78,7 +86,7 @@ import json, os, signal, sys, torch
 from pathlib import Path
 from eblvm.engine.training import checkpoint
 from eblvm.engine.config import Config
-from eblvm.engine.data import load, open_input
+from eblvm.engine.data.input import open_input
 from eblvm.engine.data.framing import has_dali
 
 has_dali()  # imported once, before the forks
@@ -90,7 +98,9 @@ def read(rank, world, stop):
     name = f"rank{rank}of{world}"
     payload, _ = checkpoint.newest(folder / name)
     start, state = (payload["step"], payload["input"]) if payload else (0, None)
-    batches = open_input(config, load(config), torch.tensor(config.seed), state, rank, world)
+    optimisation, dataset = config.optimisation, config.load_data()
+    seed = torch.tensor(optimisation.seed)
+    batches = open_input(config.dataset, dataset, seed, optimisation.batch, 1, state, rank, world)
     for step in range(start, steps):
         keys = [bytes((255 * x).round().byte().numpy()).hex()[:400] for x in batches.batch(step)]
         with (folder / f"{name}.jsonl").open("a") as file:
@@ -127,7 +137,7 @@ def test_a_killed_reader_goes_on_with_the_same_samples(path: str, pictures: Path
     """One process and two, each killed twice: the unbroken order, and every sample of an epoch once."""
     config = config_of(pictures, tmp_path, input=path, flip=False, seed=3)
     (tmp_path / "config.json").write_text(json.dumps(config.to_json()))
-    unbroken, size = open_input(config, load(config), SEED), len(load(config).train)
+    unbroken, size = opened(config, config.load_data(), SEED), len(config.load_data().train)
     expected = [
         bytes((255 * x).round().byte().numpy()).hex()[:400] for step in range(STEPS) for x in unbroken.batch(step)
     ]
@@ -143,14 +153,14 @@ def test_a_killed_reader_goes_on_with_the_same_samples(path: str, pictures: Path
 @needs_dali
 def test_the_state_is_that_of_the_last_minibatch_though_the_stream_is_ahead(pictures: Path, tmp_path: Path) -> None:
     config = config_of(pictures, tmp_path, input="dali")
-    dataset = load(config)
-    batches = open_input(config, dataset, SEED)
+    dataset = config.load_data()
+    batches = opened(config, dataset, SEED)
     batches.batch(4)
     batches.batch(5)
     state = batches.state()
     assert (state["first"], state["next"]) == (4, 6)
     assert state["pipeline"].numel() > 0
-    stream = open_input(config, dataset, SEED, state).stream
+    stream = opened(config, dataset, SEED, state).stream
     before = stream._pipeline
     assert torch.equal(stream.read(6).float() / 255, batches.batch(6))
     assert stream._pipeline is before  # it went on, and did not start anew
@@ -159,21 +169,21 @@ def test_the_state_is_that_of_the_last_minibatch_though_the_stream_is_ahead(pict
 @needs_dali
 def test_a_state_of_another_dali_is_refused(pictures: Path, tmp_path: Path) -> None:
     config = config_of(pictures, tmp_path, input="dali")
-    dataset = load(config)
-    batches = open_input(config, dataset, SEED)
+    dataset = config.load_data()
+    batches = opened(config, dataset, SEED)
     assert batches.state() == {}
     batches.batch(0)
     state = batches.state() | {"dali": "1.99"}
     with pytest.raises(UserError, match=r"of DALI 1.99, installed is 2.* pip install 'eblvm\[dali\]'"):
-        open_input(config, dataset, SEED, state)
+        opened(config, dataset, SEED, state)
 
 
 @needs_dali
 def test_a_bad_picture_in_the_stream_is_named(pictures: Path, tmp_path: Path, capfd: object) -> None:
     config = config_of(pictures, tmp_path, input="dali")
-    dataset = load(config)
+    dataset = config.load_data()
     (pictures / "000004.jpg").write_bytes(b"no picture")
-    batches = open_input(config, dataset, SEED)
+    batches = opened(config, dataset, SEED)
     with pytest.raises(UserError, match=r"000004.jpg cannot be read as a picture"):
         [batches.batch(step) for step in range(3)]
 
@@ -182,13 +192,13 @@ def test_missing_dali_names_the_extra(pictures: Path, tmp_path: Path, monkeypatc
     monkeypatch.setitem(sys.modules, "nvidia.dali", None)
     assert not has_dali()
     with pytest.raises(UserError, match=r"DALI cannot be imported .* pip install 'eblvm\[dali\]'"):
-        load(config_of(pictures, tmp_path, input="dali"))
-    assert len(load(config_of(pictures, tmp_path)).train) == 22
+        config_of(pictures, tmp_path, input="dali").load_data()
+    assert len(config_of(pictures, tmp_path).load_data().train) == 22
 
 
 @needs_dali
 def test_streamed_rows_can_be_indexed(pictures: Path, tmp_path: Path) -> None:
-    streamed, memory = (load(config_of(pictures, tmp_path, input=name)) for name in ("dali", "memory"))
+    streamed, memory = (config_of(pictures, tmp_path, input=name).load_data() for name in ("dali", "memory"))
     assert streamed.train.shape == memory.train.shape
     places = torch.tensor([[5, 0], [7, 7]])
     assert torch.equal(streamed.train[places], memory.train[places])

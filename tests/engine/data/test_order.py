@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from eblvm.engine.data import Order
+from eblvm.engine.data.order import Order
 from eblvm.engine.errors import UserError
 
 

@@ -35,7 +35,7 @@ def test_samples_of_every_kind(run: Path, capsys: pytest.CaptureFixture[str]) ->
     assert main(["sample", str(run), "--kind", "conditional"]) == 2
     assert "valid: marginal, given-h, interpolation" in capsys.readouterr().err
     assert main(["sample", str(run), "--steps", "5"]) == 2
-    assert "leave --steps out" in capsys.readouterr().err
+    assert "remove --steps" in capsys.readouterr().err
 
 
 def test_an_interpolation_ends_at_two_reconstructions(run: Path) -> None:

@@ -1,4 +1,4 @@
-"""Pieces survive a kill, can be shared, and are made once."""
+"""Chunks survive a kill, can be shared, and are made once."""
 
 from pathlib import Path
 
@@ -6,9 +6,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from eblvm.engine.evaluation.chunks import PIECE, Share, pieces
+from eblvm.engine.evaluation.chunks import CHUNK, Shard, chunks
 
-TOTAL = 2 * PIECE + 30
+TOTAL = 2 * CHUNK + 30
 
 
 class Maker:
@@ -27,7 +27,7 @@ class Maker:
 
 
 def gathered(folder: Path, maker: Maker, total: int = TOTAL) -> Tensor:
-    return torch.cat(list(pieces(folder, total, maker)))
+    return torch.cat(list(chunks(folder, total, maker)))
 
 
 EXPECTED = Maker()(0, TOTAL)
@@ -38,7 +38,7 @@ def test_a_killed_run_continues(tmp_path: Path) -> None:
         gathered(tmp_path, Maker(limit=1))
     rest = Maker()
     assert torch.equal(gathered(tmp_path, rest), EXPECTED)
-    assert rest.calls == [(PIECE, PIECE), (2 * PIECE, 30)]
+    assert rest.calls == [(CHUNK, CHUNK), (2 * CHUNK, 30)]
     nothing = Maker()
     assert torch.equal(gathered(tmp_path, nothing), EXPECTED)
     assert nothing.calls == []
@@ -48,19 +48,19 @@ def test_more_and_fewer_items_use_what_is_there(tmp_path: Path) -> None:
     gathered(tmp_path, Maker(), 130)
     more = Maker()
     assert torch.equal(gathered(tmp_path, more), EXPECTED)
-    assert more.calls == [(PIECE, PIECE), (2 * PIECE, 30)]  # the short piece is made again, the whole one is not
+    assert more.calls == [(CHUNK, CHUNK), (2 * CHUNK, 30)]  # the short chunk is made again, the whole one is not
     fewer = Maker()
     assert torch.equal(gathered(tmp_path, fewer, 55), EXPECTED[:55])
     assert fewer.calls == []
 
 
-def test_shares_make_disjoint_pieces_that_add_up(tmp_path: Path) -> None:
+def test_shards_make_disjoint_chunks_that_add_up(tmp_path: Path) -> None:
     firsts = []
     for rank in range(2):
         maker = Maker()
-        list(pieces(tmp_path, TOTAL, maker, Share(rank, 2)))
+        list(chunks(tmp_path, TOTAL, maker, Shard(rank, 2)))
         firsts.append([first for first, _ in maker.calls])
-    assert firsts == [[0, 2 * PIECE], [PIECE]]
+    assert firsts == [[0, 2 * CHUNK], [CHUNK]]
     nothing = Maker()
     assert torch.equal(gathered(tmp_path, nothing), EXPECTED)
     assert nothing.calls == []

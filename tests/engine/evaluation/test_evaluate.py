@@ -1,4 +1,4 @@
-"""`eblvm eval` from a trained run to eval.json: figures, provenance, continuing, shares, comparison, clear errors."""
+"""`eblvm eval` from a trained run to eval.json: figures, provenance, continuing, shards, comparison, clear errors."""
 
 import json
 import shutil
@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from eblvm.engine.cli import main
-from eblvm.engine.evaluation import sections as parts
+from eblvm.engine.evaluation import sections
 from eblvm.engine.evaluation.metrics.inception import Inception
 from eblvm.engine.sampling.run_samples import sample
 from eblvm.engine.training import checkpoint
@@ -32,7 +32,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def run(trained: Path, tmp_path: Path, monkeypatch) -> Path:
     """A copy of it, and a quick picture in the place of t-SNE's."""
-    monkeypatch.setattr(parts, "tsne", lambda v: v[:, :2].numpy())
+    monkeypatch.setattr(sections, "tsne", lambda v: v[:, :2].numpy())
     return shutil.copytree(trained, tmp_path / "deep")
 
 
@@ -55,7 +55,7 @@ def inception(monkeypatch, tmp_path: Path):
 
     def install(limit: int = 10**9) -> Pooled:
         net = Pooled(limit)
-        monkeypatch.setattr(parts, "load_inception", lambda path, device: Inception("pooled", "0" * 64, 16, net))
+        monkeypatch.setattr(sections, "load_inception", lambda path, device: Inception("pooled", "0" * 64, 16, net))
         return net
 
     return install
@@ -93,7 +93,7 @@ def test_everything_of_a_deep_run(trained: Path, inception, tmp_path: Path, caps
     assert (facts["model"], facts["ema"], facts["seed"], facts["step"]) == ("best", False, 0, [30])
     assert len(facts["weights"]) == len(facts["data"]) == 64
     assert facts["samples"] == {"train": 1400, "valid": 200, "test": 197}
-    assert facts["parts"]["fid"]["seconds"] <= facts["seconds"]
+    assert facts["sections"]["fid"]["seconds"] <= facts["seconds"]
 
 
 def test_weights_and_data_are_known_by_their_hashes(run: Path) -> None:
@@ -111,7 +111,7 @@ def test_the_inception_score_where_there_are_logits(run: Path, inception, monkey
     monkeypatch.setattr("eblvm.engine.evaluation.metrics.image_distances.FEATURES", 10)
     inception()
     with_logits = Inception("both", "1" * 64, 16, features_and_logits)
-    monkeypatch.setattr(parts, "load_inception", lambda path, device: with_logits)
+    monkeypatch.setattr(sections, "load_inception", lambda path, device: with_logits)
     assert 1 <= evaluation(run, *QUICK)["mean"]["inception_score_150"] <= 6
 
 
@@ -125,20 +125,20 @@ def test_a_killed_evaluation_continues(run: Path, inception, monkeypatch) -> Non
     with pytest.raises(KeyboardInterrupt):
         main(["eval", str(run), *QUICK])
     before = json.loads((run / "eval.json").read_text())
-    assert "samples" in before["parts"]
-    assert "fid" not in before["parts"]
+    assert "samples" in before["sections"]
+    assert "fid" not in before["sections"]
 
     def never(*_: object) -> None:
-        raise AssertionError("this part was done before the kill")
+        raise AssertionError("this section was done before the kill")
 
     for name in ("classification", "neighbours"):
-        monkeypatch.setattr(parts, name, never)
+        monkeypatch.setattr(sections, name, never)
     monkeypatch.setattr("eblvm.engine.evaluation.kept_samples.sample", never)
     rest = inception()
     after = evaluation(run, *QUICK)
     assert rest.seen == 200  # 150 samples' features were kept
-    for name, part in before["parts"].items():
-        assert after["parts"][name] == part
+    for name, section in before["sections"].items():
+        assert after["sections"][name] == section
     monkeypatch.undo()
     monkeypatch.setenv("EBLVM_CACHE", str(run / "elsewhere"))
     inception()
@@ -155,15 +155,15 @@ def test_the_reference_is_cached_for_every_run_on_the_same_data(run: Path, incep
     assert again.seen == 150
 
 
-def test_shares_add_up_to_the_whole(run: Path, trained: Path, inception, tmp_path: Path, monkeypatch) -> None:
+def test_shards_add_up_to_the_whole(run: Path, trained: Path, inception, tmp_path: Path, monkeypatch) -> None:
     inception()
     whole = evaluation(run, *QUICK)["mean"]
     monkeypatch.setenv("EBLVM_CACHE", str(tmp_path / "other"))
-    shared = shutil.copytree(trained, tmp_path / "shared")
+    sharded = shutil.copytree(trained, tmp_path / "sharded")
     for rank in ("1/2", "0/2"):
-        assert main(["eval", str(shared), *QUICK, "--share", rank]) == 0
+        assert main(["eval", str(sharded), *QUICK, "--shard", rank]) == 0
     nothing = inception(limit=0)
-    found = evaluation(shared, *QUICK)["mean"]
+    found = evaluation(sharded, *QUICK)["mean"]
     assert nothing.seen == 0
     assert found["fid_150"] == whole["fid_150"]
     assert found["kid_150"] == whole["kid_150"]
@@ -228,11 +228,11 @@ def test_replicas_of_a_grbm(tmp_path: Path) -> None:
 
 
 def test_rmse_by_hand() -> None:
-    assert parts.rmse(torch.tensor([[1.0, 2.0], [3.0, 4.0]]), torch.tensor([[1.0, 2.0], [3.0, 8.0]])) == 2.0
+    assert sections.rmse(torch.tensor([[1.0, 2.0], [3.0, 4.0]]), torch.tensor([[1.0, 2.0], [3.0, 8.0]])) == 2.0
 
 
 @pytest.mark.parametrize("recipe", ["deep", "grbm"])
-def test_a_sample_is_the_same_in_any_piece(recipe: str, trained: Path, tmp_path: Path) -> None:
+def test_a_sample_is_the_same_in_any_chunk(recipe: str, trained: Path, tmp_path: Path) -> None:
     folder = trained
     if recipe == "grbm":
         folder = tmp_path / "grbm"
@@ -255,14 +255,14 @@ def test_a_run_of_another_version(run: Path, capsys) -> None:
     assert "was written by another version: its parameters differ" in failure(capsys, str(run))
     config = json.loads((run / "config.json").read_text())
     (run / "config.json").write_text(json.dumps(config | {"wibble": 1}))
-    assert "has fields that this version does not know: wibble" in failure(capsys, str(run))
+    assert "has an option 'wibble' that this version does not know" in failure(capsys, str(run))
 
 
 def test_data_of_another_shape(run: Path, tmp_path: Path, capsys) -> None:
     config = json.loads((run / "config.json").read_text())
     np.savez(tmp_path / "mnist.npz", **{f"{a}_{s}": np.zeros((20, *size), np.uint8) for s in ("train", "test")
                                         for a, size in (("x", (28, 28)), ("y", ()))})  # fmt: skip
-    changed = config | {"recipe": "mnist", "data": str(tmp_path / "mnist.npz")}
+    changed = config | {"recipe": "mnist", "dataset": {"kind": "mnist", "data": str(tmp_path / "mnist.npz")}}
     (run / "config.json").write_text(json.dumps(changed))
     assert "samples of shape [1, 32, 32] need" in failure(capsys, str(run))
     (run / "config.json").write_text(json.dumps(config))
@@ -275,9 +275,9 @@ def test_data_of_another_shape(run: Path, tmp_path: Path, capsys) -> None:
     [
         ("--step 17", "has no checkpoint of step 17; it kept 10, 20, 30"),
         ("--fid 1", "got --fid 1, expected 4 or more"),
-        ("--share 2/2 --fid 10", "expected R/W such as 0/4"),
-        ("--share torchrun --fid 10", "there is no RANK and WORLD_SIZE of torchrun"),
-        ("--share 0/2", "--share divides the work of --fid COUNT; give both"),
+        ("--shard 2/2 --fid 10", "expected R/W such as 0/4"),
+        ("--shard torchrun --fid 10", "there is no RANK and WORLD_SIZE of torchrun"),
+        ("--shard 0/2", "--shard divides the work of --fid COUNT; give both"),
         ("--inception nowhere.pt --fid 10", "the Inception weights nowhere.pt do not exist"),
         ("--ood nowhere.npz", "nowhere.npz does not exist"),
         ("--study early", "invalid choice: 'early'"),
@@ -294,7 +294,7 @@ def test_neither_a_folder_nor_a_comparison(capsys) -> None:
 def test_fid_is_for_images(tmp_path: Path, capsys) -> None:
     out = tmp_path / "board"
     assert main(["train", "checkerboard", "--method", "dsm", "--steps", "5", "--out", str(out)]) == 0
-    assert "is a run on points; leave --fid out" in failure(capsys, str(out), "--fid", "10")
+    assert "is a run on points; remove --fid" in failure(capsys, str(out), "--fid", "10")
     assert "is a run on points" in failure(capsys, str(out), "--ood", "x.npz")
     facts = evaluation(out)
     assert "neighbour_distance_samples" not in facts["mean"]

@@ -9,10 +9,9 @@ from torch.func import functional_call
 from torch.nn import functional as F
 
 from eblvm.engine.config import Config
-from eblvm.engine.data import Dataset
-from eblvm.engine.methods import build
-from eblvm.engine.methods.bidvl import AlternatingUpdate, Bidvl, Generated
-from eblvm.engine.methods.update import State
+from eblvm.engine.methods.bidvl import AlternatingUpdate, BidvlObjective, Generated
+from eblvm.engine.methods.kinds.bidvl import Bidvl
+from eblvm.engine.methods.types import State
 from eblvm.engine.models.bidvl import part
 from eblvm.engine.models.energy import Energy
 from eblvm.engine.models.posteriors import Gaussian
@@ -27,21 +26,26 @@ TINY = {
 }  # fmt: skip
 
 
+def rates_of(config: Config, v: Tensor) -> dict[str, Tensor]:
+    """The learning rates of the first step."""
+    return step_rates(config.optimisation, 0, v, config.method.lower_lr, config.method.unroll_lr)
+
+
 class Case:
     """A tiny model under way, with a batch and its noise."""
 
     def __init__(self, **changes: Any):
         self.config: Config = recipe("digits", method="bidvl").replaced(**TINY | changes)
-        self.config.validate()
-        self.images = philox.uniform(Key(1, 0), 0, self.config.batch, (1, 8, 8), dtype=torch.float64)
+        self.config.check()
+        self.images = philox.uniform(Key(1, 0), 0, self.config["batch"], (1, 8, 8), dtype=torch.float64)
         self.v = 2 * self.images - 1
-        update = build(self.config, Dataset(self.v, self.v, self.v, dtype=torch.float64))
+        update = self.config.method.build(self.config.model, self.config.optimisation, self.v)
         assert isinstance(update, AlternatingUpdate)
         self.update, self.objective = update, update.objective
         self.state: State = initial_state(self.config, self.objective, torch.tensor(0), self.v, torch.device("cpu"))
         self.noise = self.objective.draw(Key(0, 0), self.v)
         self.h, self.eps = self.noise["h"][0], self.noise["eps"][0]
-        self.rates = step_rates(self.config, 0, self.v)
+        self.rates = rates_of(self.config, self.v)
         self.theta = {k: p.clone().requires_grad_() for k, p in self.state.theta.items()}
         self.phi = {k: p.clone().requires_grad_() for k, p in self.state.phi.items()}
 
@@ -60,7 +64,7 @@ class Case:
     def divergence(self) -> Tensor:
         """D(p(v, h) || q(h|v)) up to a constant."""
         mean, log_std = self.encode(self.decode(self.h))
-        if self.config.bidvl_latent == "mean":
+        if self.config["latent_term"] == "mean":
             return (mean - self.h).square().mean()
         return -torch.distributions.Normal(mean, log_std.exp()).log_prob(self.h).sum(-1).mean()
 
@@ -75,7 +79,7 @@ class Case:
     def lower_gradient(self) -> dict[str, Tensor]:
         objective = self.objective
         with torch.no_grad():
-            ratio = torch.full((len(self.v),), objective.ratio, dtype=torch.float64)
+            ratio = torch.full((len(self.v),), objective.options.ratio, dtype=torch.float64)
             fake = objective.generated(self.state.phi, self.h)
             return objective.lower_gradient(self.state, self.v, fake, self.h, self.eps, ratio)[0]
 
@@ -104,7 +108,7 @@ def assert_equal(got: dict[str, Tensor], expected: dict[str, Tensor]) -> None:
 @pytest.mark.parametrize("upper", ["plain", "hinge"])
 def test_upper_gradient_is_eq_14_and_23(energy: str, upper: str) -> None:
     opposite = "none" if energy == "joint" else "offset"
-    case = Case(bidvl_upper=upper, bidvl_output="real", bidvl_energy=energy, bidvl_opposite=opposite)
+    case = Case(upper=upper, output="real", energy=energy, opposite=opposite)
     with torch.no_grad():
         got, _, info = case.objective.gradient(case.state, case.images, case.noise, case.rates)
     h_q, log_q = case.h, torch.zeros(())
@@ -121,9 +125,9 @@ def test_upper_gradient_is_eq_14_and_23(energy: str, upper: str) -> None:
 
 @pytest.mark.parametrize("latent", ["mean", "density"])
 def test_offset_lower_gradient_is_eq_13(latent: str) -> None:
-    case = Case(bidvl_latent=latent)
+    case = Case(latent_term=latent)
     energy = derivative(case.energy(case.decode(case.h), case.h).mean(), case.phi)
-    weighted = derivative(case.weighted(case.config.bidvl_ratio), case.phi)
+    weighted = derivative(case.weighted(case.config["ratio"]), case.phi)
     divergence = derivative(case.divergence(), case.phi)
     assert_equal(case.lower_gradient(), total(energy, weighted, only(divergence, "generator.")))
 
@@ -131,9 +135,9 @@ def test_offset_lower_gradient_is_eq_13(latent: str) -> None:
 @pytest.mark.parametrize("latent", ["mean", "density"])
 @pytest.mark.parametrize("opposite", ["complete", "literal"])
 def test_complete_gradients_are_eq_11_and_12(opposite: str, latent: str) -> None:
-    case = Case(bidvl_opposite=opposite, bidvl_latent=latent)
+    case = Case(opposite=opposite, latent_term=latent)
     energy = derivative(case.energy(case.decode(case.h), case.h).mean(), case.phi)
-    weighted = derivative(case.weighted(case.config.bidvl_ratio), case.phi)
+    weighted = derivative(case.weighted(case.config["ratio"]), case.phi)
     divergence = derivative(case.divergence(), case.phi)
     assert_equal(case.lower_gradient(), total(energy, weighted, divergence))
 
@@ -152,7 +156,7 @@ def test_complete_gradients_are_eq_11_and_12(opposite: str, latent: str) -> None
 
 
 def test_offset_and_complete_differ_by_exactly_the_opposite_terms() -> None:
-    offset, complete = Case(), Case(bidvl_opposite="literal")
+    offset, complete = Case(), Case(opposite="literal")
     difference = {k: complete.lower_gradient()[k] - g for k, g in offset.lower_gradient().items()}
     lower_term = only(derivative(complete.divergence(), complete.phi), "encoder.")
     assert_equal(difference, lower_term)
@@ -163,12 +167,12 @@ def test_offset_and_complete_differ_by_exactly_the_opposite_terms() -> None:
 
 
 def test_without_opposite_terms_and_with_a_joint_energy() -> None:
-    case = Case(bidvl_opposite="none")
+    case = Case(opposite="none")
     energy = derivative(case.energy(case.decode(case.h), case.h).mean(), case.phi)
     assert_equal(case.lower_gradient(), total(energy, derivative(case.weighted(0.05), case.phi)))
 
     for divergence, ratio in (("kl", 0.0), ("symmetric", 0.05)):
-        case = Case(bidvl_energy="joint", bidvl_opposite="none", bidvl_divergence=divergence)
+        case = Case(energy="joint", opposite="none", divergence=divergence)
         mean, log_std = case.encode(case.v)
         h_q = mean + log_std.exp() * case.eps
         log_q = torch.distributions.Normal(mean, log_std.exp()).log_prob(h_q).sum(-1)
@@ -177,7 +181,7 @@ def test_without_opposite_terms_and_with_a_joint_energy() -> None:
 
 
 def test_kl_is_advils_form() -> None:
-    case = Case(bidvl_divergence="kl", bidvl_opposite="complete")
+    case = Case(divergence="kl", opposite="complete")
     loss = case.energy(case.decode(case.h), case.h).mean() + case.divergence()
     assert_equal(case.lower_gradient(), derivative(loss, case.phi))
 
@@ -191,7 +195,7 @@ def test_importance_ratios() -> None:
         "clamped": torch.exp(gap).clamp(0.8, 1.2),
     }
     for bias, factor in expected.items():
-        torch.testing.assert_close(Case(bidvl_bias=bias, bidvl_ratio=0.2).objective.importance(e), 0.2 * factor)
+        torch.testing.assert_close(Case(ratio_bias=bias, ratio=0.2).objective.importance(e), 0.2 * factor)
 
 
 # Theorem 1, on a table of energies where everything is a sum.
@@ -238,7 +242,8 @@ def test_theorem_1_exact_variational_models_give_the_likelihood_gradient(joint: 
     listed = [pair for pair in pairs for _ in range(int(4 * data[pair[0]]))]
     model_v, h = (torch.tensor([[float(pair[i])] for pair in pairs]) for i in (0, 1))
     data_v, h_q = (torch.tensor([[float(pair[i])] for pair in listed]) for i in (0, 1))
-    objective = Bidvl(Table(not joint), Given(), None, None, None, K=1, N=0, joint=joint)  # type: ignore[arg-type]
+    options = Bidvl(K=1, N=0, energy="joint" if joint else "decoupled")
+    objective = BidvlObjective(options, Table(not joint), Given(), None, None, None)  # type: ignore[arg-type]
     state = State(theta, {}, (), (), {}, {})
     fake = Generated(model_v, lambda u: {}, [])
     noise = {"h": [h], "eps": [h_q if joint else h]}
@@ -274,7 +279,7 @@ def two_passes(case: Case) -> State:
 
 @pytest.mark.parametrize("bias", ["none", "sigmoid"])
 def test_one_pass_equals_two_passes(bias: str) -> None:
-    case = Case(bidvl_bias=bias)
+    case = Case(ratio_bias=bias)
     one, _ = case.update(case.state, case.images, case.noise, case.rates)
     two = two_passes(case)
     for field in ("theta", "phi", "buffers"):
@@ -343,7 +348,7 @@ def test_replicas_equal_single_steps() -> None:
     config = case.config.replaced(replicas=2)
     v = torch.stack([case.images, 1 - case.images])
     state = initial_state(config, case.objective, seeds, v, torch.device("cpu"))
-    noise, rates = case.objective.draw(Key(seeds, 0), v), step_rates(config, 0, v)
+    noise, rates = case.objective.draw(Key(seeds, 0), v), rates_of(config, v)
     together, _ = torch.vmap(case.update.__call__)(state, v, noise, rates)
     for r in range(2):
         pick = lambda tree, r=r: torch.utils._pytree.tree_map(lambda t: t[r], tree)  # noqa: E731

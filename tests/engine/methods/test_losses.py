@@ -4,10 +4,14 @@ import pytest
 import torch
 from torch.utils._pytree import tree_map
 
+from eblvm.engine.autodiff.curvature import score_and_curvature
 from eblvm.engine.autodiff.derivatives import grad
-from eblvm.engine.methods.bilevel import FreeEnergy
-from eblvm.engine.methods.losses import Mdsm, Sm, Ssm, Surrogate, score_and_curvature
-from eblvm.engine.methods.score_matching import ScoreMatching
+from eblvm.engine.methods.bilevel import ExactScore
+from eblvm.engine.methods.losses.mdsm import Mdsm
+from eblvm.engine.methods.losses.sm import Sm
+from eblvm.engine.methods.losses.ssm import Ssm
+from eblvm.engine.methods.score_matching import ScoreMatchingObjective
+from eblvm.engine.methods.types import ScoreEstimate
 from eblvm.engine.models.energy import call
 from eblvm.engine.models.grbm import GRBM
 from eblvm.engine.optim.optimizers import Adam
@@ -17,10 +21,10 @@ from eblvm.kernels.philox import Key
 B, D, H = 5, 4, 3
 
 
-def surrogate(v: torch.Tensor, closed_form: bool) -> Surrogate:
+def surrogate(v: torch.Tensor, closed_form: bool) -> ScoreEstimate:
     energy = GRBM(D, H)
     theta = {k: p.double() for k, p in energy.initial(Key(1, 0)).items()}
-    return Surrogate(
+    return ScoreEstimate(
         lambda x: -call(energy, theta, "free_energy", x),
         lambda: call(energy, theta, "score", v),
         (lambda: call(energy, theta, "laplacian", v)) if closed_form else None,
@@ -29,14 +33,14 @@ def surrogate(v: torch.Tensor, closed_form: bool) -> Surrogate:
 
 def test_mdsm_levels_follow_the_place_in_the_batch() -> None:
     v, level = torch.zeros(5, 2), torch.linspace(0, 1, 5)
-    geometric = Mdsm((0.1, 1.6), "geometric", 0.1).perturb(v, torch.ones(5, 2), level)
+    geometric = Mdsm((0.1, 1.6), "geometric", 0.1).perturb(v, torch.ones(5, 2), {"level": level})
     torch.testing.assert_close(geometric.sigma[:, 0], torch.tensor([0.1, 0.2, 0.4, 0.8, 1.6]))
-    linear = Mdsm((0.05, 1.25), "linear", 0.1).perturb(v, torch.ones(5, 2), level)
+    linear = Mdsm((0.05, 1.25), "linear", 0.1).perturb(v, torch.ones(5, 2), {"level": level})
     torch.testing.assert_close(linear.v[:, 1], torch.tensor([0.05, 0.35, 0.65, 0.95, 1.25]))
 
 
 def test_noise_does_not_depend_on_how_a_batch_is_split() -> None:
-    method = ScoreMatching(FreeEnergy(GRBM(D, H)), Mdsm((0.1, 1.0), "linear", 0.1), Adam())
+    method = ScoreMatchingObjective(ExactScore(GRBM(D, H)), Mdsm((0.1, 1.0), "linear", 0.1), Adam())
     v = torch.zeros(6, D)
     whole = method.draw(Key(3, 5), v)
     parts = [method.draw(Key(3, 5), v[i : i + 3], first=i, total=6) for i in (0, 3)]
@@ -46,7 +50,7 @@ def test_noise_does_not_depend_on_how_a_batch_is_split() -> None:
 
 def test_sm_by_second_derivatives_equals_the_closed_form() -> None:
     v = philox.normal(Key(0, 0), 0, B, (D,), dtype=torch.float64)
-    losses = [Sm()(surrogate(v, closed), Sm().perturb(v), None) for closed in (False, True)]
+    losses = [Sm()(surrogate(v, closed), Sm().perturb(v, None, {}), {}) for closed in (False, True)]
     torch.testing.assert_close(*losses)
 
 
@@ -55,8 +59,8 @@ def test_ssm_over_all_sign_directions_is_exact() -> None:
     v = philox.normal(Key(0, 0), 0, B, (D,), dtype=torch.float64)
     signs = torch.tensor([[1.0 if k >> d & 1 else -1.0 for d in range(D)] for k in range(2**D)], dtype=torch.float64)
     directions = signs[:, None].expand(-1, B, -1)
-    sliced = Ssm()(surrogate(v, False), Ssm().perturb(v), directions)
-    torch.testing.assert_close(sliced, Sm()(surrogate(v, True), Sm().perturb(v), None))
+    sliced = Ssm()(surrogate(v, False), Ssm().perturb(v, None, {}), {"direction": directions})
+    torch.testing.assert_close(sliced, Sm()(surrogate(v, True), Sm().perturb(v, None, {}), {}))
 
 
 def test_score_and_curvature_of_a_quadratic() -> None:
@@ -108,10 +112,10 @@ def test_score_and_curvature_in_both_dialects(M: int) -> None:
 
 
 def test_ssm_on_a_grbm_takes_the_closed_form() -> None:
-    method = ScoreMatching(FreeEnergy(GRBM(D, H)), Ssm(), Adam(), directions=2)
+    method = ScoreMatchingObjective(ExactScore(GRBM(D, H)), Ssm(directions=2), Adam())
     v = philox.normal(Key(0, 0), 0, B, (D,))
     state, noise = method.init(Key(1, 0), v), method.draw(Key(1, 2), v)
-    surrogate, *_ = method.estimator(state.theta, {}, (), [Ssm().perturb(v)], {}, {})
+    surrogate, *_ = method.estimator(state.theta, {}, (), [Ssm().perturb(v, None, {})], {}, {})
     assert surrogate.sliced is not None
-    generic = Ssm()(surrogate._replace(sliced=None), Ssm().perturb(v), noise["direction"])
-    torch.testing.assert_close(Ssm()(surrogate, Ssm().perturb(v), noise["direction"]), generic)
+    generic = Ssm()(surrogate._replace(sliced=None), Ssm().perturb(v, None, {}), noise)
+    torch.testing.assert_close(Ssm()(surrogate, Ssm().perturb(v, None, {}), noise), generic)

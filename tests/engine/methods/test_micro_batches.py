@@ -1,13 +1,11 @@
-"""Gradients from pieces of a batch against those of the whole, in fp64."""
+"""Gradients from chunks of a batch against those of the whole, in fp64."""
 
 import pytest
 import torch
 
 from eblvm.engine.config import Config
-from eblvm.engine.data import Dataset
-from eblvm.engine.methods import build
 from eblvm.engine.methods.micro_batches import MicroBatched
-from eblvm.engine.methods.score_matching import ScoreMatching
+from eblvm.engine.methods.score_matching import ScoreMatchingObjective
 from eblvm.engine.optim.schedule import step_rates
 from eblvm.engine.recipes import recipe
 from eblvm.engine.training.loop import initial_state
@@ -40,16 +38,16 @@ def test_gradient_is_that_of_the_whole_batch(name: str, size: int) -> None:
     config: Config = CASES[name]
     shape = (2,) if config.recipe == "checkerboard" else (1, 8, 8)
     v = philox.uniform(Key(7, 0), 0, B, shape, dtype=torch.float64)
-    objective = build(config, Dataset(v, v, v, dtype=v.dtype)).objective
-    assert isinstance(objective, ScoreMatching)
+    objective = config.method.build(config.model, config.optimisation, v).objective
+    assert isinstance(objective, ScoreMatchingObjective)
     state = initial_state(config, objective, torch.tensor(0), v, torch.device("cpu"))
-    rates = step_rates(config, 0, v)
+    rates = step_rates(config.optimisation, 0, v, config.method.lower_lr, config.method.unroll_lr)
     noise = objective.draw(Key(1, 2), v)
-    pieces = MicroBatched(objective, size)
+    chunks = MicroBatched(objective, size)
     with torch.no_grad():
         expected, expected_state, expected_info = objective.gradient(state, v, noise, rates)
-        gradient, moved, info = pieces.gradient(state, v, noise, rates)
-        torch.testing.assert_close(pieces.validation(state, v, noise), objective.validation(state, v, noise))
+        gradient, moved, info = chunks.gradient(state, v, noise, rates)
+        torch.testing.assert_close(chunks.validation(state, v, noise), objective.validation(state, v, noise))
     for k, g in expected.items():
         assert (gradient[k] - g).abs().max() <= TOLERANCE * max(1.0, float(g.abs().max())), k
     for k, p in expected_state.phi.items():

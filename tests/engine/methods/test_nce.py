@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch.nn.functional import logsigmoid
 
-from eblvm.engine.methods.nce import GaussianNoise, Nce, Vnce
+from eblvm.engine.methods.nce import GaussianNoise, NceObjective, VnceObjective
 from eblvm.engine.models.energy import call
 from eblvm.engine.models.grbm import GRBM
 from eblvm.engine.models.posteriors import Bernoulli
@@ -34,7 +34,7 @@ def test_contrast_is_the_datas_gaussian(v) -> None:
 
 
 def test_nce_gradient(v) -> None:
-    objective = Nce(GRBM(D, H), Adam(), GaussianNoise.fitted(v))
+    objective = NceObjective(GRBM(D, H), Adam(), GaussianNoise.fitted(v))
     state = double(objective.init(Key(1, 0), v))
     noise = objective.draw(Key(2, 0), v)
     gradient, *_ = objective.gradient(state, v, noise, RATES)
@@ -56,8 +56,8 @@ def test_nce_gradient(v) -> None:
 def test_vnce_with_the_exact_posterior_is_nce(v) -> None:
     """log p~(v,h) - log p(h|v) is the same for every h, so the bound is tight and the importance weights are equal."""
     contrast = GaussianNoise.fitted(v)
-    vnce = Vnce(GRBM(D, H), Bernoulli(D, H), Adam(), Adam(), contrast, K=0, samples=3)
-    nce = Nce(GRBM(D, H), Adam(), contrast)
+    vnce = VnceObjective(GRBM(D, H), Bernoulli(D, H), Adam(), Adam(), contrast, K=0, latent_samples=3)
+    nce = NceObjective(GRBM(D, H), Adam(), contrast)
     state = double(vnce.init(Key(1, 0), v))
     state = state._replace(phi={"net.0.weight": state.theta["W"].T, "net.0.bias": state.theta["c"]})
     noise = vnce.draw(Key(2, 0), v)
@@ -66,7 +66,7 @@ def test_vnce_with_the_exact_posterior_is_nce(v) -> None:
 
 
 def test_vnce_lower_steps_tighten_the_bound(v) -> None:
-    vnce = Vnce(GRBM(D, H), Bernoulli(D, H), Adam(), Adam(), GaussianNoise.fitted(v), K=5, samples=4)
+    vnce = VnceObjective(GRBM(D, H), Bernoulli(D, H), Adam(), Adam(), GaussianNoise.fitted(v), K=5, latent_samples=4)
     state = double(vnce.init(Key(1, 0), v))
 
     def distance(s) -> float:

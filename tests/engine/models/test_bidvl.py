@@ -18,8 +18,8 @@ TINY = {"width": 2, "posterior_width": 2, "generator_width": 2, "latent": 5}
     ("model", "size"), [("sn-conv", s) for s in (8, 16, 32, 64, 128)] + [("sn-resnet", s) for s in (32, 128)]
 )
 def test_shapes(model: str, size: int, energy: str) -> None:
-    config = recipe("cifar10", method="bidvl").replaced(**TINY, model=model, bidvl_energy=energy)
-    nets = nets_for(config, (3, size, size))
+    config = recipe("cifar10", method="bidvl").replaced(**TINY, model=model, energy=energy)
+    nets = nets_for(config.model, (3, size, size), config["energy"] == "joint")
     key = Key(0, 0)
     held = []
     for net in nets:
@@ -36,13 +36,13 @@ def test_shapes(model: str, size: int, energy: str) -> None:
 
 
 def test_published_widths() -> None:
-    energy, encoder, generator = nets_for(recipe("cifar10", method="bidvl"), (3, 32, 32))
+    energy, encoder, generator = nets_for(recipe("cifar10", method="bidvl").model, (3, 32, 32), joint=False)
     outputs = [m.weight.shape[0] for m in energy.modules() if isinstance(m, Spectral)]
     assert outputs == [64, 64, 128, 128, 256, 256, 512, 512, 512, 1]
     assert [p.shape[0] for p in encoder.parameters() if p.dim() == 4] == [48, 96, 192, 384, 200]
     ups = [tuple(p.shape[:2]) for p in generator.parameters() if p.dim() == 4]
     assert ups == [(384, 384), (384, 192), (192, 96), (3, 96)]
-    energy, _, generator = nets_for(recipe("celeba128", method="bidvl"), (3, 128, 128))
+    energy, _, generator = nets_for(recipe("celeba128", method="bidvl").model, (3, 128, 128), joint=False)
     firsts = [block.one.weight.shape[1] for block in energy.trunk.children() if hasattr(block, "one")]
     assert firsts == [3, 64, 128, 256, 512, 1024]
 
@@ -53,11 +53,11 @@ def test_published_widths() -> None:
 )
 def test_sizes_that_do_not_fit(model: str, shape: tuple[int, ...]) -> None:
     with pytest.raises(UserError, match="expected square images of"):
-        nets_for(recipe("cifar10", method="bidvl").replaced(model=model), shape)
+        nets_for(recipe("cifar10", method="bidvl").replaced(model=model).model, shape, joint=False)
 
 
 def test_start_is_by_seed_and_normalised() -> None:
-    energy, *_ = nets_for(recipe("digits", method="bidvl").replaced(**TINY), (1, 8, 8))
+    energy, *_ = nets_for(recipe("digits", method="bidvl").replaced(**TINY).model, (1, 8, 8), joint=False)
     one, other = (energy.initial(Key(seed, 0)) for seed in (0, 1))
     assert not torch.equal(one["trunk.0.weight"], other["trunk.0.weight"])
     buffers = start_buffers(energy, one, Key(0, 0), 0)

@@ -5,12 +5,12 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from eblvm.engine.data import Dataset
+from eblvm.engine.config import Config
 from eblvm.engine.errors import UserError
-from eblvm.engine.methods import Update, build
-from eblvm.engine.models import check_fit, energy_for, posterior_for
+from eblvm.engine.methods.update import Update
 from eblvm.engine.models.deep import Layer, ResNet
-from eblvm.engine.models.energy import Separable, call
+from eblvm.engine.models.energy import Energy, Separable, call
+from eblvm.engine.models.fit import check_fit
 from eblvm.engine.models.posteriors import ConvGaussian, Gaussian
 from eblvm.engine.optim.schedule import step_rates
 from eblvm.engine.recipes import recipe
@@ -21,18 +21,27 @@ from eblvm.kernels.philox import Key
 TINY = {"width": 2, "depth": 12, "latent": 3, "head_width": 5, "posterior_width": 2, "batch": 6}
 
 
+def energy_for(config: Config, shape: tuple[int, ...]) -> Energy:
+    return config.model.energy(shape, config.method.learns_q)
+
+
+def rates_of(config: Config, v: Tensor) -> dict[str, Tensor]:
+    """The learning rates of the first step."""
+    return step_rates(config.optimisation, 0, v, config.method.lower_lr, config.method.unroll_lr)
+
+
 def step(**changes) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
     """(gradient, info) of one step of a tiny model at its start."""
     config = recipe("cifar10").replaced(**{**TINY, "N": 2, "K": 2, **changes})
-    config.validate()
-    v = philox.uniform(Key(1, 0), 0, config.batch, (3, 16, 16))
-    update = build(config, Dataset(v, v, v))
+    config.check()
+    v = philox.uniform(Key(1, 0), 0, config["batch"], (3, 16, 16))
+    update = config.method.build(config.model, config.optimisation, v)
     state = initial_state(config, update.objective, torch.tensor(0), v, torch.device("cpu"))
     run = update.objective.gradient
-    if config.compile:
+    if config.running.compile:
         run = torch.compile(run, dynamic=False, backend="aot_eager")
     with torch.no_grad():
-        gradient, _, info = run(state, v, update.objective.draw(Key(2, 0), v, 0), step_rates(config, 0, v))
+        gradient, _, info = run(state, v, update.objective.draw(Key(2, 0), v, 0), rates_of(config, v))
     return gradient, info
 
 
@@ -95,7 +104,7 @@ def test_bf16_is_near_fp32(checkpoint: str) -> None:
 
 def test_compiled_gives_the_same_gradient() -> None:
     plain, _ = step()
-    compiled, _ = step(compile=True, unroll_memory="compiled")
+    compiled, _ = step(compile=True)
     for name, g in plain.items():
         torch.testing.assert_close(compiled[name], g, rtol=1e-3, atol=1e-4 * float(g.abs().max()) + 1e-6)
 
@@ -103,11 +112,11 @@ def test_compiled_gives_the_same_gradient() -> None:
 def test_replicas_equal_single_steps() -> None:
     config = recipe("cifar10").replaced(**TINY, N=1, K=1, replicas=2)
     v = philox.uniform(Key(torch.tensor([0, 1]), 0), 0, 6, (3, 16, 16))
-    update: Update = build(config, Dataset(v[0], v[0], v[0]))
+    update: Update = config.method.build(config.model, config.optimisation, v[0])
     seeds = torch.tensor([0, 1])
     state = initial_state(config, update.objective, seeds, v, torch.device("cpu"))
     noise = update.objective.draw(Key(seeds, 0), v, 0)
-    rates = step_rates(config, 0, v)
+    rates = rates_of(config, v)
     together, _ = torch.vmap(update.__call__)(state, v, noise, rates)
     for r in range(2):
         pick = lambda tree, r=r: torch.utils._pytree.tree_map(lambda t: t[r], tree)  # noqa: E731
@@ -143,4 +152,5 @@ def test_features_must_fit_h() -> None:
 
 def test_posterior_for_conv_fits_its_energy() -> None:
     config = recipe("celeba64").replaced(**TINY)
-    check_fit(energy_for(config, (3, 64, 64)), posterior_for(config, (3, 64, 64)), (3, 64, 64))
+    posterior = config.method.estimator.posterior.build((3, 64, 64), config.model)
+    check_fit(energy_for(config, (3, 64, 64)), posterior, (3, 64, 64))

@@ -1,11 +1,14 @@
 """apex's Adam against the engine's, where it is installed; one sentence where it is not."""
 
+from pathlib import Path
+
 import pytest
 import torch
 
 from eblvm.engine.errors import UserError
 from eblvm.engine.optim import apex
 from eblvm.engine.recipes import recipe
+from eblvm.engine.training.loop import train
 from eblvm.kernels.adam_unroll import Rule, adam_unroll_
 
 
@@ -24,6 +27,10 @@ def test_apex_adam_is_adam() -> None:
 
 
 @pytest.mark.skipif(apex.available(), reason="apex is installed")
-def test_a_missing_apex_is_said() -> None:
+def test_a_missing_apex_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    config = recipe("digits").replaced(optimizer="apex")
+    with pytest.raises(UserError, match="on --device cuda; use 'adam'"):
+        config.check()
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     with pytest.raises(UserError, match="not installed here; use 'adam'"):
-        recipe("digits").replaced(optimizer="apex").validate()
+        train(config.replaced(device="cuda"), tmp_path)

@@ -3,7 +3,11 @@
 import pytest
 
 from eblvm.engine import recipes
-from eblvm.engine.optim.schedule import factor
+from eblvm.engine.config import Config
+
+
+def factor(config: Config, step: int) -> float:
+    return config.optimisation.schedule.factor(step, config.optimisation.steps)
 
 
 def test_schedules() -> None:

@@ -9,10 +9,10 @@ from torch.utils._pytree import tree_leaves
 
 from eblvm.engine.cli import main
 from eblvm.engine.config import Config
-from eblvm.engine.data import Dataset
 from eblvm.engine.errors import UserError
-from eblvm.engine.methods import State, build
-from eblvm.engine.methods.micro_batches import in_pieces
+from eblvm.engine.methods.micro_batches import micro_batched
+from eblvm.engine.methods.types import State
+from eblvm.engine.methods.update import Update
 from eblvm.engine.optim.schedule import step_rates
 from eblvm.engine.planning import plan
 from eblvm.engine.planning.footprint import Saved, Storages
@@ -26,12 +26,20 @@ SHAPE = (3, 32, 32)
 MODEL = recipe("cifar10").replaced(width=16, depth=12, latent=10, head_width=16, posterior_width=8, batch=16)
 
 
+def built(config: Config, v: torch.Tensor) -> Update:
+    return config.method.build(config.model, config.optimisation, v)
+
+
+def rates_of(config: Config, v: torch.Tensor) -> dict[str, torch.Tensor]:
+    return step_rates(config.optimisation, 0, v, config.method.lower_lr, config.method.unroll_lr)
+
+
 def measured_peak_bytes(config: Config, folder: Path) -> int:
     """Most bytes that torch's allocator gave out at once in a real step on the CPU, beyond what was there before."""
-    v = philox.uniform(Key(0, 0), 0, config.batch, SHAPE)
-    update = in_pieces(build(config, Dataset(v, v, v)), config.micro_batch)
+    v = philox.uniform(Key(0, 0), 0, config.optimisation.batch, SHAPE)
+    update = micro_batched(built(config, v), config.running.micro_batch)
     state: State = train.initial_state(config, update.objective, torch.tensor(0), v, torch.device("cpu"))
-    noise, rates = update.objective.draw(Key(0, 0), v, 0, config.batch), step_rates(config, 0, v)
+    noise, rates = update.objective.draw(Key(0, 0), v, 0, config.optimisation.batch), rates_of(config, v)
     step = train.training_step_of(config, update)
     state, _ = step(state, v, noise, rates)
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True) as profiler:
@@ -59,25 +67,25 @@ def measured_peak_bytes(config: Config, folder: Path) -> int:
 )
 def test_counted_peak_is_what_a_real_step_allocates(changes: dict, tmp_path: Path) -> None:
     config = MODEL.replaced(**changes)
-    counted = plan.need(config, SHAPE).peak_bytes
+    counted = plan.step_cost(config, SHAPE).peak_bytes
     assert counted == pytest.approx(measured_peak_bytes(config, tmp_path), rel=0.10)
 
 
 def test_autocast_on_the_meta_device_keeps_what_it_keeps_on_the_cpu() -> None:
     """A CPU without 16-bit products needs buffers of its own for them, so this one counts tensors on both sides."""
     config = MODEL.replaced(precision="bf16")
-    v = philox.uniform(Key(0, 0), 0, config.batch, SHAPE)
-    objective = build(config, Dataset(v, v, v)).objective
+    v = philox.uniform(Key(0, 0), 0, config.optimisation.batch, SHAPE)
+    objective = built(config, v).objective
     state = train.initial_state(config, objective, torch.tensor(0), v, torch.device("cpu"))
     theta = {k: p.requires_grad_() for k, p in state.theta.items()}
-    noise, rates = objective.draw(Key(0, 0), v, 0, config.batch), step_rates(config, 0, v)
+    noise, rates = objective.draw(Key(0, 0), v, 0, config.optimisation.batch), rates_of(config, v)
     saved = Storages(tree_leaves((state, v, noise, rates)))
     with torch.autograd.graph.saved_tensors_hooks(lambda t: Saved(saved, t), lambda s: s.tensor):
         loss, _ = objective.upper(theta, state, v, noise, rates)
     held, _ = saved.live, loss
-    counted = plan.need(config, SHAPE).saved_bytes
+    counted = plan.step_cost(config, SHAPE).saved_bytes
     assert counted == pytest.approx(held, rel=0.10)
-    assert counted < 0.7 * plan.need(MODEL, SHAPE).saved_bytes
+    assert counted < 0.7 * plan.step_cost(MODEL, SHAPE).saved_bytes
 
 
 def test_plan_of_celeba64(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
@@ -101,28 +109,31 @@ def test_plan_of_celeba64(capsys: pytest.CaptureFixture[str], tmp_path: Path) ->
 def test_smaller_settings_need_less_and_the_least_work_that_fits_is_chosen() -> None:
     model = MODEL.replaced(K=0)
     plain, cut, pieces = (
-        plan.need(model.replaced(**changes), SHAPE) for changes in ({}, {"checkpoint": "blocks"}, {"micro_batch": 4})
+        plan.step_cost(model.replaced(**changes), SHAPE)
+        for changes in ({}, {"checkpoint": "blocks"}, {"micro_batch": 4})
     )
     assert cut.peak_bytes < plain.peak_bytes < 2 * cut.peak_bytes
     assert pieces.peak_bytes < 0.5 * plain.peak_bytes
     assert plain.flops < pieces.flops < cut.flops < 2 * plain.flops
 
     def chosen(memory: int, **changes: int) -> Config:
-        return plan.settled(model.replaced(checkpoint="auto", **changes), SHAPE, 1, memory + plan.RESERVED)
+        return plan.with_checkpoint_chosen(
+            model.replaced(checkpoint="auto", **changes), SHAPE, 1, memory + plan.RESERVED
+        )
 
-    assert chosen(plain.total_bytes).checkpoint == "none"
-    assert chosen(plain.total_bytes).micro_batch is None
-    assert chosen(plain.total_bytes - 1).micro_batch == 8
+    assert chosen(plain.total_bytes).model.checkpoint == "none"
+    assert chosen(plain.total_bytes).running.micro_batch is None
+    assert chosen(plain.total_bytes - 1).running.micro_batch == 8
     with pytest.raises(UserError, match="no setting of the plan fits: the smallest needs"):
         chosen(0, micro_batch=8)
 
 
 def test_traffic_by_the_number_of_gpus() -> None:
     config = MODEL.replaced(N=3, K=2)
-    one, two = plan.need(config, SHAPE), plan.need(config, SHAPE, gpus=2)
+    one, two = plan.step_cost(config, SHAPE), plan.step_cost(config, SHAPE, gpus=2)
     assert one.sent_bytes == 0
     assert two.sent_bytes == 4 * (one.parameters + (2 + 2 * 3) * one.posterior_parameters)
-    local = plan.need(config.replaced(sync="local"), SHAPE, gpus=2)
+    local = plan.step_cost(config.replaced(sync="local"), SHAPE, gpus=2)
     assert local.sent_bytes == 4 * (one.parameters + 2 * one.posterior_parameters)
 
 

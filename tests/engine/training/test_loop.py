@@ -15,8 +15,9 @@ from torch.utils._pytree import tree_flatten
 
 from eblvm.engine import recipes
 from eblvm.engine.cli import main
-from eblvm.engine.config import METHODS, Config
+from eblvm.engine.config import Config
 from eblvm.engine.errors import DivergedError, UserError
+from eblvm.engine.methods.kinds import kinds
 from eblvm.engine.training import checkpoint
 from eblvm.engine.training.loop import train
 from eblvm.engine.training.run import Run
@@ -25,6 +26,12 @@ from eblvm.engine.training.run import Run
 def small(**changes: object) -> Config:
     defaults = {"steps": 60, "checkpoint_every": 20, "log_every": 10, "validations": 3, "method": "dsm"}
     return recipes.checkerboard().replaced(**{**defaults, **changes})
+
+
+def small_of(method: str, **wanted: object) -> Config:
+    """A small run of a method with those of `wanted` that it reads."""
+    config = small(method=method)
+    return config.replaced(**{name: value for name, value in wanted.items() if config.get(name) is not None})
 
 
 def final_state(folder: Path) -> dict:
@@ -43,7 +50,7 @@ def assert_bitwise_equal(a: dict, b: dict) -> None:
             assert torch.equal(x, y) if isinstance(x, torch.Tensor) else x == y
 
 
-GRBM_METHODS = [m for m in METHODS if m != "bidvl"]
+GRBM_METHODS = [m for m in kinds() if m != "bidvl"]
 QUIET = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
 
 
@@ -114,7 +121,7 @@ def test_a_second_process_in_the_same_folder_is_refused(tmp_path: Path) -> None:
         {"method": "bidsm", "posterior": "mlp", "N": 1, "K": 1},
         {"method": "bidsm", "posterior": "exact", "N": 0, "K": 0},
         {"method": "bidsm", "N": 2, "K": 1, "unroll_optimizer": "sgd", "divergence": "kl-exact", "dtype": "float64"},
-        {"method": "bidsm", "N": 1, "K": 1, "noise": "fresh", "latent_samples": 3},
+        {"method": "bidsm", "N": 1, "K": 1, "noise": "fresh", "divergence": "kl", "latent_samples": 3},
         {"method": "bissm", "N": 1, "K": 1, "directions": 2, "direction": "gaussian"},
     ],
     ids=lambda c: "-".join(str(v) for v in c.values()),
@@ -127,7 +134,7 @@ def test_options_train_and_resume(changes: dict, replicas: int, tmp_path: Path) 
     whole, parts = final_state(tmp_path / "whole"), final_state(tmp_path / "parts")
     for x, y in zip(tree_flatten(whole["state"])[0], tree_flatten(parts["state"])[0], strict=True):
         assert torch.equal(x, y)
-        assert x.dtype == getattr(torch, config.dtype)
+        assert x.dtype == getattr(torch, config.running.dtype)
 
 
 def test_compiled_training_follows_the_eager_one_and_resumes_bitwise(tmp_path: Path) -> None:
@@ -145,7 +152,7 @@ def test_compiled_training_follows_the_eager_one_and_resumes_bitwise(tmp_path: P
 
 @pytest.mark.parametrize("method", GRBM_METHODS)
 def test_every_method_resumes_bitwise(method: str, tmp_path: Path) -> None:
-    config = small(method=method, N=1, K=1, latent_samples=2, steps=40)
+    config = small_of(method, N=1, K=1, latent_samples=2, steps=40)
     train(config, tmp_path / "whole")
     train(config.replaced(steps=20), tmp_path / "parts")
     train(config, tmp_path / "parts")
@@ -160,16 +167,16 @@ def test_every_method_learns(method: str, tmp_path: Path) -> None:
     """300 steps bring the exact test log-likelihood well above that of the start."""
     from eblvm.engine.evaluation.metrics.likelihood import exact_log_z, log_likelihood
 
-    config = small(method=method, steps=300, checkpoint_every=300, validations=0, latent_samples=2, lr=(1e-2,), N=1)
+    config = small_of(method, steps=300, checkpoint_every=300, validations=0, latent_samples=2, lr=(1e-2,), N=1)
     train(config, tmp_path)
     run = Run.open(tmp_path)
 
     def likelihood(theta: dict) -> float:
-        return log_likelihood(run.energy, theta, run.dataset.test, exact_log_z(run.energy, theta).value)
+        return log_likelihood(run.grbm, theta, run.dataset.test, exact_log_z(run.grbm, theta).value)
 
     from eblvm.kernels.philox import Key
 
-    before, after = likelihood(run.energy.initial(Key(config.seed, 0))), likelihood(run.thetas("last")[0])
+    before, after = likelihood(run.grbm.initial(Key(config.optimisation.seed, 0))), likelihood(run.thetas("last")[0])
     assert after > before + 0.2
 
 
@@ -183,9 +190,9 @@ def small_bidvl(**changes: object) -> Config:
     "changes",
     [
         {},
-        {"bidvl_opposite": "complete", "bidvl_bias": "sigmoid", "K": 2, "ema": 0.9},
-        {"bidvl_energy": "joint", "bidvl_opposite": "none", "N": 1, "unroll_memory": "recompute"},
-        {"replicas": 2, "bidvl_upper": "hinge", "bidvl_output": "real"},
+        {"opposite": "complete", "ratio_bias": "sigmoid", "K": 2, "ema": 0.9},
+        {"energy": "joint", "opposite": "none", "N": 1, "unroll_memory": "recompute"},
+        {"replicas": 2, "upper": "hinge", "output": "real"},
     ],
     ids=["offset", "complete", "joint-unrolled", "replicas-hinge"],
 )
@@ -202,8 +209,8 @@ def test_bidvl_resumes_bitwise(changes: dict, tmp_path: Path) -> None:
 
 
 def test_energy_running_away_is_stopped_with_advice(tmp_path: Path) -> None:
-    config = small_bidvl(bidvl_output="real", lr=(300.0,), steps=60, log_every=1, validations=0)
-    with pytest.raises(DivergedError, match=r"energy_\w+ is -?\d+.* Try --bidvl-upper hinge .* smaller --lr"):
+    config = small_bidvl(output="real", lr=(300.0,), steps=60, log_every=1, validations=0)
+    with pytest.raises(DivergedError, match=r"energy_\w+ is -?\d+.* Try --upper hinge .* smaller --lr"):
         train(config, tmp_path)
 
 
@@ -245,7 +252,9 @@ def test_clip_norm_bounds_the_first_sgd_like_step(tmp_path: Path) -> None:
 def test_divergence_stops_with_code_3_and_keeps_the_last_good_checkpoint(tmp_path: Path) -> None:
     train(small(steps=20), tmp_path)
     config = json.loads((tmp_path / "config.json").read_text())
-    (tmp_path / "config.json").write_text(json.dumps({**config, "lr": [1e30]}))
+    (tmp_path / "config.json").write_text(
+        json.dumps({**config, "optimisation": {**config["optimisation"], "lr": [1e30]}})
+    )
     with pytest.raises(DivergedError, match=r"stopped at step \d+: .* the checkpoint of step 20 is kept. Try"):
         train(small(lr=(1e30,)), tmp_path)
     assert checkpoint.steps(tmp_path / "checkpoints") == [20]

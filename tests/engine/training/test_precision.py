@@ -8,11 +8,12 @@ import torch
 import torch.nn.functional as F
 
 from eblvm.engine.autodiff.derivatives import grad
-from eblvm.engine.data import Dataset
-from eblvm.engine.methods import build
+from eblvm.engine.autodiff.mixed_precision import autocast, grad_scaled
+from eblvm.engine.config import Config
+from eblvm.engine.methods.update import Update
+from eblvm.engine.optim import loss_scale
 from eblvm.engine.optim.schedule import step_rates
 from eblvm.engine.recipes import recipe
-from eblvm.engine.training import precision
 from eblvm.engine.training.log import read_rows
 from eblvm.engine.training.loop import initial_state, train
 from eblvm.kernels import philox
@@ -22,8 +23,12 @@ DEEP = recipe("digits", "deep").replaced(width=4, latent=5, head_width=8, poster
 TINY = 1e-7  # of an energy: cotangents of this size are below fp16's smallest numbers
 
 
+def built(config: Config, v: torch.Tensor) -> Update:
+    return config.method.build(config.model, config.optimisation, v)
+
+
 def tiny_energy(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
-    with precision.autocast(x, "fp16"):
+    with autocast(x, "fp16"):
         y = F.softplus(F.conv2d(x, w, padding=1))
     return TINY * y.float().square().sum()
 
@@ -38,10 +43,10 @@ def test_scaled_inner_gradients_keep_what_fp16_loses() -> None:
         inner = None if outer is None else outer.sqrt()
 
         def loss(w: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-            score, _ = precision.grad_scaled(lambda y: (of(y, w), ()), x, inner)
+            score, _ = grad_scaled(lambda y: (of(y, w), ()), x, inner)
             return (score - TINY).square().mean(), score.detach()
 
-        return precision.grad_scaled(loss, w, outer)
+        return grad_scaled(loss, w, outer)
 
     def exact_energy(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
         return TINY * F.softplus(F.conv2d(x, w, padding=1)).square().sum()
@@ -59,10 +64,10 @@ def test_scaled_steps_are_the_unscaled_ones_in_exact_arithmetic(method: str) -> 
     """The scale cancels: with fp64 networks a scaled gradient is the plain one."""
     config = DEEP.replaced(dtype="float64", method=method)
     v = philox.uniform(Key(0, 0), 0, 8, (1, 8, 8), dtype=torch.float64)
-    objective = build(config, Dataset(v, v, v, dtype=v.dtype)).objective
+    objective = built(config, v).objective
     state = initial_state(config, objective, torch.tensor(0), v, torch.device("cpu"))
-    noise, rates = objective.draw(Key(0, 0), v), step_rates(config, 0, v)
-    scaled = state._replace(scale=precision.initial_scale("fp16", torch.zeros((), dtype=v.dtype)))
+    noise, rates = objective.draw(Key(0, 0), v), step_rates(config.optimisation, 0, v)
+    scaled = state._replace(scale=loss_scale.initial_scale("fp16", torch.zeros((), dtype=v.dtype)))
     with torch.no_grad():
         plain, plain_state, _ = objective.gradient(state, v, noise, rates)
         found, found_state, _ = objective.gradient(scaled, v, noise, rates)
@@ -74,33 +79,33 @@ def test_scaled_steps_are_the_unscaled_ones_in_exact_arithmetic(method: str) -> 
 
 def test_an_overflow_skips_the_step_and_lowers_the_scale() -> None:
     v = philox.uniform(Key(0, 0), 0, 8, (1, 8, 8))
-    update = build(DEEP, Dataset(v, v, v))
+    update = built(DEEP, v)
     state = initial_state(DEEP, update.objective, torch.tensor(0), v, torch.device("cpu"))
-    state = state._replace(scale=precision.initial_scale("fp16", torch.zeros(())))
-    noise, rates = update.objective.draw(Key(0, 0), v), step_rates(DEEP, 0, v)
+    state = state._replace(scale=loss_scale.initial_scale("fp16", torch.zeros(())))
+    noise, rates = update.objective.draw(Key(0, 0), v), step_rates(DEEP.optimisation, 0, v)
     moved, info = update(state, v, noise, rates)
-    assert float(info["loss_scale"]) == precision.START
+    assert float(info["loss_scale"]) == loss_scale.START
     assert not torch.equal(moved.theta["feature_net.stem.weight"], state.theta["feature_net.stem.weight"])
     broken = {**noise, "perturb": [torch.full_like(eps, 1e30) for eps in noise["perturb"]]}
     skipped, info = update(state, v, broken, rates)
     assert float(info["skipped"]) == 1
-    assert float(skipped.scale["value"]) == precision.START / precision.FACTOR
+    assert float(skipped.scale["value"]) == loss_scale.START / loss_scale.FACTOR
     for before, after in ((state.theta, skipped.theta), (state.phi, skipped.phi)):
         assert all(torch.equal(after[k], p) for k, p in before.items())
 
 
 def test_the_scale_grows_after_patience_and_has_an_end() -> None:
-    scale = {"value": torch.tensor(precision.START), "clean": torch.tensor(precision.PATIENCE - 1.0)}
-    grown = precision.next_scale(scale, True)
-    assert float(grown["value"]) == precision.START * precision.FACTOR
+    scale = {"value": torch.tensor(loss_scale.START), "clean": torch.tensor(loss_scale.PATIENCE - 1.0)}
+    grown = loss_scale.next_scale(scale, True)
+    assert float(grown["value"]) == loss_scale.START * loss_scale.FACTOR
     assert float(grown["clean"]) == 0
     for _ in range(20):
-        grown = precision.next_scale(grown | {"clean": torch.tensor(precision.PATIENCE)}, True)
-    assert float(grown["value"]) == precision.LARGEST
+        grown = loss_scale.next_scale(grown | {"clean": torch.tensor(loss_scale.PATIENCE)}, True)
+    assert float(grown["value"]) == loss_scale.LARGEST
 
 
 def losses(kind: str, steps: int, folder: Path, lr: float = 3e-4) -> torch.Tensor:
-    """Means of ten steps each; the noise of a step is the same in every precision."""
+    """Means of ten steps each; the noise of a step is the same in every loss_scale."""
     how = {"steps": steps, "lr": (lr,), "precision": kind}
     config = DEEP.replaced(width=8, batch=16, N=0, K=1, log_every=1, validations=0, checkpoint_every=200, **how)
     train(config, folder / kind)
@@ -110,7 +115,7 @@ def losses(kind: str, steps: int, folder: Path, lr: float = 3e-4) -> torch.Tenso
 
 def test_loss_curve_of_bf16(tmp_path: Path) -> None:
     """Equal until the loss begins to fall, and again at its end. Between the two a change of 1e-6 in theta moves the
-    fall of a bf16 run by tens of steps and its end by up to 5 %: no closer bound would be one on the precision."""
+    fall of a bf16 run by tens of steps and its end by up to 5 %: no closer bound would be one on the loss_scale."""
     full, half = (losses(kind, 200, tmp_path, lr=1e-3) for kind in ("fp32", "bf16"))
     torch.testing.assert_close(half[:3], full[:3], rtol=0.01, atol=0)
     torch.testing.assert_close(half[-5:].mean(), full[-5:].mean(), rtol=0.1, atol=0)
@@ -126,6 +131,6 @@ def test_loss_curve_of_fp16(tmp_path: Path) -> None:
 def test_grad_scaled_is_grad() -> None:
     x = torch.tensor([1.0, 2.0])
     plain = grad(lambda y: (y.pow(3).sum(), "aux"), x)
-    scaled = precision.grad_scaled(lambda y: (y.pow(3).sum(), "aux"), x, torch.tensor(256.0))
+    scaled = grad_scaled(lambda y: (y.pow(3).sum(), "aux"), x, torch.tensor(256.0))
     torch.testing.assert_close(plain[0], scaled[0])
     assert plain[1] == scaled[1] == "aux"

@@ -6,10 +6,12 @@ import pytest
 import torch
 
 from eblvm.engine import recipes
-from eblvm.engine.config import METHODS, Config
+from eblvm.engine.config import Config
+from eblvm.engine.methods.kinds import kinds
+from eblvm.engine.optim.schedule import learning_rates
 from eblvm.engine.training import checkpoint
 from eblvm.engine.training.loop import train
-from eblvm.engine.training.replicas import learning_rates, names, seeds
+from eblvm.engine.training.replicas import names, seeds
 
 
 def final_theta(config: Config, folder: Path) -> dict[str, torch.Tensor]:
@@ -22,7 +24,7 @@ def final_theta(config: Config, folder: Path) -> dict[str, torch.Tensor]:
 def compare(config: Config, tmp_path: Path, checked: list[int]) -> None:
     together = final_theta(config, tmp_path / "together")
     for r in checked:
-        alone = final_theta(config.replaced(replicas=1, seed=config.seed + r), tmp_path / str(r))
+        alone = final_theta(config.replaced(replicas=1, seed=config.optimisation.seed + r), tmp_path / str(r))
         for name, value in alone.items():
             torch.testing.assert_close(together[name][r], value, rtol=0, atol=1e-5)
 
@@ -31,10 +33,10 @@ def test_ten_replicas_of_the_checkerboard_equal_their_single_runs(tmp_path: Path
     compare(recipes.checkerboard().replaced(steps=200, replicas=10), tmp_path, list(range(10)))
 
 
-@pytest.mark.parametrize("method", [m for m in METHODS if m not in ("bidsm", "bidvl")])
+@pytest.mark.parametrize("method", [m for m in kinds() if m not in ("bidsm", "bidvl")])
 def test_replicas_of_every_method(method: str, tmp_path: Path) -> None:
-    config = recipes.checkerboard().replaced(method=method, steps=30, replicas=2, N=1, K=1, validations=2, seed=4)
-    compare(config, tmp_path, [0, 1])
+    config = recipes.checkerboard().replaced(method=method, steps=30, replicas=2, validations=2, seed=4)
+    compare(config.replaced(**{name: 1 for name in ("N", "K") if config.get(name) is not None}), tmp_path, [0, 1])
 
 
 def test_replicas_with_recompute(tmp_path: Path) -> None:
@@ -44,9 +46,9 @@ def test_replicas_with_recompute(tmp_path: Path) -> None:
 
 def test_learning_rates_are_replicas_too(tmp_path: Path) -> None:
     config = recipes.checkerboard().replaced(method="dsm", steps=30, replicas=2, lr=(1e-3, 1e-2))
-    assert seeds(config).tolist() == [0, 1, 0, 1]
-    assert learning_rates(config, torch.float64).tolist() == [1e-3, 1e-3, 1e-2, 1e-2]
-    assert names(config)[3] == "seed=1 lr=0.01"
+    assert seeds(config.optimisation).tolist() == [0, 1, 0, 1]
+    assert learning_rates(config.optimisation, torch.float64).tolist() == [1e-3, 1e-3, 1e-2, 1e-2]
+    assert names(config.optimisation)[3] == "seed=1 lr=0.01"
     together = final_theta(config, tmp_path / "together")
     alone = final_theta(config.replaced(replicas=1, seed=1, lr=(1e-2,)), tmp_path / "alone")
     for name, value in alone.items():

@@ -3,8 +3,9 @@
 import torch
 
 from eblvm.engine.evaluation.studies.fisher_critic import Critic, fisher_divergence
-from eblvm.engine.methods import divergences
-from eblvm.engine.methods.vages import Vages
+from eblvm.engine.methods.divergences import Kl
+from eblvm.engine.methods.estimators.vages import Vages
+from eblvm.engine.methods.vages import VagesScore
 from eblvm.engine.models.energy import call
 from eblvm.engine.models.grbm import GRBM
 from eblvm.engine.models.posteriors import Bernoulli
@@ -34,7 +35,8 @@ def test_it_tracks_the_true_divergence() -> None:
     data = philox.normal(Key(0, 0), 0, 6000, (D,))
     energy = GRBM(D, H)
     start = energy.initial(Key(1, 0))
-    vages = Vages(energy, Bernoulli(D, H), divergences.kl, 2, Adam((0.9, 0.95)), 1, covariance="none")
+    options = Vages(K=2, L=1, divergence=Kl(), covariance="none")
+    vages = VagesScore(options, energy, Bernoulli(D, H), Adam((0.9, 0.95)))
     phi = vages.posterior.initial(Key(2, 0))
     for size in (0.0, 1.0):
         theta = {k: size * p for k, p in start.items()}

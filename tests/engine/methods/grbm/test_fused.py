@@ -10,10 +10,12 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_map
 
-from eblvm.engine.methods.bilevel import FreeEnergy
+from eblvm.engine.methods.bilevel import ExactScore
 from eblvm.engine.methods.grbm.fused import fused_gradient, fused_step_for, fused_update_for, runs_fused
-from eblvm.engine.methods.losses import Dsm, Mdsm, Ssm
-from eblvm.engine.methods.score_matching import ScoreMatching
+from eblvm.engine.methods.losses.dsm import Dsm
+from eblvm.engine.methods.losses.mdsm import Mdsm
+from eblvm.engine.methods.losses.ssm import Ssm
+from eblvm.engine.methods.score_matching import ScoreMatchingObjective
 from eblvm.engine.methods.update import Update
 from eblvm.engine.models.grbm import GRBM
 from eblvm.engine.optim.optimizers import Adam
@@ -25,12 +27,14 @@ SIZES = [(7, 5, 4), (1, 1, 1), (63, 100, 37), (100, 2, 257)]  # B, D, H
 BETAS = (0.9, 0.95)
 
 
-def objective(size: tuple[int, int, int]) -> ScoreMatching:
+def objective(size: tuple[int, int, int]) -> ScoreMatchingObjective:
     _, D, H = size
-    return ScoreMatching(FreeEnergy(GRBM(D, H)), Dsm(0.3), Adam(BETAS))
+    return ScoreMatchingObjective(ExactScore(GRBM(D, H)), Dsm(0.3), Adam(BETAS))
 
 
-def start(method: ScoreMatching, size: tuple[int, int, int], seed: Any = 5, dtype: torch.dtype = torch.float64):
+def start(
+    method: ScoreMatchingObjective, size: tuple[int, int, int], seed: Any = 5, dtype: torch.dtype = torch.float64
+):
     """(state of a run under way, batch, noise, rates), with the axes of `seed` first."""
     B, D, _ = size
     lead = seed.shape if isinstance(seed, Tensor) else ()
@@ -90,7 +94,7 @@ def test_the_rule_names_what_has_a_fused_form() -> None:
     class Other(GRBM):
         pass
 
-    assert fused_step_for(replace(method, estimator=FreeEnergy(Other(5, 4)))) is None
+    assert fused_step_for(replace(method, estimator=ExactScore(Other(5, 4)))) is None
 
 
 def test_without_the_native_library_the_generic_step_serves() -> None:

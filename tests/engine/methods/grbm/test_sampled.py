@@ -6,14 +6,18 @@ import pytest
 import torch
 from torch.utils._pytree import tree_map
 
-from eblvm.engine.methods import divergences
-from eblvm.engine.methods.bilevel import FreeEnergy
+from eblvm.engine.methods.bilevel import ExactScore
+from eblvm.engine.methods.divergences import Kl, KlExact
+from eblvm.engine.methods.estimators.importance import Importance
+from eblvm.engine.methods.estimators.vages import Vages
 from eblvm.engine.methods.grbm.fused import fused_gradient, fused_step_for, fused_update_for
-from eblvm.engine.methods.losses import Dsm, Ksd, Ssm
-from eblvm.engine.methods.score_matching import ScoreMatching
+from eblvm.engine.methods.losses.dsm import Dsm
+from eblvm.engine.methods.losses.ksd import Ksd
+from eblvm.engine.methods.losses.ssm import Ssm
+from eblvm.engine.methods.score_matching import ScoreMatchingObjective
 from eblvm.engine.methods.update import Update
-from eblvm.engine.methods.vages import ImportanceSampling, Langevin, Vages
 from eblvm.engine.models.grbm import GRBM
+from eblvm.engine.models.kinds.posteriors import Exact
 from eblvm.engine.models.posteriors import Bernoulli
 from eblvm.engine.optim.optimizers import Adam
 from eblvm.kernels import philox
@@ -23,13 +27,15 @@ ADAM = Adam((0.9, 0.95))
 LOSSES = {"dsm": Dsm(0.3), "ksd": Ksd(1.3)}
 
 
-def method(kind: type, loss: str, B: int, D: int, H: int, *, K: int, exact: bool, shared: bool, **how) -> ScoreMatching:
-    divergence = divergences.kl_exact if exact else divergences.kl
-    estimator = kind(GRBM(D, H), Bernoulli(D, H), divergence, K, ADAM, 3, **how)
-    return ScoreMatching(estimator, LOSSES[loss], ADAM, shared_noise=shared)
+def method(
+    kind: type, loss: str, B: int, D: int, H: int, *, K: int, exact: bool, shared: bool, **how
+) -> ScoreMatchingObjective:
+    divergence, noise = KlExact() if exact else Kl(), "shared" if shared else "fresh"
+    options = kind(K=K, L=3, divergence=divergence, noise=noise, **how)
+    return ScoreMatchingObjective(options.build(GRBM(D, H), Bernoulli(D, H), ADAM), LOSSES[loss], ADAM)
 
 
-def start(objective: ScoreMatching, B: int, D: int, seed: int | torch.Tensor = 3):
+def start(objective: ScoreMatchingObjective, B: int, D: int, seed: int | torch.Tensor = 3):
     v = philox.normal(Key(seed, 0), 0, B, (D,), dtype=torch.float64)
     state = tree_map(lambda t: t.double(), objective.init(Key(seed, 1), v))
     lead = tuple(torch.as_tensor(seed).shape)
@@ -45,9 +51,9 @@ def start(objective: ScoreMatching, B: int, D: int, seed: int | torch.Tensor = 3
 VARIANTS = [
     (Vages, {}),
     (Vages, {"covariance": "biased", "control_variate": True}),
-    (Vages, {"covariance": "none", "independent": False}),
-    (Vages, {"independent": False, "control_variate": True}),
-    (ImportanceSampling, {}),
+    (Vages, {"covariance": "none", "samples": "shared"}),
+    (Vages, {"samples": "shared", "control_variate": True}),
+    (Importance, {}),
 ]
 
 
@@ -68,9 +74,9 @@ def test_equals_the_generic_gradient(kind, how, loss, size, exact, shared) -> No
     assert float(expected[0]["W"].abs().max()) > 0
 
 
-@pytest.mark.parametrize("kind", [Vages, ImportanceSampling])
+@pytest.mark.parametrize("kind", [Vages, Importance])
 def test_exact_posterior(kind) -> None:
-    objective = method(kind, "dsm", 6, 5, 4, K=0, exact=True, shared=True, exact_posterior=True)
+    objective = method(kind, "dsm", 6, 5, 4, K=0, exact=True, shared=True, posterior=Exact())
     state, v, noise, rates = start(objective, 6, 5)
     with torch.no_grad():
         expected = objective.gradient(state, v, noise, rates)
@@ -80,7 +86,7 @@ def test_exact_posterior(kind) -> None:
 
 @pytest.mark.parametrize("B", [6, 7])
 def test_exact_ksd(B: int) -> None:
-    objective = ScoreMatching(FreeEnergy(GRBM(5, 4)), LOSSES["ksd"], ADAM)
+    objective = ScoreMatchingObjective(ExactScore(GRBM(5, 4)), LOSSES["ksd"], ADAM)
     state, v, noise, rates = start(objective, B, 5)
     with torch.no_grad():
         expected = objective.gradient(state, v, noise, rates)
@@ -102,6 +108,11 @@ def test_replicas_need_no_vmap(loss, kind, how) -> None:
 
 def test_what_has_no_closed_form() -> None:
     objective = method(Vages, "dsm", 6, 5, 4, K=1, exact=False, shared=True)
-    for change in ({"langevin": Langevin(1, 0.1, 0.1)}, {"posterior": Bernoulli(5, 4, (3,))}, {"lower_samples": 2}):
-        assert fused_step_for(replace(objective, estimator=replace(objective.estimator, **change))) is None, change
-    assert fused_step_for(ScoreMatching(objective.estimator, Ssm(), ADAM)) is None
+    estimator = objective.estimator
+    for changed in (
+        estimator.with_options(C=1, langevin_step=0.1, langevin_noise=0.1),
+        replace(estimator, posterior=Bernoulli(5, 4, (3,))),
+        estimator.with_options(divergence=Kl(latent_samples=2)),
+    ):
+        assert fused_step_for(replace(objective, estimator=changed)) is None, changed
+    assert fused_step_for(ScoreMatchingObjective(estimator, Ssm(), ADAM)) is None

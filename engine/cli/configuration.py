@@ -1,0 +1,165 @@
+"""A run's configuration from the command line: only the options that the chosen method, model and data set read.
+
+All flags are parsed first, whoever reads them; recipe, method and model then make the tree, and every flag is given to
+it by name. A flag that the tree does not read is an error that says who does. The help shows the tree's own options.
+"""
+
+import argparse
+import json
+import tomllib
+from collections.abc import Iterator
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+from eblvm.engine import options, recipes
+from eblvm.engine.cli.parser import Parser
+from eblvm.engine.config import Config
+from eblvm.engine.data.kinds import kinds as datasets
+from eblvm.engine.errors import UserError
+from eblvm.engine.methods.kinds import kinds as methods
+from eblvm.engine.models.kinds import kinds as models
+from eblvm.engine.optim.options import Optimisation
+from eblvm.engine.options import Leaf, flag, range_text, value_type
+from eblvm.engine.running import Running
+
+TITLES = {"method": "method", "model": "model", "data": "data", "optimisation": "optimisation", "running": "running"}
+NONE = "none"  # the value that unsets an option
+
+
+def add_run_options(parser: Parser, without: tuple[str, ...] = ()) -> None:
+    """RECIPE and every option of every kind, read as text; `without` are a command's own."""
+    parser.add_argument("recipe", metavar="RECIPE", nargs="?", help=", ".join(recipes.RECIPES))
+    parser.add_argument("--help", "-h", action="store_true", help=argparse.SUPPRESS)
+    parser.add_argument("--config", metavar="FILE", help="a saved config.json, or TOML; flags override it")
+    parser.add_argument("--small", action="store_true", help="the recipe's variant that trains on a CPU in minutes")
+    for name, is_switch in sorted(_every_option().items()):
+        if name in without:
+            continue
+        if is_switch:
+            parser.add_argument(flag(name), action=argparse.BooleanOptionalAction, default=None, help=argparse.SUPPRESS)
+        else:
+            parser.add_argument(flag(name), default=None, help=argparse.SUPPRESS)
+
+
+def _every_option() -> dict[str, bool]:
+    """All names, and whether each is a switch."""
+    found = {"method": False, "model": False}
+    for node in (*methods().values(), *models().values(), *datasets().values(), Optimisation(), Running()):
+        for owner, f in _fields(node):
+            if f.name != "kind":
+                found[f.name] = "kinds" not in f.metadata and value_type(type(owner), f.name)[0] is bool
+    return found
+
+
+def _fields(node: options.Options) -> Iterator[tuple[options.Options, Any]]:
+    """Every option field of a node, and of every kind that its slots can hold."""
+    for f in fields(node):
+        if "kinds" in f.metadata:
+            yield node, f
+            for kind in f.metadata["kinds"]().values():
+                yield from _fields(kind)
+        elif isinstance(value := getattr(node, f.name), options.Options):
+            yield from _fields(value)
+        elif "help" in f.metadata:
+            yield node, f
+
+
+def configuration(parser: Parser, arguments: argparse.Namespace, without: tuple[str, ...] = ()) -> Config:
+    """The tree that the arguments ask for; prints the help of that tree and leaves if it is asked for."""
+    given = {name: getattr(arguments, name) for name in _every_option() if name not in without}
+    given = {name: value for name, value in given.items() if value is not None}
+    if arguments.recipe is None and arguments.config is None:
+        if arguments.help:
+            print(parser.format_help())
+            raise SystemExit(0)
+        raise UserError(f"give a recipe: {', '.join(recipes.RECIPES)}; see '{parser.prog} --help'")
+    config = _start(arguments, given)
+    slots = {leaf.name for leaf in config.leaves() if leaf.is_slot}
+    for name in [n for n in given if n in slots]:
+        config = config.replaced(**{name: given[name]})
+    config = config.replaced(**{name: _value(config, name, text) for name, text in given.items() if name not in slots})
+    if arguments.help:
+        print(_help(parser, config))
+        raise SystemExit(0)
+    return config
+
+
+def _start(arguments: argparse.Namespace, given: dict[str, Any]) -> Config:
+    """The recipe, or the file, before the flags."""
+    saved = read_file(Path(arguments.config)) if arguments.config else {}
+    if "format" in saved:
+        config = Config.from_json(saved)
+        if arguments.recipe not in (None, config.recipe):
+            raise UserError(f"{arguments.config} is of recipe {config.recipe!r}, got {arguments.recipe!r}; give one")
+        return config
+    recipe = arguments.recipe or saved.pop("recipe", None)
+    if recipe is None:
+        raise UserError(f'{arguments.config} names no recipe; add recipe = "...", or give one')
+    small = arguments.small or bool(saved.pop("small", False))
+    kinds = {name: given.pop(name, saved.pop(name, None)) for name in ("method", "model")}
+    return recipes.recipe(recipe, kinds["model"], small, kinds["method"]).replaced(**saved)
+
+
+def read_file(path: Path) -> dict[str, Any]:
+    """A table of options from JSON or TOML: a saved tree, or options by name."""
+    try:
+        text = path.read_text()
+        found = tomllib.loads(text) if path.suffix == ".toml" else json.loads(text)
+    except (ValueError, OSError) as error:
+        raise UserError(f"cannot read the configuration {path} ({error}); give a JSON or TOML file") from None
+    if not isinstance(found, dict):
+        raise UserError(f"{path} holds {type(found).__name__}, expected a table of options")
+    return {name: tuple(v) if isinstance(v, list) and "format" not in found else v for name, v in found.items()}
+
+
+def _value(config: Config, name: str, text: Any) -> Any:
+    """The text of a flag as its option's type; what the run does not read stays text."""
+    leaf = next((leaf for leaf in config.leaves() if leaf.name == name), None)
+    if leaf is None or not isinstance(text, str):
+        return text
+    kind, many, optional = value_type(type(leaf.owner), name)
+    if optional and text == NONE:
+        return None
+    try:
+        return tuple(kind(x) for x in text.split(",")) if many else kind(text)
+    except ValueError:
+        words = {int: "an integer", float: "a number"}
+        raise UserError(f"got {flag(name)} {text}, expected {words.get(kind, kind.__name__)}") from None
+
+
+def _help(parser: Parser, config: Config) -> str:
+    """The command's help with the options of this run, in titled groups."""
+    groups = {title: parser.add_argument_group(f"{title} options") for title in TITLES.values()}
+    for leaf in config.leaves():
+        if leaf.name in ("dataset", "help"):
+            continue
+        action = parser._option_string_actions.get(flag(leaf.name))
+        if action is None or action.help != argparse.SUPPRESS:
+            continue  # the command's own
+        parser._remove_action(action)
+        owner = getattr(config, leaf.path[0]) if leaf.path[0] in ("method", "model") else leaf.owner
+        title = TITLES.get(leaf.owner.group or owner.group, "method")
+        shown = groups[title].add_argument(
+            flag(leaf.name) + "\0", metavar=_metavar(leaf), help=_described(config, leaf).replace("%", "%%")
+        )
+        shown.option_strings = list(action.option_strings)
+        shown.nargs = 0 if isinstance(action, argparse.BooleanOptionalAction) else None
+    return parser.format_help().replace("\0", "")
+
+
+def _metavar(leaf: Leaf) -> str:
+    if leaf.is_slot or leaf.choices:
+        return "NAME"
+    kind, many, _ = value_type(type(leaf.owner), leaf.name)
+    return "X,X,..." if many else {bool: "", int: "INT", float: "NUMBER"}.get(kind, "TEXT")
+
+
+def _described(config: Config, leaf: Leaf) -> str:
+    """Help, range or choices, and default of an option."""
+    facts = leaf.field.metadata
+    choices = tuple(options.kinds_of(config, leaf)) if leaf.is_slot else leaf.choices
+    allowed = ", ".join(map(str, choices)) or ("" if leaf.is_slot else range_text(facts))
+    value = ",".join(f"{x:g}" for x in leaf.value) if isinstance(leaf.value, tuple) else leaf.value
+    default = NONE if value is None else ("yes" if value else "no") if isinstance(value, bool) else value
+    return f"{facts['help']} [{'; '.join(x for x in (allowed, f'default {default}') if x)}]"

@@ -1,0 +1,173 @@
+"""`eblvm eval`: every figure that a run can be judged by."""
+
+import argparse
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from eblvm.engine import tables
+from eblvm.engine.cli.parser import Parser, at_least, write_json
+from eblvm.engine.cli.sample import add_run
+from eblvm.engine.errors import UserError
+
+if TYPE_CHECKING:
+    from eblvm.engine.evaluation import Options
+    from eblvm.engine.training.run import Run
+
+EXAMPLES = ("eblvm eval runs/mnist --fid 1000 --ood svhn=svhn.npz", "eblvm eval --compare runs/frey runs/dsm")
+
+
+def shard(text: str) -> tuple[int, int]:
+    if text == "torchrun":
+        if "RANK" not in os.environ or "WORLD_SIZE" not in os.environ:
+            raise argparse.ArgumentTypeError("there is no RANK and WORLD_SIZE of torchrun; give R/W such as 0/4")
+        text = f"{os.environ['RANK']}/{os.environ['WORLD_SIZE']}"
+    rank, _, of = text.partition("/")
+    if not (rank.isdigit() and of.isdigit() and int(rank) < int(of)):
+        raise argparse.ArgumentTypeError(f"got {text!r}, expected R/W such as 0/4, 1/4, 2/4 and 3/4")
+    return int(rank), int(of)
+
+
+def named_path(text: str) -> tuple[str, Path]:
+    """NAME=PATH, or a path that is its own name."""
+    name, equals, path = text.partition("=")
+    return (name, Path(path)) if equals else (Path(text).stem, Path(text))
+
+
+def build_parser() -> Parser:
+    parser = Parser("eval", "Figures and pictures of a run: DIR/eval.json and beside it.", EXAMPLES)
+    parser.add_argument("dir", metavar="DIR", nargs="?", help="run folder")
+    parser.add_argument("--compare", nargs="+", metavar="DIR", help="a table and a plot of runs that were evaluated")
+    parser.add_argument("--plot", type=Path, default=Path("compare.png"), help="of --compare (compare.png)")
+    parser.add_argument("--fid", type=int, metavar="COUNT", help="FID and KID of COUNT samples, kept in DIR/drawn")
+    parser.add_argument("--samples", type=Path, metavar="PATH", help="samples from a folder, .npz or .pt, not drawn")
+    parser.add_argument("--reference", type=int, metavar="COUNT", help="training images of the FID (all of them)")
+    parser.add_argument("--inception", type=Path, metavar="FILE", help="Inception weights, if not the installed ones")
+    parser.add_argument(
+        "--shard", type=shard, metavar="R/W", help="every W-th chunk of --fid, from the R-th; or torchrun"
+    )
+    parser.add_argument(
+        "--ood",
+        type=named_path,
+        action="append",
+        default=[],
+        metavar="[NAME=]PATH",
+        help="other images that log p~(v) is to tell from the test set; may be given again",
+    )
+    parser.add_argument("--draw", type=int, metavar="COUNT", help="samples for pictures and nearest neighbours")
+    parser.add_argument("--steps", type=int, help="of the sampler, as in 'eblvm sample'")
+    parser.add_argument("--kind", help="of sample of a deep model, as in 'eblvm sample'")
+    parser.add_argument("--seed", type=int, default=0, help="of the samples")
+    parser.add_argument("--step", type=int, help="evaluate the checkpoint of this step, not the newest")
+    parser.add_argument("--again", action="store_true", help="compute what eval.json already holds")
+    parser.add_argument("--ais", action="store_true", help="estimate log Z by AIS even where it is exact")
+    parser.add_argument("--chains", type=int, default=2000, help="AIS chains")
+    parser.add_argument("--temperatures", type=int, default=2000, help="AIS temperatures")
+    parser.add_argument(
+        "--study",
+        choices=["bias", "early-stopping"],
+        help="bias: the unrolled gradient's, against N and K; early-stopping: the FID of every checkpoint",
+    )
+    add_run(parser)
+    parser.add_json()
+    return parser
+
+
+def main(argv: list[str]) -> None:
+    arguments = build_parser().parse(argv)
+    at_least(arguments, chains=2, temperatures=1, seed=0, draw=0, fid=4, reference=4, steps=1)
+    if arguments.compare:
+        return compare_runs(arguments)
+    if arguments.dir is None:
+        raise UserError("give the folder of a run, or --compare DIR DIR ...")
+    if arguments.shard is not None and arguments.fid is None:
+        raise UserError("--shard divides the work of --fid COUNT; give both")
+
+    from eblvm.engine.training.run_folder import read_config
+
+    read_config(Path(arguments.dir))  # a folder that is no run is said before torch is imported
+
+    from eblvm.engine import evaluation
+    from eblvm.engine.evaluation.chunks import Shard
+    from eblvm.engine.training.run import Run
+
+    options = evaluation.Options(
+        chains=arguments.chains,
+        temperatures=arguments.temperatures,
+        force_ais=arguments.ais,
+        draw=arguments.draw,
+        fid=arguments.fid,
+        samples=arguments.samples,
+        reference=arguments.reference,
+        inception=arguments.inception,
+        ood=dict(arguments.ood),
+        kind=arguments.kind,
+        steps=arguments.steps,
+        seed=arguments.seed,
+        again=arguments.again,
+    )
+    run = Run.open(Path(arguments.dir), arguments.data, arguments.device, arguments.step)
+    model = arguments.model or run.default_model()
+    if arguments.shard is not None:
+        evaluation.make_shard(run, model, options, Shard(*arguments.shard))
+        print("this shard is made; when all are, the same command without --shard gives the figures")
+        return
+    studies = {None: evaluate, "bias": bias, "early-stopping": early_stopping}
+    write_json(arguments.json, studies[arguments.study](run, arguments.model, options))
+
+
+def evaluate(run: "Run", model: str | None, options: "Options") -> dict[str, object]:
+    from eblvm.engine import evaluation
+
+    model = model or run.default_model()
+    facts = evaluation.evaluate(run, model, options)
+    print(f"{run.folder}: {model} model, step {facts['step']}, log-likelihood {facts['likelihood']}")
+    for section, found in facts["sections"].items():
+        how = ", ".join(f"{k} {v}" for k, v in found["settings"].items() if k not in ("data", "inception_weights"))
+        print(f"{section}: {how}" if how else section)
+        for name in found["figures"][0]:
+            deviation = f" +- {facts['deviation'][name]:.4f}" if run.config.replicated else ""
+            print(f"  {name:28} {facts['mean'][name]:.4f}{deviation}")
+    return facts
+
+
+def bias(run: "Run", model: str | None, options: "Options") -> dict[str, object]:
+    from eblvm.engine import evaluation
+
+    facts = evaluation.bias_study(run)
+    print("relative bias of the gradient" + "".join(f"  N={N:<6}" for N in facts["N"]))
+    for K, row in zip(facts["K"], facts["relative_bias"], strict=True):
+        print(f"{'K=' + str(K):>29}" + "".join(f"  {x:<8.2e}" for x in row))
+    print(f"plot: {run.folder / 'gradient_bias.png'}")
+    write_json(str(run.folder / "gradient_bias.json"), facts)
+    return facts
+
+
+def early_stopping(run: "Run", model: str | None, options: "Options") -> dict[str, object]:
+    from eblvm.engine.evaluation.studies.early_stopping import early_stopping
+
+    facts = early_stopping(run, model, options)
+    print(f"FID of the {facts['model']} model on {facts['samples']} samples")
+    for step, fid in zip(facts["steps"], facts["fid"], strict=True):
+        print(f"  step {step:<9} {fid:.3f}" + ("  lowest" if step == facts["best_step"] else ""))
+    print(f"plot: {run.folder / 'early_stopping.png'}")
+    write_json(str(run.folder / "early_stopping.json"), facts)
+    return facts
+
+
+def compare_runs(arguments: argparse.Namespace) -> None:
+    from eblvm.engine.evaluation.compare import compare
+
+    found = compare([Path(d) for d in arguments.compare], arguments.plot)
+    runs = list(dict.fromkeys(run for by_run in found.values() for run in by_run))
+    rows = [[name, *(_cell(by_run.get(r)) for r in runs)] for name, by_run in found.items()]
+    print(tables.markdown(["figure", *runs], rows))
+    print(f"plot: {arguments.plot}")
+    write_json(arguments.json, found)
+
+
+def _cell(figure: tuple[float, float] | None) -> str:
+    if figure is None:
+        return ""
+    value, deviation = figure
+    return f"{value:.4g}" + (f" ± {deviation:.2g}" if deviation else "")

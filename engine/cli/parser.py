@@ -1,0 +1,64 @@
+"""Parsers of commands: errors in one line with the nearest valid names, options that are not abbreviated."""
+
+import argparse
+import json
+from pathlib import Path
+from typing import Any, NoReturn
+
+from eblvm.engine.errors import UserError, unknown
+
+
+class Parser(argparse.ArgumentParser):
+    """A mistake is a `UserError`, exit code 2. `examples` end the help."""
+
+    def __init__(self, command: str, description: str = "", examples: tuple[str, ...] = (), **kwargs: Any):
+        epilog = "examples:\n" + "\n".join(f"  {line}" for line in examples) if examples else None
+        super().__init__(
+            prog=f"eblvm {command}",
+            usage=kwargs.pop("usage", None),
+            description=description,
+            epilog=epilog,
+            allow_abbrev=False,
+            formatter_class=Formatter,
+            **kwargs,
+        )
+
+    def error(self, message: str) -> NoReturn:
+        raise UserError(f"{message}; see '{self.prog} --help'")
+
+    def parse(self, argv: list[str]) -> argparse.Namespace:
+        arguments, extra = self.parse_known_args(argv)
+        if extra:
+            raise unknown("option", extra[0], sorted(self._option_string_actions))
+        return arguments
+
+    def add_json(self) -> None:
+        self.add_argument("--json", metavar="FILE", help="write the figures to FILE")
+
+
+class Formatter(argparse.RawDescriptionHelpFormatter):
+    def __init__(self, prog: str):
+        super().__init__(prog, max_help_position=30, width=110)
+
+
+def at_least(arguments: argparse.Namespace, **lowest: int) -> None:
+    for name, low in lowest.items():
+        value = getattr(arguments, name)
+        if value is not None and value < low:
+            raise UserError(f"got --{name} {value}, expected {low} or more")
+
+
+def integers(text: str) -> tuple[int, ...]:
+    try:
+        return tuple(int(x) for x in text.split(","))
+    except ValueError:
+        raise argparse.ArgumentTypeError(
+            f"got {text!r}, expected integers with commas between, such as 0,1,5,10"
+        ) from None
+
+
+def write_json(path: str | None, facts: dict[str, Any]) -> None:
+    if path is not None:
+        from eblvm.engine.training.checkpoint import write_atomic
+
+        write_atomic(Path(path), (json.dumps(facts, indent=2) + "\n").encode())

@@ -1,0 +1,71 @@
+"""Bi-level score matching (Bao et al. 2020): the gradient flows through N unrolled steps of the lower level."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from eblvm.engine.errors import UserError
+from eblvm.engine.methods.estimators import LowerLevel
+from eblvm.engine.models.kinds.deep import PIECEWISE_LINEAR
+from eblvm.engine.options import option
+
+if TYPE_CHECKING:
+    from eblvm.engine.methods.bilevel import BilevelScore
+    from eblvm.engine.models.energy import Energy
+    from eblvm.engine.models.kinds import ModelOptions
+    from eblvm.engine.models.posteriors import Posterior
+    from eblvm.engine.optim.optimizers import Adam
+    from eblvm.engine.optim.options import Optimisation
+    from eblvm.engine.running import Running
+
+SYNC_HELP = "of several processes: average the unrolled steps over all, as one process would, or keep each its own"
+UNROLL_MEMORY_HELP = (
+    "keep the unroll's graph, or rebuild it step by step (pays where q's activations outweigh its parameters)"
+)
+
+
+@dataclass(frozen=True)
+class Bism(LowerLevel):
+    kind = "bism"
+    prefix = "bi"
+    fused_losses = ("dsm",)
+    plans = True
+
+    N: int = option(5, "unrolled lower steps that the upper gradient flows through", low=0)
+    unroll_optimizer: str = option("adam", "optimiser of the unrolled steps", choices=("adam", "sgd"))
+    unroll_lr: float | None = option(  # type: ignore[misc]
+        None, "step size of the unrolled steps; none: that of phi for Adam, from the batch's curvature for SGD", above=0
+    )
+    unroll_memory: str = option("store", UNROLL_MEMORY_HELP, choices=("store", "recompute"))
+    sync: str = option("global", SYNC_HELP, choices=("global", "local"))
+
+    @property
+    def automatic_step(self) -> bool:
+        """Does SGD take its step size from the batch?"""
+        return self.unroll_optimizer == "sgd" and self.unroll_lr is None
+
+    def check(self, model: ModelOptions, optimisation: Optimisation, running: Running) -> None:
+        if self.posterior.exact and (self.N or self.K):
+            raise UserError(f"posterior 'exact' has nothing to step on, got N={self.N} K={self.K}; use --N 0 --K 0")
+        super().check(model, optimisation, running)
+        if self.N and model.activation in PIECEWISE_LINEAR:
+            raise UserError(
+                f"N={self.N} needs a twice differentiable energy, {model.activation!r} has no second derivative; "
+                "use 'elu', 'silu' or 'softplus', or N=0"
+            )
+        if not (self.N and self.automatic_step):
+            return
+        if not model.linear_in_h:
+            raise UserError("unrolled SGD on a deep model needs a step size; give --unroll-lr, or use Adam")
+        if not self.posterior.linear or self.divergence.reads_samples:
+            raise UserError(
+                "the automatic step size of unrolled SGD needs a linear posterior and the exact KL, whose curvature it "
+                "bounds; give --divergence kl-exact, or a step size --unroll-lr"
+            )
+
+    def build(self, energy: Energy, posterior: Posterior | None, adam: Adam) -> BilevelScore:
+        from eblvm.engine.methods.bilevel import BilevelScore
+
+        assert posterior is not None
+        return BilevelScore(self, energy, posterior, adam)

@@ -1,0 +1,26 @@
+"""The exact score of an energy with a tractable free energy."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from eblvm.engine.methods.estimators import Estimator
+
+if TYPE_CHECKING:
+    from eblvm.engine.methods.bilevel import ExactScore
+    from eblvm.engine.models.energy import Energy
+    from eblvm.engine.models.posteriors import Posterior
+    from eblvm.engine.optim.optimizers import Adam
+
+
+@dataclass(frozen=True)
+class FreeEnergy(Estimator):
+    kind = "exact"
+    fused_losses = ("dsm", "ksd")
+    plans = True
+
+    def build(self, energy: Energy, posterior: Posterior | None, adam: Adam) -> ExactScore:
+        from eblvm.engine.methods.bilevel import ExactScore
+
+        return ExactScore(energy)

@@ -1,0 +1,78 @@
+"""Noise-contrastive estimation (Gutmann & Hyvarinen 2010) and its variational form (Rhodes & Gutmann 2019)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from eblvm.engine.errors import UserError
+from eblvm.engine.methods.method import Method
+from eblvm.engine.models.kinds import posteriors
+from eblvm.engine.models.kinds.posteriors import Linear, PosteriorOptions
+from eblvm.engine.options import option, slot
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from eblvm.engine.methods.update import Update
+    from eblvm.engine.models.energy import Energy
+    from eblvm.engine.models.kinds import ModelOptions
+    from eblvm.engine.models.posteriors import Posterior
+    from eblvm.engine.optim.options import Optimisation
+
+
+@dataclass(frozen=True)
+class Nce(Method):
+    kind = "nce"
+    needs_conditionals = True
+
+    def build(
+        self,
+        model: ModelOptions,
+        optimisation: Optimisation,
+        train: Tensor,
+        energy: Energy | None = None,
+        posterior: Posterior | None = None,
+    ) -> Update:
+        from eblvm.engine.methods.nce import GaussianNoise, NceObjective
+        from eblvm.engine.methods.update import Update
+        from eblvm.engine.models.grbm import require_grbm
+        from eblvm.engine.optim.optimizers import Adam
+
+        grbm = require_grbm(energy or model.energy(tuple(train.shape[1:]), learns_q=False), self.kind)
+        return Update.of(NceObjective(grbm, Adam(optimisation.betas), GaussianNoise.fitted(train)), optimisation)
+
+
+@dataclass(frozen=True)
+class Vnce(Method):
+    kind = "vnce"
+    needs_conditionals = learns_q = True
+
+    K: int = option(5, "real lower steps on q per minibatch", low=0)
+    lower_lr: float | None = option(None, "Adam's learning rate for phi; none: that of theta", above=0)
+    latent_samples: int = option(1, "samples of h in the importance average", low=1)
+    posterior: PosteriorOptions = slot(posteriors.learned, "net of q(h|v)", Linear())
+
+    def build(
+        self,
+        model: ModelOptions,
+        optimisation: Optimisation,
+        train: Tensor,
+        energy: Energy | None = None,
+        posterior: Posterior | None = None,
+    ) -> Update:
+        from eblvm.engine.methods.nce import GaussianNoise, VnceObjective
+        from eblvm.engine.methods.update import Update
+        from eblvm.engine.models.grbm import require_grbm
+        from eblvm.engine.models.posteriors import Bernoulli
+        from eblvm.engine.optim.optimizers import Adam
+
+        shape, adam = tuple(train.shape[1:]), Adam(optimisation.betas)
+        grbm = require_grbm(energy or model.energy(shape, learns_q=True), self.kind)
+        posterior = posterior or self.posterior.build(shape, model)
+        if not isinstance(posterior, Bernoulli):
+            raise UserError(f"method 'vnce' sums over binary h, got the posterior {type(posterior).__name__}")
+        contrast = GaussianNoise.fitted(train)
+        return Update.of(
+            VnceObjective(grbm, posterior, adam, adam, contrast, self.K, self.latent_samples), optimisation
+        )

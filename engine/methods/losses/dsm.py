@@ -1,0 +1,35 @@
+"""Denoising score matching (Vincent 2011)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from eblvm.engine.methods.losses import Loss, half_square
+from eblvm.engine.methods.types import Batch, Noise, ScoreEstimate
+from eblvm.engine.options import option
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Dsm(Loss):
+    """1/2 |s(v + sigma eps) + eps / sigma|^2."""
+
+    kind = "dsm"
+    estimators = ("exact", "bism", "vages")
+    perturbs = scales_gradients = True
+
+    sigma: float = option(0.05, "noise level of denoising score matching", above=0)
+
+    @property
+    def blur(self) -> float:
+        return self.sigma
+
+    def perturb(self, v: Tensor, eps: Tensor | None, noise: Noise) -> Batch:
+        assert eps is not None
+        return Batch(v + self.sigma * eps, eps, v.new_full(v[:1].shape, self.sigma), v.new_ones(()))
+
+    def __call__(self, estimate: ScoreEstimate, batch: Batch, noise: Noise) -> Tensor:
+        return half_square(estimate.score() + batch.eps / self.sigma)

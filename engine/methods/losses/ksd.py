@@ -1,0 +1,51 @@
+"""Kernelised Stein discrepancy (Liu et al. 2016)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from eblvm.engine.methods.losses import Loss
+from eblvm.engine.methods.types import Batch, Noise, ScoreEstimate
+from eblvm.engine.options import option
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Ksd(Loss):
+    """E_{v, v'} of
+
+        k s(v).s(v') + s(v).grad_v' k + s(v').grad_v k + tr grad_v grad_v' k,    k(v, v') = exp(-|v - v'|^2 / (2 w^2)),
+
+    over all pairs of a sample from the batch's first half and one from its second: within a pair the two score
+    estimates are independent, so that an unbiased estimate of the score gives an unbiased one of the discrepancy.
+    """
+
+    kind = "ksd"
+    estimators = ("exact", "vages", "importance")
+    pairs_samples = True
+
+    kernel_width: float = option(1.0, "width of KSD's kernel exp(-|v-v'|^2 / (2 width^2))", above=0)
+
+    def __call__(self, estimate: ScoreEstimate, batch: Batch, noise: Noise) -> Tensor:
+        import torch
+
+        (x, y), (s_x, s_y) = self.halves(batch.v.flatten(1)), self.halves(estimate.score().flatten(1))
+        k, distance = self.kernel(x, y)
+        precision = self.kernel_width**-2
+        # s(v).(v - v') and (v - v').s(v'), without the differences of all pairs.
+        along = (s_x * x).sum(1)[:, None] - s_x @ y.T - x @ s_y.T + (y * s_y).sum(1)
+        pairs = k * (s_x @ s_y.T + precision * along + precision * x.shape[1] - precision**2 * distance)
+        return torch.cat([pairs.mean(1), pairs.mean(0)])
+
+    def halves(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """The first and the second half of [..., B, D]; the last of an odd number has no partner."""
+        n = x.shape[-2] // 2
+        return x[..., :n, :], x[..., n : 2 * n, :]
+
+    def kernel(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+        """k and |v - v'|^2 of all pairs, [..., n, n]."""
+        distance = x.square().sum(-1)[..., None] + y.square().sum(-1)[..., None, :] - 2 * x @ y.mT
+        return (-0.5 * self.kernel_width**-2 * distance).exp(), distance

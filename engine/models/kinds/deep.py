@@ -1,0 +1,71 @@
+"""The deep EBLVM and the deep EBM for images as options of a run."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from eblvm.engine.errors import UserError
+from eblvm.engine.models.kinds import ModelOptions, image_shape
+from eblvm.engine.options import option
+
+if TYPE_CHECKING:
+    from eblvm.engine.models.energy import Energy
+    from eblvm.engine.optim.options import Optimisation
+    from eblvm.engine.running import Running
+
+DEPTHS = (12, 18, 24)
+CHECKPOINTS = ("none", "blocks", "all")
+ACTIVATIONS = ("elu", "softplus", "silu", "relu")
+PIECEWISE_LINEAR = ("relu",)  # no second derivative: nothing to unroll through
+PRECISIONS = ("fp32", "tf32", "bf16", "fp16")
+
+
+@dataclass(frozen=True)
+class Deep(ModelOptions):
+    kind = "deep"
+    images = plans = True
+
+    latent: int = option(50, "H, the number of latent units", low=1)  # type: ignore[misc]
+    width: int = option(128, "channels of the energy's first layer", low=1)
+    depth: int = option(18, "3x3 convolutions of the energy", choices=DEPTHS)
+    head_width: int = option(128, "width of the energy's last layer", low=1)
+    activation: str = option("elu", "activation of the energy", choices=ACTIVATIONS)  # type: ignore[misc]
+    precision: str = option(  # type: ignore[misc]
+        "fp32", "of the networks; tf32: of CUDA's products, fp16: with a loss scale", choices=PRECISIONS
+    )
+    channels_last: bool = option(False, "images and convolutions in channels_last memory order")  # type: ignore[misc]
+    checkpoint: str = option(  # type: ignore[misc]
+        "none",
+        "rebuild activations in backward, block by block, or within these layer by layer too; auto: as the plan for "
+        "the device's memory says",
+        choices=("auto", *CHECKPOINTS),
+        mathematical=False,
+    )
+
+    def energy(self, shape: tuple[int, ...], learns_q: bool) -> Energy:
+        from eblvm.engine.models.deep import CoupledHead, DeepEBM, DeepEnergy, ResNet, VisibleHead
+
+        features = ResNet(
+            image_shape(shape), self.latent, self.width, self.depth, self.activation, self.checkpoint, self.precision,
+            self.channels_last,
+        )  # fmt: skip
+        if learns_q:
+            return DeepEnergy(features, CoupledHead(self.latent, self.head_width))
+        return DeepEBM(features, VisibleHead(self.latent, self.head_width))
+
+    @property
+    def rebuilds(self) -> bool:
+        """Does it rebuild activations?"""
+        return self.checkpoint in CHECKPOINTS[1:]
+
+    def check(self, optimisation: Optimisation, running: Running) -> None:
+        if self.rebuilds and (running.compile or optimisation.replicated):
+            raise UserError(
+                "checkpoint is for the eager, single run; with --compile use --memory-budget, and train replicas one "
+                "by one"
+            )
+        if self.precision == "fp16" and running.compile:
+            raise UserError("precision 'fp16' scales the gradients of eager steps; use bf16, or remove --compile")
+        if self.precision != "fp32" and running.dtype != "float32":
+            raise UserError(f"precision {self.precision!r} is for dtype float32, got {running.dtype!r}")

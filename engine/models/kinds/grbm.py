@@ -1,0 +1,27 @@
+"""The Gaussian RBM as an option of a run."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from eblvm.engine.models.kinds import ModelOptions
+from eblvm.engine.options import option
+
+if TYPE_CHECKING:
+    from eblvm.engine.models.energy import Energy
+
+
+@dataclass(frozen=True)
+class Grbm(ModelOptions):
+    kind = "grbm"
+    continuous_h = False
+    linear_in_h = conditionals = fused_step = True
+
+    latent: int = option(4, "H, the number of latent units", low=1)  # type: ignore[misc]
+    precision: str = option("fp32", "tf32 lets CUDA round the factors of products", choices=("fp32", "tf32"))  # type: ignore[misc]
+
+    def energy(self, shape: tuple[int, ...], learns_q: bool) -> Energy:
+        from eblvm.engine.models.grbm import GRBM
+
+        return GRBM(shape[0], self.latent)

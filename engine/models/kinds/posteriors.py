@@ -1,0 +1,101 @@
+"""The posteriors q(h|v) that a method with a lower level can learn, as options of a run."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
+
+from eblvm.engine.errors import UserError
+from eblvm.engine.models.kinds import ModelOptions, image_shape
+from eblvm.engine.options import Options, option
+
+if TYPE_CHECKING:
+    from eblvm.engine.models.posteriors import Posterior
+
+TEMPERATURE_HELP = "Gumbel-Softmax temperature of q's samples"
+
+
+@dataclass(frozen=True)
+class PosteriorOptions(Options):
+    group = "model"
+    exact: ClassVar[bool] = False  # it is the model's own p(h|v): there is nothing to learn
+    linear: ClassVar[bool] = False  # its logits are a linear function of v
+
+    def build(self, shape: tuple[int, ...], model: ModelOptions) -> Posterior:
+        raise NotImplementedError
+
+
+@dataclass(frozen=True)
+class Linear(PosteriorOptions):
+    """q(h|v) = Bern(sigmoid(vA + a))."""
+
+    kind = "linear"
+    needs = ("linear_in_h", "own_posterior")
+    linear = True
+
+    temperature: float = option(0.1, TEMPERATURE_HELP, above=0)
+
+    def build(self, shape: tuple[int, ...], model: ModelOptions) -> Posterior:
+        from eblvm.engine.models.posteriors import Bernoulli
+
+        return Bernoulli(shape[0], model.latent, (), self.temperature)
+
+
+@dataclass(frozen=True)
+class Mlp(PosteriorOptions):
+    """A Bernoulli posterior whose logits are a net of one hidden layer."""
+
+    kind = "mlp"
+    needs = ("linear_in_h", "own_posterior")
+
+    posterior_width: int = option(64, "hidden width of the mlp posterior", low=1)
+    temperature: float = option(0.1, TEMPERATURE_HELP, above=0)
+
+    def build(self, shape: tuple[int, ...], model: ModelOptions) -> Posterior:
+        from eblvm.engine.models.posteriors import Bernoulli
+
+        return Bernoulli(shape[0], model.latent, (self.posterior_width,), self.temperature)
+
+
+@dataclass(frozen=True)
+class Exact(Linear):
+    """The GRBM's own p(h|v), which is linear."""
+
+    kind = "exact"
+    exact = True
+
+
+@dataclass(frozen=True)
+class Conv(PosteriorOptions):
+    """A Gaussian posterior from a convolutional net."""
+
+    kind = "conv"
+    needs = ("images", "own_posterior")
+
+    posterior_width: int = option(48, "channels of the posterior's first layer", low=1)
+
+    def build(self, shape: tuple[int, ...], model: ModelOptions) -> Posterior:
+        from eblvm.engine.models.posteriors import ConvGaussian
+
+        return ConvGaussian(image_shape(shape), model.latent, self.posterior_width, model.precision)
+
+
+@dataclass(frozen=True)
+class Given(PosteriorOptions):
+    """A posterior of the user's own, given in Python."""
+
+    kind = "given"
+    needs = ("given_posterior",)
+
+    def build(self, shape: tuple[int, ...], model: ModelOptions) -> Posterior:
+        raise UserError("model 'custom' needs a posterior of your own, given in Python: see docs/models.md")
+
+
+def kinds() -> dict[str, PosteriorOptions]:
+    """All posteriors by name."""
+    return {p.kind: p for p in (Linear(), Mlp(), Exact(), Conv(), Given())}
+
+
+def learned() -> dict[str, PosteriorOptions]:
+    """Those that have parameters of their own."""
+    return {name: p for name, p in kinds().items() if not p.exact}

@@ -1,0 +1,79 @@
+"""How a run moves its parameters: steps, batch, Adam, learning rates and their schedule."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from eblvm.engine.errors import UserError
+from eblvm.engine.options import Options, option, slot
+
+
+@dataclass(frozen=True)
+class Schedule(Options):
+    group = "optimisation"
+
+    def factor(self, step: int, steps: int) -> float:
+        """What multiplies the learning rates at a step of a run of `steps`."""
+        return 1.0
+
+
+@dataclass(frozen=True)
+class Constant(Schedule):
+    kind = "constant"
+
+
+@dataclass(frozen=True)
+class Cosine(Schedule):
+    """Half a cosine, from 1 to 0 over the run."""
+
+    kind = "cosine"
+
+    def factor(self, step: int, steps: int) -> float:
+        return 0.5 * (1 + math.cos(math.pi * step / steps))
+
+
+@dataclass(frozen=True)
+class Step(Schedule):
+    kind = "step"
+
+    decay_every: int = option(10_000, "steps between decays of the step schedule", low=1)
+    decay: float = option(0.5, "factor of the step schedule", low=0, below=1)
+
+    def factor(self, step: int, steps: int) -> float:
+        return self.decay ** (step // self.decay_every)
+
+
+def schedules() -> dict[str, Schedule]:
+    return {s.kind: s for s in (Constant(), Cosine(), Step())}
+
+
+@dataclass(frozen=True)
+class Optimisation(Options):
+    group = "optimisation"
+
+    steps: int = option(100_000, "training steps", low=1)
+    batch: int = option(100, "minibatch size", low=1)
+    lr: tuple[float, ...] = option((1e-3,), "Adam's learning rate for theta; a list trains one replica each", above=0)
+    optimizer: str = option("adam", "who takes theta's Adam step: the engine, or NVIDIA apex", choices=("adam", "apex"))
+    beta1: float = option(0.9, "Adam's first decay", low=0, below=1)
+    beta2: float = option(0.95, "Adam's second decay", low=0, below=1)
+    schedule: Schedule = slot(schedules, "learning rate schedule", Constant())
+    clip_norm: float | None = option(None, "clip theta's gradient to this norm", above=0)
+    ema: float | None = option(None, "decay of a moving average of theta, kept beside it", above=0, below=1)
+    seed: int = option(0, "seed of everything random", low=0)
+    replicas: int = option(1, "seeds trained at once: seed, seed+1, ...", low=1)
+
+    @property
+    def replicated(self) -> bool:
+        return self.replicas > 1 or len(self.lr) > 1
+
+    @property
+    def betas(self) -> tuple[float, float]:
+        return self.beta1, self.beta2
+
+    def check(self) -> None:
+        if not self.lr:
+            raise UserError("got no learning rate, expected one or more, such as --lr 1e-3")
+        if self.seed + self.replicas >= 2**63:
+            raise UserError(f"got seed={self.seed}, expected seeds below 2^63")

@@ -1,0 +1,26 @@
+"""Progress bars of long work, shown by the first process only."""
+
+import os
+import sys
+from typing import Any
+
+from tqdm import tqdm
+
+
+def is_first() -> bool:
+    """Is this the process that writes, and speaks? torchrun numbers its processes from 0."""
+    return int(os.environ.get("RANK", 0)) == 0
+
+
+def progress(total: int, description: str, unit: str, start: int = 0) -> "tqdm[Any]":
+    """A progress bar with rate and time left; in a log file a line every ten seconds, by the first process."""
+    interval = 0.2 if sys.stderr.isatty() else 10.0
+    return tqdm(
+        total=total,
+        initial=start,
+        desc=description,
+        unit=unit,
+        mininterval=interval,
+        dynamic_ncols=True,
+        disable=not is_first(),
+    )

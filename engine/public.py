@@ -1,0 +1,63 @@
+"""The public names, `import eblvm`: stable, documented in docs/api.md, and imported when first used."""
+
+from eblvm.engine.api import Run, fid, load, train
+from eblvm.engine.autodiff.checkpointing import checkpointed
+from eblvm.engine.autodiff.collectives import differentiable_mean
+from eblvm.engine.autodiff.derivatives import grad, vjp
+from eblvm.engine.autodiff.unroll import unroll
+from eblvm.engine.config import Config
+from eblvm.engine.data.dataset import Dataset
+from eblvm.engine.errors import DivergedError, UserError
+from eblvm.engine.methods.estimators.bism import Bism
+from eblvm.engine.methods.estimators.vages import Vages
+from eblvm.engine.methods.kinds.bidvl import Bidvl
+from eblvm.engine.methods.kinds.score_matching import ScoreMatching
+from eblvm.engine.methods.losses.dsm import Dsm
+from eblvm.engine.methods.losses.mdsm import Mdsm
+from eblvm.engine.methods.losses.ssm import Ssm
+from eblvm.engine.models.energy import Energy, Separable
+from eblvm.engine.models.grbm import GRBM
+from eblvm.engine.models.posteriors import Bernoulli, Gaussian, Posterior
+from eblvm.engine.optim.optimizers import Adam
+from eblvm.engine.recipes import recipe
+from eblvm.engine.sampling.gibbs import gibbs
+from eblvm.engine.sampling.langevin import langevin
+from eblvm.kernels import philox
+from eblvm.kernels.elu_second_order import elu_second_order
+from eblvm.kernels.sliced_hvp import sliced_hvp
+
+__all__ = [
+    "GRBM",
+    "Adam",
+    "Bernoulli",
+    "Bidvl",
+    "Bism",
+    "Config",
+    "Dataset",
+    "DivergedError",
+    "Dsm",
+    "Energy",
+    "Gaussian",
+    "Mdsm",
+    "Posterior",
+    "Run",
+    "ScoreMatching",
+    "Separable",
+    "Ssm",
+    "UserError",
+    "Vages",
+    "checkpointed",
+    "differentiable_mean",
+    "elu_second_order",
+    "fid",
+    "gibbs",
+    "grad",
+    "langevin",
+    "load",
+    "philox",
+    "recipe",
+    "sliced_hvp",
+    "train",
+    "unroll",
+    "vjp",
+]

@@ -1,0 +1,163 @@
+"""Recipes: functions that return the configuration of a published experiment, or of an embedded example.
+
+`recipe` finds one by name. Settings are by the name of the option; a recipe also sets options of methods other than its
+own, for whoever chooses one of these.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from pathlib import Path
+from typing import Any
+
+from eblvm.engine.config import Config
+from eblvm.engine.errors import UserError, unknown
+from eblvm.engine.methods.kinds import kinds as method_kinds
+from eblvm.engine.options import flag
+
+
+def checkerboard(method: str = "bidsm") -> Config:
+    """2-D checkerboard, GRBM with 4 latent units (BiSM section 5.1, appendix B.1). Needs no files."""
+    return Config.of("checkerboard", method, "grbm", "checkerboard", latent=4, sigma=0.05, steps=100_000)
+
+
+def freyface(method: str = "bidsm") -> Config:
+    """Frey face, 28x20, GRBM with 400 latent units (BiSM section 5.1, appendix B.1). Needs --data."""
+    return Config.of("freyface", method, "grbm", "freyface", latent=400, sigma=0.3, steps=20_000, lr=(2e-4,))
+
+
+def digits(method: str = "bidsm") -> Config:
+    """scikit-learn's bundled 8x8 digits, GRBM with 64 latent units: the embedded image example. Needs no files."""
+    return Config.of("digits", method, "grbm", "digits", latent=64, sigma=0.3, steps=5_000)
+
+
+def deep(recipe: str, method: str, small: bool = False, **settings: Any) -> Config:
+    """BiMDSM on the deep EBLVM as published (BiSM section 5.2, appendix B.2): h of 50, K=5, N=0, Fisher, batch 100;
+    with `--method vages-mdsm` L=2 and C=5 (VaGES appendix F.2.2)."""
+    published: dict[str, Any] = {
+        "divergence": "fisher", "latent": 50, "K": 5, "N": 0, "sigma_range": (0.05, 1.2), "sigma_spacing": "linear",
+        "sigma0": 0.1, "batch": 100, "steps": 300_000, "lr": (5e-5,), "posterior_width": 48, "checkpoint_every": 5000,
+        "L": 2, "C": 5,
+    }  # fmt: skip
+    return Config.of(recipe, method, "deep", recipe, small, **published | (SMALL if small else {}) | settings)
+
+
+SMALL: dict[str, Any] = {"width": 16, "depth": 12, "posterior_width": 16, "batch": 32, "lr": (3e-4,), "steps": 2_000}
+LEVELS: dict[str, Any] = {"sigma_range": (0.1, 3.0), "sigma_spacing": "geometric"}  # of digits
+
+
+def digits_deep(method: str = "bimdsm") -> Config:
+    """The deep EBLVM on the 8x8 digits: the embedded deep example, about two minutes on a CPU. Needs no files."""
+    return deep("digits", method, **LEVELS, **SMALL, latent=20)
+
+
+def mnist(method: str = "bimdsm", small: bool = False) -> Config:
+    """MNIST in a frame of 32x32, 12-layer ResNet. Needs --data."""
+    if small:
+        small_mnist: dict[str, Any] = {"lr": (2e-4,), "lower_lr": 5e-4, "size": 16, "steps": 5_000}
+        return deep("mnist", method, True, **LEVELS, **small_mnist, schedule="cosine", ema=0.999)
+    return deep("mnist", method, **LEVELS, depth=12, lr=(1e-4,), steps=100_000)
+
+
+def cifar10(method: str = "bimdsm", small: bool = False) -> Config:
+    """CIFAR-10, 18-layer ResNet. Needs --data."""
+    return deep("cifar10", method, small)
+
+
+def svhn(method: str = "bimdsm", small: bool = False) -> Config:
+    """SVHN, with the settings of CIFAR-10. Needs --data."""
+    return deep("svhn", method, small)
+
+
+def celeba32(method: str = "bimdsm", small: bool = False) -> Config:
+    """CelebA at 32x32, 18-layer ResNet. Needs --data."""
+    return deep("celeba32", method, small)
+
+
+def celeba64(method: str = "bimdsm", small: bool = False) -> Config:
+    """CelebA at 64x64, 24-layer ResNet. Needs --data."""
+    return deep("celeba64", method, small, **({} if small else {"depth": 24}))
+
+
+def celeba128(method: str = "bidvl", small: bool = False) -> Config:
+    """CelebA at 128x128, for --method bidvl. Needs --data."""
+    raise UserError("recipe 'celeba128' is BiDVL's; add --method bidvl")
+
+
+STEPS_PER_EPOCH = {"mnist": 600, "cifar10": 500, "svhn": 732, "celeba32": 1626, "celeba64": 1626, "celeba128": 1626}
+
+
+def with_generator(recipe: str, method: str, small: bool) -> Config:
+    """BiDVL as published (section 5, appendix B): Adam 0/0.9, rates decaying by 0.998 per epoch of the full data."""
+    published: dict[str, Any] = {
+        "latent": 100, "K": 1, "N": 0, "width": 64, "posterior_width": 48, "generator_width": 48, "batch": 100,
+        "lr": (1e-4,), "lower_lr": 3e-4, "beta1": 0.0, "beta2": 0.9, "weight_decay": 1e-4, "schedule": "step",
+        "decay": 0.998, "decay_every": STEPS_PER_EPOCH.get(recipe, 500), "steps": 300_000, "checkpoint_every": 1000,
+    }  # fmt: skip
+    model = "sn-conv"
+    if recipe == "celeba64":
+        published |= {"ratio": 0.1}
+    if recipe == "celeba128":
+        model = "sn-resnet"
+        published |= {
+            "width": 64, "posterior_width": 64, "generator_width": 64, "latent": 128, "ratio": 0.1, "upper": "hinge",
+            "output": "real",
+        }  # fmt: skip
+    widths = {"width": 16, "posterior_width": 16, "generator_width": 16}
+    if recipe == "digits":
+        published |= {"latent": 20, **widths, "steps": 2_000, "lower_lr": 1e-3}
+    elif small:
+        published |= {**widths, "batch": 32, "lr": (3e-4,), "lower_lr": 1e-3, "steps": 4_000, "checkpoint_every": 250}
+    return Config.of(recipe, method, model, recipe, small, **published)
+
+
+EMBEDDED: dict[str, Callable[[str], Config]] = {"checkerboard": checkerboard, "freyface": freyface, "digits": digits}
+IMAGES: dict[str, Callable[[str, bool], Config]] = {
+    "mnist": mnist, "cifar10": cifar10, "svhn": svhn, "celeba32": celeba32, "celeba64": celeba64,
+    "celeba128": celeba128,
+}  # fmt: skip
+RECIPES = (*EMBEDDED, *IMAGES)
+
+
+def recipe(name: str, model: str | None = None, small: bool = False, method: str | None = None) -> Config:
+    """The configuration of a recipe, for another model, as its --small variant, with another method."""
+    if name not in RECIPES:
+        raise unknown("recipe", name, list(RECIPES))
+    if method is not None and method not in method_kinds():
+        raise unknown("method", method, list(method_kinds()))
+    if small and name in EMBEDDED:
+        raise UserError(f"recipe {name!r} is small already; remove --small")
+    given = () if method is None else (method,)
+    if method is not None and method_kinds()[method].generates and name in (*STEPS_PER_EPOCH, "digits"):
+        found = with_generator(name, method, small)
+    elif name in IMAGES:
+        found = IMAGES[name](method or "bimdsm", small)
+    elif name == "digits" and model == "deep":
+        found = digits_deep(*given)
+    else:
+        found = EMBEDDED[name](*given)
+    return found if model in (None, found.model.kind) else found.replaced(model=model)
+
+
+def arguments(config: Config, without: Collection[str] = ()) -> list[str]:
+    """The options of `eblvm train` that make `config` of its recipe; of a data set the name, no folders."""
+    start = recipe(config.recipe, config.model.kind, config.small, config.method.kind)
+    default = recipe(config.recipe, small=config.small)
+    found = ["--small"] if config.small else []
+    before = {leaf.name: leaf.value for leaf in start.leaves()}
+    for leaf in config.leaves():
+        name, value = leaf.name, leaf.value
+        chosen = name == "method" and value != default.method.kind
+        chosen |= name == "model" and value not in (
+            default.model.kind,
+            recipe(config.recipe, None, config.small, config.method.kind).model.kind,
+        )
+        if not chosen and (name in (*without, "cache", "dataset") or value == before.get(name)):
+            continue
+        if isinstance(value, bool):
+            found.append(flag(name) if value else "--no-" + name.replace("_", "-"))
+        elif isinstance(value, tuple):
+            found.append(f"{flag(name)} {','.join(map(repr, value))}")
+        else:
+            found.append(f"{flag(name)} {Path(value).name if name == 'data' else value}")
+    return found

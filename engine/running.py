@@ -1,0 +1,56 @@
+"""Where and how a run computes, and what it writes: options that do not depend on the method."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from eblvm.engine.errors import UserError
+from eblvm.engine.options import Options, option
+
+
+@dataclass(frozen=True)
+class Running(Options):
+    group = "running"
+
+    device: str = option("cpu", "cpu or cuda (cuda:0, cuda:1, ...)", mathematical=False)
+    threads: int = option(1, "CPU threads; more than one rarely pays for a GRBM", low=1, mathematical=False)
+    dtype: str = option("float32", "of parameters and data", choices=("float32", "float64"))
+    micro_batch: int | None = option(
+        None,
+        "samples that go through the networks at once, with the same result; none: all of a process's batch",
+        low=1,
+        mathematical=False,
+        needs="micro_batches",
+    )
+    fused: bool = option(True, "take the fused step; it equals the other to rounding", needs="fused_step")
+    compile: bool = option(False, "compile the whole step with torch.compile", needs="compiles")
+    memory_budget: float | None = option(
+        None,
+        "with --compile: fraction of the activations that the compiler may keep; none: as it likes",
+        above=0,
+        high=1,
+        needs="compiles",
+    )
+    validations: int = option(10, "evaluations of the validation loss in a run, 0 for none", low=0)
+    log_every: int = option(100, "steps between lines of stats.jsonl", low=1, mathematical=False)
+    checkpoint_every: int = option(1000, "steps between checkpoints", low=1, mathematical=False)
+    keep: int = option(2, "checkpoints kept", low=1, mathematical=False)
+
+    @property
+    def on_cuda(self) -> bool:
+        return self.device.startswith("cuda")
+
+    def check(self) -> None:
+        if not re.fullmatch(r"cpu|cuda(:\d+)?", self.device):
+            raise UserError(f"got device={self.device!r}, expected cpu or cuda (cuda:0, cuda:1, ...)")
+        if self.memory_budget is not None and not self.compile:
+            raise UserError("memory-budget is the compiler's own trade of memory for time; add --compile")
+
+    def check_device(self) -> None:
+        """That the device is there; this needs torch."""
+        if self.on_cuda:
+            import torch
+
+            if not torch.cuda.is_available():
+                raise UserError(f"got device {self.device!r}, but torch sees no CUDA device here; use --device cpu")

@@ -1,0 +1,110 @@
+"""A run's folder: made once, locked while it is trained, and continued only by the same configuration."""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import inspect
+import json
+from pathlib import Path
+from typing import IO
+
+from eblvm.engine.config import Config
+from eblvm.engine.errors import UserError
+from eblvm.engine.models.energy import Model
+from eblvm.engine.training.checkpoint import write_atomic
+
+LOCK = ".lock"
+MODELS = "custom_models.json"
+LEFT_BY_A_KILL = {
+    LOCK,
+    ".config.json.tmp",
+    MODELS,
+    f".{MODELS}.tmp",
+}  # all that a run killed before its first write leaves behind
+
+
+def open_run(config: Config, out: Path, energy: Model | None = None, posterior: Model | None = None) -> IO[str]:
+    """Make the run folder, or see that the one there is of the same configuration. Gives the folder's lock."""
+    if (out / "config.json").exists():
+        differences = config.differences(read_config(out))
+        if differences:
+            raise UserError(
+                f"{out} holds a run of another configuration ({'; '.join(differences)}); "
+                "give the same options to continue it, or another --out for a new run"
+            )
+        expect_same_models(out, config, energy, posterior)
+    elif out.exists() and not (out.is_dir() and all(p.name in LEFT_BY_A_KILL for p in out.iterdir())):
+        raise UserError(f"{out} exists and is not a run folder; nothing was overwritten: give another --out")
+    out.mkdir(parents=True, exist_ok=True)
+    lock = (out / LOCK).open("w")
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        lock.close()
+        raise UserError(f"{out} is being trained by another process; wait for it, or give another --out") from None
+    if not (out / "config.json").exists():
+        if (models := custom_models(config, energy, posterior)) is not None:
+            write_atomic(out / MODELS, (json.dumps(models) + "\n").encode())
+        write_config(config, out)
+    return lock
+
+
+def fingerprint(model: Model | None) -> str | None:
+    """A digest of the code of a user's model and of its modules, and of its parameters' shapes."""
+    if model is None:
+        return None
+    digest = hashlib.sha256()
+    for module in model.modules():
+        digest.update(type(module).__qualname__.encode())
+        if not type(module).__module__.startswith(("torch.", "eblvm.")):
+            digest.update(_source(type(module)).encode())
+    for name, p in model.named_parameters():
+        digest.update(f"{name} {list(p.shape)}".encode())
+    return digest.hexdigest()[:16]
+
+
+def _source(cls: type) -> str:
+    try:
+        return inspect.getsource(cls)
+    except (OSError, TypeError):  # typed at a prompt: its name and parameters have to do
+        return ""
+
+
+def custom_models(config: Config, energy: Model | None, posterior: Model | None) -> dict[str, str | None] | None:
+    """What a run remembers of models that were given in Python; None where it has none."""
+    if energy is None and posterior is None:
+        return None
+    if name := config.get("model_name"):
+        return {"name": name}
+    return {"energy": fingerprint(energy), "posterior": fingerprint(posterior)}
+
+
+def expect_same_models(folder: Path, config: Config, energy: Model | None, posterior: Model | None) -> None:
+    """A run of the user's own models continues, and is read, with those models only."""
+    path = folder / MODELS
+    if not path.is_file():
+        return
+    expected, got = json.loads(path.read_text()), custom_models(config, energy, posterior)
+    if got is None:
+        raise UserError(f"{folder} is a run of models given in Python; give the same `energy` and `posterior` again")
+    if got != expected:
+        differ = [part for part in expected if got.get(part) != expected[part]]
+        raise UserError(
+            f"{folder} was trained with another model (its {' and '.join(differ)} differs: code or parameters); give "
+            "the same one, or give `model_name` in both places if you know that they are the same"
+        )
+
+
+def write_config(config: Config, out: Path) -> None:
+    write_atomic(out / "config.json", (json.dumps(config.to_json(), indent=2) + "\n").encode())
+
+
+def read_config(folder: Path) -> Config:
+    path = folder / "config.json"
+    if not path.is_file():
+        raise UserError(f"{folder} is not a run folder (it has no config.json); give the --out of an 'eblvm train'")
+    try:
+        return Config.from_json(json.loads(path.read_text()))
+    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+        raise UserError(f"{path} is not valid JSON ({error}); restore it, or train into another --out") from None

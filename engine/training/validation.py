@@ -1,0 +1,55 @@
+"""Validation: the method's own loss at fixed noise, and the best model by it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from eblvm.engine.config import Config
+from eblvm.engine.methods.types import Objective, State
+from eblvm.engine.training import distributed, replicas
+from eblvm.kernels.philox import Key
+
+if TYPE_CHECKING:
+    from eblvm.engine.data.dataset import Dataset
+
+VALIDATION_SEED = 2**40  # validation noise is the same for every run and step
+
+
+@torch.no_grad()
+def validation(config: Config, objective: Objective, state: State, dataset: Dataset) -> list[float]:
+    """The objective's own loss on the validation set, by replica; in chunks where images or pairs fill the memory."""
+    in_chunks = dataset.valid.dim() > 2 or config.method.pairs_samples
+    size = config.optimisation.batch if in_chunks else len(dataset.valid)
+    count = len(replicas.names(config.optimisation))
+    states = [replicas.pick(state, r) for r in range(count)] if config.replicated else [state]
+    totals = [0.0] * len(states)
+    for i, chunk in enumerate(dataset.valid.split(size)):
+        here = distributed.local_slice(len(chunk))
+        v = dataset.floats(chunk[here])
+        if len(v):
+            noise = objective.draw(Key(VALIDATION_SEED, i), v, here.start, len(chunk))
+            losses = [float(objective.validation(s, v, noise)) for s in states]
+            totals = [t + loss * len(v) for t, loss in zip(totals, losses, strict=True)]
+    return [total / len(dataset.valid) for total in distributed.total(totals)]
+
+
+def better(best: dict[str, Any], step: int, values: list[float], state: State) -> dict[str, Any]:
+    """The best model by validation loss, for each replica: {value, step, theta, phi, ema, buffers}, one entry each."""
+    models = {"theta": state.theta, "phi": state.phi, "ema": state.ema, "buffers": state.buffers}
+    if not best:
+        copied = {part: {k: p.clone() for k, p in models[part].items()} for part in models}
+        return {"value": values, "step": [step] * len(values), **copied}
+    improved = [new < old for new, old in zip(values, best["value"], strict=True)]
+    choose = torch.tensor(improved if len(improved) > 1 else improved[0])
+
+    def newer(new: Tensor, old: Tensor) -> Tensor:
+        return torch.where(choose.view(-1, *[1] * (new.dim() - 1)).to(new.device) if choose.dim() else choose, new, old)
+
+    return {
+        "value": [new if i else old for i, new, old in zip(improved, values, best["value"], strict=True)],
+        "step": [step if i else old for i, old in zip(improved, best["step"], strict=True)],
+        **{part: {k: newer(p, best[part][k].to(p.device)) for k, p in models[part].items()} for part in models},
+    }

@@ -1,0 +1,65 @@
+"""The way in is quick: help, and errors before training, do not import torch."""
+
+import resource
+import subprocess
+import sys
+
+import pytest
+
+LIMIT_SECONDS = 0.4  # of CPU, in a fresh process
+CODE = """
+import sys
+from eblvm.engine.cli import main
+code = main(sys.argv[1:])
+assert 'torch' not in sys.modules, 'torch was imported'
+sys.exit(code)
+"""
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code"),
+    [
+        ("--help", 0),
+        ("--version", 0),
+        ("train --help", 0),
+        ("train mnist --method vages-mdsm --help", 0),
+        ("train nosuch", 2),
+        ("train checkerboard --method sm --L 7", 2),
+        ("train checkerboard --N many", 2),
+        ("train mnist --small --posterior linear", 2),
+        ("bench --help", 0),
+        ("bench nosuch", 2),
+        ("eval nowhere --chains 1", 2),
+        ("plan celeba64 --gpus 0", 2),
+        ("nosuch", 2),
+    ],
+)
+def test_help_and_errors_need_no_torch(arguments: str, code: int) -> None:
+    command = [sys.executable, "-c", CODE, *arguments.split()]
+    subprocess.run(command, capture_output=True)  # fills the caches of compiled files
+    used = []
+    for _ in range(3):
+        before = resource.getrusage(resource.RUSAGE_CHILDREN)
+        done = subprocess.run(command, capture_output=True, text=True)
+        after = resource.getrusage(resource.RUSAGE_CHILDREN)
+        used.append(after.ru_utime - before.ru_utime + after.ru_stime - before.ru_stime)
+    assert done.returncode == code, done.stderr
+    assert "Traceback" not in done.stderr
+    assert min(used) < LIMIT_SECONDS
+
+
+def test_help_shows_what_the_run_reads_and_nothing_else() -> None:
+    command = [sys.executable, "-c", CODE, *"train mnist --method vages-mdsm --help".split()]
+    text = subprocess.run(command, capture_output=True, text=True).stdout.split("examples:")[0]
+    for wanted in (
+        "--L ",
+        "--C ",
+        "--sigma-range",
+        "--posterior-width",
+        "method options",
+        "model options",
+        "[1 or more",
+    ):
+        assert wanted in text
+    for absent in ("--N ", "--unroll", "--ratio", "--sweeps", "--kernel-width", "--sigma ", "--directions", "--fused"):
+        assert absent not in text

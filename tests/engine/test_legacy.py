@@ -1,0 +1,67 @@
+"""Run folders of format 1, made before options became a tree: read, evaluated and continued to the same bits.
+
+`tests/data/runs` holds one folder per method or option, of 6 steps with the checkpoints of steps 3 and 6."""
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+from torch.utils._pytree import tree_flatten
+
+from eblvm.engine.config import Config
+from eblvm.engine.training import checkpoint
+from eblvm.engine.training.loop import train
+from eblvm.engine.training.run import Run
+from eblvm.engine.training.run_folder import read_config
+
+RUNS = sorted((Path(__file__).parents[1] / "data" / "runs").iterdir())
+MADE_ON = "AVX512"  # other instructions round otherwise: there the end is compared to rounding
+
+
+@pytest.mark.parametrize("old", RUNS, ids=lambda p: p.name)
+def test_a_run_continues_to_the_same_bits(old: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    shutil.copytree(old, folder)
+    for path in (folder / "checkpoints").glob("step-00000006*"):
+        path.unlink()
+    assert train(read_config(folder), folder)
+    ends = [checkpoint.read(checkpoint.path_of(f / "checkpoints", 6)) for f in (old, folder)]
+    (before, spec), (now, now_spec) = (tree_flatten({k: end[k] for k in ("state", "best")}) for end in ends)
+    assert spec == now_spec
+    bitwise = torch.backends.cpu.get_cpu_capability() == MADE_ON
+    for x, y in zip(before, now, strict=True):
+        if not isinstance(x, torch.Tensor):
+            assert x == y or not bitwise
+        elif bitwise:
+            assert torch.equal(x, y)
+        else:
+            torch.testing.assert_close(y, x, rtol=1e-3, atol=1e-4)
+
+
+@pytest.mark.parametrize("old", RUNS, ids=lambda p: p.name)
+def test_every_value_of_the_old_record_that_the_run_reads_is_in_the_tree(old: Path) -> None:
+    flat = json.loads((old / "config.json").read_text())
+    config = Config.from_json(flat)
+    read = {leaf.name: leaf.value for leaf in config.leaves()}
+    same = [
+        n for n in flat if n in read and not (flat["method"] == "bidvl" and n == "divergence") and n != "memory_budget"
+    ]
+    assert len(same) > 20
+    for name in same:
+        value = tuple(flat[name]) if isinstance(flat[name], list) else flat[name]
+        assert read[name] == value, name
+    assert Config.from_json(json.loads(json.dumps(config.to_json()))) == config
+
+
+def test_bidvl_keeps_its_renamed_options() -> None:
+    flat = json.loads((RUNS[0].parent / "digits-bidvl" / "config.json").read_text())
+    config = Config.from_json(flat)
+    assert (config["ratio_bias"], config["opposite"]) == (flat["bidvl_bias"], flat["bidvl_opposite"])
+    assert (config["ratio"], config["upper"]) == (flat["bidvl_ratio"], flat["bidvl_upper"])
+
+
+def test_an_old_run_can_be_sampled() -> None:
+    run = Run.open(RUNS[0].parent / "dsm")
+    assert run.thetas("best")[0]["W"].shape == (2, 4)

@@ -1,0 +1,133 @@
+"""Options belong to their owner: every option of every run is used or refused, ranges hold, trees survive JSON."""
+
+import json
+from collections import Counter
+from dataclasses import dataclass
+
+import pytest
+
+from eblvm.engine import options, recipes
+from eblvm.engine.cli.configuration import _every_option
+from eblvm.engine.config import Config, who_reads
+from eblvm.engine.errors import UserError
+from eblvm.engine.methods.kinds import kinds as methods
+from eblvm.engine.models.kinds import kinds as models
+from eblvm.engine.options import Options, option
+
+OPTIONS = sorted(set(_every_option()) - {"method", "model"})
+
+
+def runs() -> list[Config]:
+    """Every method on every model that it can train."""
+    found = []
+    for method, node in methods().items():
+        for name, model in (("checkerboard", None), ("digits", "deep"), ("mnist", None), ("celeba64", None)):
+            if node.generates and name == "checkerboard":
+                continue
+            config = recipes.recipe(name, None if node.generates else model, method=method)
+            try:
+                config.check()
+            except UserError:
+                continue
+            found.append(config)
+    return found
+
+
+RUNS = runs()
+
+
+def test_every_method_can_be_run() -> None:
+    assert {config.method.kind for config in RUNS} == set(methods())
+
+
+@pytest.mark.parametrize("config", RUNS, ids=lambda c: f"{c.recipe}-{c.method.kind}-{c.model.kind}")
+def test_every_option_is_used_or_refused(config: Config) -> None:
+    """What a run reads can be set, and is then in the tree; what it does not read is refused with who reads it."""
+    read = {leaf.name: leaf for leaf in config.leaves()}
+    for name in OPTIONS:
+        if name in read:
+            leaf = read[name]
+            values = list(options.kinds_of(config, leaf)) if leaf.is_slot else [leaf.value]
+            for value in values:
+                assert config.replaced(**{name: value})[name] == value
+        else:
+            with pytest.raises(UserError, match="does not read --"):
+                config.replaced(**{name: 1})
+
+
+@pytest.mark.parametrize("config", RUNS, ids=lambda c: f"{c.recipe}-{c.method.kind}-{c.model.kind}")
+def test_names_are_unique_and_trees_survive_json(config: Config) -> None:
+    names = Counter(leaf.name for leaf in config.leaves())
+    assert max(names.values()) == 1, names.most_common(1)
+    again = Config.from_json(json.loads(json.dumps(config.to_json())))
+    assert again == config
+    assert again.differences(config) == []
+    assert recipes.arguments(config, without=("data",)) == recipes.arguments(again, without=("data",))
+
+
+def test_an_option_of_another_method_names_its_readers() -> None:
+    with pytest.raises(
+        UserError, match=r"'sm' on model 'grbm' does not read --L; it is an option of method .*'vages-dsm'"
+    ):
+        recipes.recipe("checkerboard", method="sm").replaced(L=7)
+    assert who_reads("weight_decay") == {"method": ["bidvl"]}
+    assert set(who_reads("width")["model"]) >= {"deep", "sn-conv"}
+    assert who_reads("decay") == {"schedule": ["step"]}
+    assert who_reads("nothing") == {}
+
+
+def test_a_new_method_keeps_the_recipe_and_the_changes_made_so_far() -> None:
+    config = recipes.recipe("cifar10").replaced(batch=8, K=3)
+    switched = config.replaced(method="vages-mdsm")
+    assert (switched["batch"], switched["K"], switched["C"], switched["divergence"]) == (8, 3, 5, "fisher")
+    assert switched == recipes.recipe("cifar10", method="vages-mdsm").replaced(batch=8, K=3)
+
+
+def test_a_model_brings_a_posterior_and_a_divergence_that_fit() -> None:
+    config = recipes.recipe("digits").replaced(model="deep")
+    assert (config["posterior"], config["divergence"]) == ("conv", "fisher")
+    with pytest.raises(UserError, match="posterior 'linear' needs linear in h"):
+        config.replaced(posterior="linear")
+
+
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        ({"N": -1}, "got N=-1, expected 0 or more"),
+        ({"N": 1.5}, "got N=1.5, expected int"),
+        ({"sigma": 0.0}, "got sigma=0.0, expected a positive number"),
+        ({"sigma": float("nan")}, "expected a finite number"),
+        ({"ema": 1.0}, "expected above 0, below 1"),
+        ({"beta1": 1.0}, "expected 0 to below 1"),
+        ({"lr": 1e-3}, "expected several of float"),
+        ({"compile": 1}, "got compile=1, expected bool"),
+        ({"unroll_optimizer": "adm"}, "did you mean 'adam'"),
+        ({"method": "bidsn"}, "did you mean 'bidsm'"),
+    ],
+)
+def test_values_outside_their_range_are_refused(change: dict, sentence: str) -> None:
+    with pytest.raises(UserError, match=sentence.replace("(", r"\(")):
+        recipes.checkerboard().replaced(**change)
+
+
+def test_saved_trees_with_unknown_or_wrong_entries_are_refused() -> None:
+    saved = recipes.checkerboard().to_json()
+    for change, sentence in (
+        ({"method": {**saved["method"], "kind": "nosuch"}}, "unknown method"),
+        ({"running": {**saved["running"], "colour": 1}}, "an option 'colour'"),
+        ({"optimisation": {**saved["optimisation"], "steps": "many"}}, "got steps='many'"),
+        ({"running": 3}, "expected a table of options"),
+    ):
+        with pytest.raises(UserError, match=sentence):
+            Config.from_json({**saved, **change})
+
+
+def test_capabilities_decide_what_is_there() -> None:
+    @dataclass(frozen=True)
+    class Leaf(Options):
+        able: bool = False
+        x: int = option(1, "x", needs="able")
+
+    assert [leaf.name for leaf in options.leaves(Leaf())] == []
+    assert [leaf.name for leaf in options.leaves(Leaf(able=True))] == ["x"]
+    assert {name for name, model in models().items() if model.images} >= {"deep", "sn-conv"}
