@@ -8,8 +8,8 @@
     blobs            three Gaussians of standard deviation 0.4 at distance 2 from the origin
     eightgaussians   eight Gaussians of standard deviation 0.2 at distance 2 from the origin
 
-The checkerboards have no scale but their cells: noise of 0.05 suits the first, 0.3 the second. The others are centred
-at the origin, 1 to 2 in standard deviation, and any two branches are at least 0.75 apart: noise of 0.05 to 0.3 keeps
+The checkerboards have no scale but their cells: noise of 0.05 suits the first, 0.3 the second. The others lie around
+the origin, 0.8 to 2 in standard deviation, and any two branches are at least 0.75 apart: noise of 0.05 to 0.3 keeps
 them apart. Thickness is the standard deviation across a curve. The mean of the log density is the best log-likelihood
 that a model can have.
 """
@@ -128,16 +128,20 @@ eightgaussians = BlurredCurves(10, 0.2, _points(8), nodes=1)
 
 @dataclass(frozen=True)
 class Toy:
+    """A set with its log density; `mean` and `std` of its coordinates, both taken together, scale a network's input."""
+
     points: Callable[..., Tensor]  # (n, first=0) -> [n, 2]
     log_density: Callable[[Tensor], Tensor]  # v [n, 2] -> [n]
+    mean: float
+    std: float
 
 
 TOYS = {
-    "checkerboard": Toy(checkerboard, checkerboard_log_density),
-    "checkerboard4": Toy(checkerboard4, checkerboard4_log_density),
-    "moons": Toy(moons, moons.log_density),
-    "swissroll": Toy(swissroll, swissroll.log_density),
-    "circle": Toy(circle, circle.log_density),
-    "blobs": Toy(blobs, blobs.log_density),
-    "eightgaussians": Toy(eightgaussians, eightgaussians.log_density),
+    "checkerboard": Toy(checkerboard, checkerboard_log_density, 0.5, 0.29),
+    "checkerboard4": Toy(checkerboard4, checkerboard4_log_density, 0.0, 2.31),
+    "moons": Toy(moons, moons.log_density, 0.0, 1.08),
+    "swissroll": Toy(swissroll, swissroll.log_density, 0.27, 1.95),
+    "circle": Toy(circle, circle.log_density, 0.0, 1.42),
+    "blobs": Toy(blobs, blobs.log_density, 0.0, 1.47),
+    "eightgaussians": Toy(eightgaussians, eightgaussians.log_density, 0.0, 1.43),
 }

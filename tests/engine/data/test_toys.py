@@ -7,7 +7,6 @@ import pytest
 import torch
 
 from eblvm.engine.data import toys
-from eblvm.engine.data.datasets import checkerboard as today
 from eblvm.engine.data.toys import TOYS
 
 N = 20_000
@@ -34,7 +33,6 @@ def test_checkerboard_covers_two_cells_evenly() -> None:
 
 
 def test_checkerboard4_is_the_board_of_published_results() -> None:
-    assert torch.equal(toys.checkerboard4(100), torch.cat(today(60, 20, 20)[:3]))
     digest = hashlib.sha256(toys.checkerboard4(1000).numpy().tobytes()).hexdigest()
     assert digest[:16] == "57828970abf29706"
 
@@ -46,6 +44,13 @@ def test_moments(name: str) -> None:
     error = 5 * max(xx, yy) / N**0.5  # of a second moment; no set has longer tails than a Gaussian
     torch.testing.assert_close(v.mean(0), torch.tensor(mean).double(), rtol=0, atol=5 * max(xx, yy) ** 0.5 / N**0.5)
     torch.testing.assert_close(v.T.cov(), torch.tensor([[xx, xy], [xy, yy]]).double(), rtol=0, atol=error * 1.5)
+
+
+@pytest.mark.parametrize("name", TOYS)
+def test_mean_and_std_for_networks(name: str) -> None:
+    toy, v = TOYS[name], TOYS[name].points(N)
+    assert float(v.std()) == pytest.approx(toy.std, rel=0.02)
+    assert abs(float(v.mean()) - toy.mean) < 0.02 * toy.std
 
 
 @pytest.mark.parametrize("name", TOYS)
