@@ -29,6 +29,8 @@ def settings(flat: dict[str, Any]) -> dict[str, Any]:
         values["unroll_memory"] = "store"
     else:
         values.pop("memory_budget", None)
+    if values["recipe"] == "checkerboard":  # of that name was the 4x4 board
+        values["recipe"] = "checkerboard4"
     custom = values.get("model") == "custom"
     if custom:
         values["posterior"] = "given"

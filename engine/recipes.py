@@ -7,18 +7,39 @@ own, for whoever chooses one of these.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from eblvm.engine.config import Config
+from eblvm.engine.data.kinds import kinds as datasets
+from eblvm.engine.data.kinds.toys import Points
 from eblvm.engine.errors import UserError, unknown
 from eblvm.engine.methods.kinds import kinds as method_kinds
 from eblvm.engine.options import flag
 
 
 def checkerboard(method: str = "bidsm") -> Config:
-    """2-D checkerboard, GRBM with 4 latent units (BiSM section 5.1, appendix B.1). Needs no files."""
-    return Config.of("checkerboard", method, "grbm", "checkerboard", latent=4, sigma=0.05, steps=100_000)
+    """The 2x2 board on the unit square, GRBM with 4 latent units (BiSM section 5.1, appendix B.1). Needs no files."""
+    return Config.of(
+        "checkerboard", method, "grbm", "checkerboard", latent=4, sigma=0.05, steps=100_000, kernel_width=0.1
+    )
+
+
+def points(name: str, method: str = "bidsm") -> Config:
+    """Another embedded set in the plane, GRBM with 16 latent units. Needs no files."""
+    sigma, latent = (0.3, 4) if name == "checkerboard4" else (0.1, 16)
+    return Config.of(name, method, "grbm", name, latent=latent, sigma=sigma, steps=100_000)
+
+
+def points_deep(name: str, method: str = "bidsm") -> Config:
+    """The EBLVM of MLPs on points: sharp edges in about a minute on a CPU. Needs no files."""
+    toy = datasets()[name]
+    assert isinstance(toy, Points)
+    return Config.of(
+        name, method, "mlp", name, latent=2, sigma=0.07 * toy.std, divergence="kl", N=0, K=1, batch=500, steps=2_000,
+        lr=(3e-3,), schedule="cosine", beta2=0.999, data_mean=toy.mean, data_std=toy.std,
+    )  # fmt: skip
 
 
 def freyface(method: str = "bidsm") -> Config:
@@ -111,7 +132,11 @@ def with_generator(recipe: str, method: str, small: bool) -> Config:
     return Config.of(recipe, method, model, recipe, small, **published)
 
 
-EMBEDDED: dict[str, Callable[[str], Config]] = {"checkerboard": checkerboard, "freyface": freyface, "digits": digits}
+TOYS = ("checkerboard4", "moons", "swissroll", "circle", "blobs", "eightgaussians")
+EMBEDDED: dict[str, Callable[[str], Config]] = {
+    "checkerboard": checkerboard, "freyface": freyface, "digits": digits,
+    **{name: partial(points, name) for name in TOYS},
+}  # fmt: skip
 IMAGES: dict[str, Callable[[str, bool], Config]] = {
     "mnist": mnist, "cifar10": cifar10, "svhn": svhn, "celeba32": celeba32, "celeba64": celeba64,
     "celeba128": celeba128,
@@ -132,6 +157,8 @@ def recipe(name: str, model: str | None = None, small: bool = False, method: str
         found = with_generator(name, method, small)
     elif name in IMAGES:
         found = IMAGES[name](method or "bimdsm", small)
+    elif model == "mlp" and name in ("checkerboard", *TOYS):
+        found = points_deep(name, *given)
     elif name == "digits" and model == "deep":
         found = digits_deep(*given)
     else:

@@ -17,40 +17,66 @@ Draw = Callable[[], tuple[Tensor, Tensor]]  # (eps as the images, noise_BH), sta
 
 
 class Block(nn.Module):
-    def __init__(self, inputs: int, outputs: int):
+    def __init__(self, inputs: int, outputs: int, published: bool):
         super().__init__()
         self.shrinks = inputs != outputs
-        self.first = nn.Conv2d(inputs, inputs, 3, padding=1)
+        self.first = nn.Conv2d(inputs, inputs, 3, padding=1, bias=not published)
         self.second = nn.Conv2d(inputs, outputs, 3, padding=1)
-        self.shortcut = nn.Conv2d(inputs, outputs, 1) if self.shrinks else None
+        self.shortcut = nn.Conv2d(inputs, outputs, 1) if self.shrinks or published else nn.Identity()
 
     def forward(self, x: Tensor) -> Tensor:
         y = self.second(F.elu(self.first(F.elu(x))))
-        if self.shortcut is None:
-            return x + y
+        if not self.shrinks:
+            return self.shortcut(x) + y
         return self.shortcut(F.avg_pool2d(x, 2)) + F.avg_pool2d(y, 2)
 
 
 class Energy(nn.Module):
-    """|elu(linear(f + h, h))|^2, or |elu(linear(f))|^2 without a latent, f the ResNet's features of v."""
+    """|elu(linear(f + h, h))|^2, or |elu(linear(f))|^2 without a latent, f the ResNet's features of v.
+
+    The published network without a latent is (a.x + a0)(b.x + b0) + c.x^2 + c0 of the last block's x."""
 
     def __init__(
-        self, shape: tuple[int, int, int], latent: int, width: int, depth: int, head_width: int, visible: bool
+        self,
+        shape: tuple[int, int, int],
+        latent: int,
+        width: int,
+        depth: int,
+        head_width: int,
+        visible: bool,
+        published: bool = False,
     ):
         super().__init__()
+        self.published, self.quadratic = published, published and visible
         self.stem = nn.Conv2d(shape[0], width, 3, padding=1)
         blocks: list[nn.Module] = []
         for stage in (1, 2, 4):
-            blocks += [Block(stage * width, 2 * stage * width)]
-            blocks += [Block(2 * stage * width, 2 * stage * width) for _ in range(depth // 6 - 1)]
+            blocks += [Block(stage * width, 2 * stage * width, published)]
+            blocks += [Block(2 * stage * width, 2 * stage * width, published) for _ in range(depth // 6 - 1)]
         self.blocks = nn.Sequential(*blocks)
-        self.out = nn.Linear(8 * width * (shape[1] // 8) * (shape[2] // 8), latent)
-        self.head = nn.Linear(latent if visible else 2 * latent, head_width)
+        flat = 8 * width * (shape[1] // 8) * (shape[2] // 8)
+        if self.quadratic:
+            self.factors, self.squares = nn.Linear(flat, 2), nn.Linear(flat, 1)
+        else:
+            self.out = nn.Linear(flat, latent)
+            self.head = nn.Linear(latent if visible else 2 * latent, head_width)
 
     def forward(self, v: Tensor, h_BH: Tensor | None = None) -> Tensor:
-        f_BH = self.out(F.elu(self.blocks(self.stem(v))).flatten(1))
+        x = self.blocks(self.stem(v))
+        if self.quadratic:
+            a, b = self.factors(x.flatten(1)).unbind(-1)
+            return a * b + self.squares(x.flatten(1).square()).squeeze(-1)
+        f_BH = self.out((x if self.published else F.elu(x)).flatten(1))
         coupled = f_BH if h_BH is None else torch.cat([f_BH + h_BH, h_BH], -1)
         return F.elu(self.head(coupled)).square().sum(-1)
+
+
+def published_posterior(channels: int, size: int, latent: int) -> nn.Module:
+    """v -> (mean, log std) [B, 2H]; the two linear layers are one."""
+    layers: list[nn.Module] = []
+    for inputs, outputs in ((channels, 64), (64, 128), (128, 256)):
+        layers += [nn.Conv2d(inputs, outputs, 3, stride=2, padding=1), nn.LeakyReLU()]
+    return nn.Sequential(*layers, nn.Flatten(), nn.Linear(256 * (size // 8) ** 2, 2 * latent))
 
 
 class Mdsm:
@@ -69,10 +95,11 @@ class Mdsm:
         lr: float,
         betas: tuple[float, float],
         visible: bool = True,
+        published: bool = False,
     ):
         self.sigma = sigma.view(-1, 1, 1, 1)
         self.sigma0, self.lr, self.betas, self.latent = sigma0, lr, betas, latent
-        self.model = Energy(shape, latent, width, depth, head_width, visible).to(sigma.dtype)
+        self.model = Energy(shape, latent, width, depth, head_width, visible, published).to(sigma.dtype)
         self.optimizer = torch.optim.Adam(self.model.parameters(), lr, betas, fused=True)
 
     def residual(self, log_density: Tensor, x: Tensor, eps: Tensor) -> Tensor:
@@ -102,14 +129,16 @@ class BiMdsm(Mdsm):
     def __init__(self, shape: tuple[int, int, int], sigma: Tensor, *, N: int, K: int, posterior_width: int, **how):
         super().__init__(shape, sigma, **how, visible=False)
         self.N, self.K = N, K
-        self.posterior = nn.Sequential(
+        lean = nn.Sequential(
             nn.Conv2d(shape[0], posterior_width, 5, stride=4, padding=2),
             nn.ELU(),
             nn.Conv2d(posterior_width, 2 * posterior_width, 3, stride=2, padding=1),
             nn.ELU(),
             nn.Conv2d(2 * posterior_width, 2 * self.latent, (shape[1] // 8, shape[2] // 8)),
             nn.Flatten(),
-        ).to(sigma.dtype)
+        )
+        published = published_posterior(shape[0], shape[1], self.latent)
+        self.posterior = (published if self.model.published else lean).to(sigma.dtype)
         self.lower_optimizer = torch.optim.Adam(self.posterior.parameters(), self.lr, self.betas, fused=True)
 
     def log_q(self, phi: dict[str, Tensor], v: Tensor, h_BH: Tensor) -> Tensor:

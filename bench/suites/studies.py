@@ -99,7 +99,7 @@ def checkerboard(*folders: Path) -> dict[str, Any]:
             normalisers = [exact_log_z(run.grbm, theta).value for theta in thetas]
             pairs = zip(thetas, normalisers, strict=True)
             points.append((step, sum(log_likelihood(run.grbm, t, run.dataset.test, z) for t, z in pairs) / len(thetas)))
-        panels.append((title, run.grbm, thetas[0], normalisers[0]))
+        panels.append((title, plots.grbm_density(run.grbm, thetas[0], normalisers[0])))
         curves[title] = points
     for name, some in (("ksd", [p for p in panels if "ksd" in p[0]]), ("sm", [p for p in panels if "ksd" not in p[0]])):
         plots.density(some, run.dataset.train, DOCS / f"checkerboard-{name}.png")

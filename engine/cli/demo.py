@@ -36,7 +36,7 @@ def demo(out: Path) -> None:
         theta = run.thetas("last")[0]
         log_z = exact_log_z(run.grbm, theta).value
         likelihood = log_likelihood(run.grbm, theta, run.dataset.test, log_z)
-        panels.append((f"{title}, {likelihood:.3f} nats", run.grbm, theta, log_z))
+        panels.append((f"{title}, {likelihood:.3f} nats", plots.grbm_density(run.grbm, theta, log_z)))
         table.append((method, likelihood))
     picture = out / "density.png"
     plots.density(panels, run.dataset.train, picture)

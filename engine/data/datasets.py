@@ -6,20 +6,13 @@ from torch import Tensor
 from eblvm.engine.data import images
 from eblvm.engine.data.dataset import Dataset
 from eblvm.engine.data.kinds.files import FreyFace
+from eblvm.engine.data.toys import TOYS
 from eblvm.engine.errors import UserError
-from eblvm.kernels import philox
-from eblvm.kernels.philox import Key, Purpose, purpose
-
-CHECKERBOARD_SEED = 2020  # of the data itself: every run sees the same 80,000 points
 
 
-def checkerboard(train: int = 60_000, valid: int = 10_000, test: int = 10_000) -> Dataset:
-    """Points uniform on the 8 dark cells, each 2 wide, of a 4x4 board over [-4, 4]^2."""
-    total = train + valid + test
-    u = philox.uniform(Key(CHECKERBOARD_SEED, 0), purpose(Purpose.DATA), total, (3,))
-    x = 4 * u[:, 0] - 2
-    y = u[:, 1] - 2 * torch.floor(2 * u[:, 2]) + torch.floor(x) % 2
-    return _split(torch.stack([2 * x, 2 * y], 1), (train, valid, test), None)
+def points(name: str, train: int = 60_000, valid: int = 10_000, test: int = 10_000) -> Dataset:
+    """Points of an embedded 2-D set."""
+    return _split(TOYS[name].points(train + valid + test), (train, valid, test), None)
 
 
 def digits(flat: bool = True) -> Dataset:

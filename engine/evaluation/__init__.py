@@ -1,4 +1,4 @@
-"""`eblvm eval`: every figure a run can be judged by, as eval.json and pictures.
+"""`eblvm eval`: every figure a run can be judged by, as eval.json and plots.
 
 An evaluation is a list of sections (sections.py). What a section finds is written to eval.json at once, with what it
 depends on: a killed evaluation continues with the section it was in, and existing results of the same model and data
@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from eblvm.engine.evaluation import plots as pictures
+from eblvm.engine.evaluation import plots
 from eblvm.engine.evaluation.chunks import Shard
 from eblvm.engine.evaluation.fingerprint import fingerprint
 from eblvm.engine.evaluation.metrics.image_distances import inception_features
@@ -110,5 +110,5 @@ def bias_study(run: Run) -> dict[str, Any]:
     if run.config.replicated:
         state, rates = replicas.pick((state, rates), 0)
     table = gradient_bias(objective, state, run.dataset.train[: optimisation.batch], rates, BIAS_NS, BIAS_KS)
-    pictures.gradient_bias(table, BIAS_NS, BIAS_KS, run.folder / "gradient_bias.png")
+    plots.gradient_bias(table, BIAS_NS, BIAS_KS, run.folder / "gradient_bias.png")
     return {"N": BIAS_NS, "K": BIAS_KS, "relative_bias": table}

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from eblvm.engine.errors import UserError
-from eblvm.engine.evaluation import plots as pictures
+from eblvm.engine.evaluation import plots
 
 Cell = tuple[float, float]  # value, deviation over replicas
 
@@ -44,7 +44,7 @@ def compare(folders: list[Path], picture: Path) -> dict[str, dict[str, Cell]]:
         }
         for name in names
     }
-    pictures.figures(table, picture)
+    plots.figures(table, picture)
     return table
 
 

@@ -1,6 +1,6 @@
 """Figures of a GRBM: log-likelihoods, exact or bracketed by AIS, and the exact score matching loss."""
 
-from eblvm.engine.evaluation import plots as pictures
+from eblvm.engine.evaluation import plots
 from eblvm.engine.evaluation.metrics.likelihood import LogZ, ais, exact_log_z, log_likelihood, reverse_ais
 from eblvm.engine.evaluation.metrics.score_matching import score_matching_loss
 from eblvm.engine.progress import progress
@@ -33,9 +33,9 @@ def rows(run: Run, model: str, chains: int, temperatures: int) -> list[dict[str,
             row |= {"log_z_reverse": back.value, "log_z_reverse_standard_error": back.standard_error}
             row["test_log_likelihood_reverse"] = row["test_log_likelihood"] + log_z.value - back.value
         found.append(row)
-        panels.append((name, run.grbm, theta, log_z.value))
+        panels.append((name, plots.grbm_density(run.grbm, theta, log_z.value)))
     if run.dataset.train.shape[1] == 2:
-        pictures.density(panels[:4], run.dataset.train, run.folder / "density.png")
+        plots.density(panels[:4], run.dataset.train, run.folder / "density.png")
     return found
 
 

@@ -1,6 +1,6 @@
 """Pictures: densities of 2-D models, grids of samples, curves, histograms, embeddings, figures of several runs."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import matplotlib
@@ -16,28 +16,33 @@ from eblvm.engine.models.energy import call
 from eblvm.engine.models.grbm import GRBM
 from eblvm.engine.types import Params
 
+Density = Callable[[Tensor], Tensor]  # of points [n, 2], [n]
 
-def density(panels: Sequence[tuple[str, GRBM, Params, float]], data: Tensor, path: Path, limit: float = 5.0) -> None:
-    """The data's histogram and each model's exact density exp(-F(v)) / Z over [-limit, limit]^2, on one colour scale.
 
-    A panel is (title, energy, theta, log Z).
-    """
-    axis = torch.linspace(-limit, limit, 200)
+def grbm_density(energy: GRBM, theta: Params, log_z: float) -> Density:
+    """exp(-F(v)) / Z."""
+
+    @torch.no_grad()
+    def density(v: Tensor) -> Tensor:
+        return torch.exp(-call(energy, {k: p.cpu().float() for k, p in theta.items()}, "free_energy", v) - log_z)
+
+    return density
+
+
+def density(panels: Sequence[tuple[str, Density]], data: Tensor, path: Path) -> None:
+    """The data's histogram and the densities of models, titled, over the data's range and a margin, on one scale."""
+    data = data.cpu().float()
+    low, high = float(data.min()), float(data.max())
+    low, high = low - 0.15 * (high - low), high + 0.15 * (high - low)
+    axis = torch.linspace(low, high, 200)
     grid = torch.stack(torch.meshgrid(axis, axis, indexing="xy"), -1).view(-1, 2)
+    histogram = torch.histogramdd(data, [40, 40], range=[low, high] * 2, density=True).hist
+    top = 1.2 * float(histogram[histogram > 0].quantile(0.9))
     figure, axes = plt.subplots(1, len(panels) + 1, figsize=(3.2 * (len(panels) + 1), 3.6), layout="constrained")
-    top = 1 / 32  # the checkerboard's density on its dark cells
-    axes[0].hist2d(*data.cpu().float().T.tolist(), bins=100, range=[[-limit, limit]] * 2, density=True, vmax=2 * top)
+    axes[0].hist2d(*data.T.tolist(), bins=80, range=[[low, high]] * 2, density=True, vmin=0, vmax=top)
     axes[0].set_title("data")
-    for ax, (title, energy, theta, log_z) in zip(axes[1:], panels, strict=True):
-        with torch.no_grad():
-            f = call(energy, {k: p.cpu().float() for k, p in theta.items()}, "free_energy", grid)
-        ax.imshow(
-            torch.exp(-f - log_z).view(200, 200).numpy(),
-            extent=(-limit, limit) * 2,
-            origin="lower",
-            vmin=0,
-            vmax=2 * top,
-        )
+    for ax, (title, of) in zip(axes[1:], panels, strict=True):
+        ax.imshow(of(grid).view(200, 200).numpy(), extent=(low, high) * 2, origin="lower", vmin=0, vmax=top)
         ax.set_title(title)
     for ax in axes:
         ax.set_aspect("equal")

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from eblvm.engine.errors import UserError
-from eblvm.engine.evaluation import plots as pictures
+from eblvm.engine.evaluation import plots
 from eblvm.engine.training.log import read_rows
 from eblvm.engine.training.run_folder import read_config
 
@@ -24,7 +24,7 @@ def report(folder: Path) -> dict[str, Any]:
                 x, y = series.setdefault(name, ([], []))
                 x.append(row["step"])
                 y.append(sum(value) / len(value) if isinstance(value, list) else value)
-    pictures.curves(series, folder / "curves.png")
+    plots.curves(series, folder / "curves.png")
     evaluation = folder / "eval.json"
     return {
         "recipe": config.recipe,

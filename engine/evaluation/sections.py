@@ -10,13 +10,13 @@ import torch
 from torch import Tensor
 
 from eblvm.engine.errors import UserError
-from eblvm.engine.evaluation import deep, grbm
+from eblvm.engine.evaluation import deep, grbm, plots
 from eblvm.engine.evaluation import kept_samples as drawn
-from eblvm.engine.evaluation import plots as pictures
 from eblvm.engine.evaluation.eval_model import EVAL_SEED, EvalModel, eval_models
 from eblvm.engine.evaluation.fingerprint import fingerprint
 from eblvm.engine.evaluation.image_sets import as_bytes, as_images, read_images
 from eblvm.engine.evaluation.metrics.features import svm_accuracy, tsne
+from eblvm.engine.evaluation.metrics.grid_likelihood import grid_log_likelihood, log_marginal_of
 from eblvm.engine.evaluation.metrics.image_distances import Images, cached_images, image_distances
 from eblvm.engine.evaluation.metrics.importance import LogDensity
 from eblvm.engine.evaluation.metrics.inception import Inception
@@ -26,12 +26,14 @@ from eblvm.engine.evaluation.metrics.ood import auroc
 from eblvm.engine.methods.score_matching import ScoreMatchingObjective
 from eblvm.engine.models.grbm import MAX_ENUMERATED_H
 from eblvm.engine.models.kinds import image_shape
+from eblvm.engine.models.posteriors import Gaussian
 from eblvm.engine.training.run import Run
 from eblvm.kernels import philox
 from eblvm.kernels.philox import Key, Purpose, purpose
 
 FITTED = 10_000  # training samples of the classifiers
 JUDGED = 2000  # samples of each set that out-of-distribution detection looks at, and of the t-SNE picture
+GRID_SAMPLES = 64  # of h, where it is not integrated on nodes
 SHOWN, NEAREST = 100, 5  # samples in pictures; training neighbours of each
 Figures = dict[str, float]
 
@@ -65,6 +67,8 @@ def sections_of(run: Run, model: str, weights: str, options: Options) -> list[Se
     """All that this run can be judged by and was asked for, the quick sections first."""
     judged = eval_models(run, model)
     found = [_likelihood(run, model, options)] if run.is_grbm else []
+    if run.config.model.points and run.shape == (2,):
+        found.append(Section("likelihood", {"log_z": "grid"}, lambda: [grid(run, model)]))
     if isinstance(run.update.objective, ScoreMatchingObjective) and not run.is_grbm:
         found.append(_losses(run, model))
     if run.dataset.train_labels is not None and all(s.posterior_mean for s in judged):
@@ -105,6 +109,25 @@ def _likelihood(run: Run, model: str, options: Options) -> Section:
     return Section("likelihood", {"log_z": how}, lambda: grbm.rows(run, model, chains, temperatures))
 
 
+def grid(run: Run, model: str) -> Figures:
+    """Log-likelihood of a model of points by a grid over the plane, and a picture of its density."""
+    theta, phi, posterior = run.thetas(model)[0], run.phi(model), run.posterior
+    assert isinstance(posterior, Gaussian)
+    found = grid_log_likelihood(run.energy, theta, run.dataset.test, posterior, phi)
+    log_marginal = log_marginal_of(run.energy, theta, posterior, phi, GRID_SAMPLES, Key(EVAL_SEED, 0))
+    title = f"{run.config.method.kind}, {found.log_likelihood:.3f} nats"
+    plots.density(
+        [(title, lambda v: torch.exp(log_marginal(v).value - found.log_z))],
+        run.dataset.train,
+        run.folder / "density.png",
+    )
+    return {
+        "test_log_likelihood": found.log_likelihood,
+        "test_log_likelihood_error": found.standard_error,
+        "log_z": found.log_z,
+    }
+
+
 def _losses(run: Run, model: str) -> Section:
     objective = run.update.objective
     return Section("losses", {"tested": deep.TESTED}, lambda: [deep.losses(run, model, objective)])
@@ -117,7 +140,7 @@ def classification(run: Run, evaluated: EvalModel) -> Figures:
     assert data.test_labels is not None
     train, labels = data.train[:FITTED], data.train_labels[:FITTED]
     means = [evaluated.of_all("posterior_mean", run, v) for v in (train, data.test)]
-    pictures.embedding(tsne(means[1][:JUDGED]), data.test_labels[:JUDGED], run.folder / "tsne.png")
+    plots.embedding(tsne(means[1][:JUDGED]), data.test_labels[:JUDGED], run.folder / "tsne.png")
     return {
         "svm_posterior_accuracy": svm_accuracy(means[0], labels, means[1], data.test_labels),
         "svm_pixels_accuracy": svm_accuracy(data.floats(train), labels, data.floats(data.test), data.test_labels),
@@ -130,7 +153,7 @@ def reconstruction(run: Run, evaluated: EvalModel) -> Figures:
     found = evaluated.of_all("reconstruct", run, run.dataset.test)
     if has_images(run):
         pairs = torch.stack([as_images(v[:SHOWN], run.dataset.image_shape) for v in (test, found)], 1).flatten(0, 1)
-        pictures.image_grid(pairs, run.folder / "reconstruction.png", columns=20)
+        plots.image_grid(pairs, run.folder / "reconstruction.png", columns=20)
     mean = run.dataset.floats(run.dataset.train).mean(0)
     return {"reconstruction_rmse": rmse(found, test), "reconstruction_rmse_of_mean": rmse(mean, test)}
 
@@ -152,7 +175,7 @@ def _ood(run: Run, judged: list[EvalModel], options: Options) -> list[Section]:
             ours, theirs = inside(r), evaluated.log_densities(run, v)
             if r == 0:
                 values = {"test": ours.value, name: theirs.value}
-                pictures.histograms(values, evaluated.density, run.folder / f"ood-{name}.png")
+                plots.histograms(values, evaluated.density, run.folder / f"ood-{name}.png")
             error = float(torch.cat([ours.standard_error, theirs.standard_error]).mean())
             exact = evaluated.density.startswith("exact")
             rows.append(
@@ -204,14 +227,14 @@ def _samples(run: Run, source: drawn.Source, count: int, given: Tensor | None) -
 
     def compute() -> list[Figures]:
         v = drawn.first(source, count) if given is None else given[:count].cpu()
-        pictures.samples(run.dataset.floats(v[:SHOWN]), flat, run.folder / "samples.png")
+        plots.samples(run.dataset.floats(v[:SHOWN]), flat, run.folder / "samples.png")
         if not has_images(run):
             return [{}]
         # In bytes, so that a training image that is remembered has distance 0.
         samples, train, test = (as_bytes(as_images(x.cpu(), flat)) for x in (v, run.dataset.train, run.dataset.test))
         near = neighbours(samples, train, NEAREST, 255)
         rows = torch.cat([samples[:20, None], train[near.index[:20]]], 1).flatten(0, 1)
-        pictures.image_grid(rows / 255, run.folder / "neighbours.png", columns=2 * (NEAREST + 1))
+        plots.image_grid(rows / 255, run.folder / "neighbours.png", columns=2 * (NEAREST + 1))
         unseen = neighbours(test[:count], train, 1, 255)
         return [
             {

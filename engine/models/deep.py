@@ -4,6 +4,14 @@
     g2  additive coupling, (f, h) -> (f + h, h)
     g3  a linear layer, ELU, squared norm                                                -> with g2, the heads
 
+The papers leave parts of g1 open. `network` says how they are filled: "published", as the papers' models have them, or
+"lean", with fewer parameters and operations:
+
+                                                 published              lean
+    shortcut where the shape stays               a 1x1 convolution      the identity
+    first convolution of a block                 without bias           with bias
+    before the linear layer to h                 nothing                ELU
+
 Shape tags: B batch, C channels, S image size, H latent units.
 """
 
@@ -43,10 +51,12 @@ class Layer(nn.Module):
     mean of the four shifts of the 3x3 kernel. It needs 16 products where the two need 36, and no full-size result.
     """
 
-    def __init__(self, inputs: int, outputs: int, activation: Callable[[Tensor], Tensor], pool: bool):
+    def __init__(
+        self, inputs: int, outputs: int, activation: Callable[[Tensor], Tensor], pool: bool, bias: bool = True
+    ):
         super().__init__()
         self.activation, self.pool = activation, pool
-        self.conv = Convolution(inputs, outputs, 3, padding=1, device="meta")
+        self.conv = Convolution(inputs, outputs, 3, padding=1, bias=bias, device="meta")
 
     def forward(self, x: Tensor) -> Tensor:
         if not self.pool:
@@ -58,26 +68,32 @@ class Layer(nn.Module):
 
 
 class Shortcut(nn.Module):
-    """The block's other branch where the shape changes: average pooling, then a 1x1 convolution."""
+    """The block's other branch: average pooling where the block shrinks the image, then a 1x1 convolution.
 
-    def __init__(self, inputs: int, outputs: int):
+    The two commute; in this order the convolution sees a quarter of the pixels.
+    """
+
+    def __init__(self, inputs: int, outputs: int, pool: bool):
         super().__init__()
+        self.pool = pool
         self.conv = Convolution(inputs, outputs, 1, device="meta")
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.conv(F.avg_pool2d(x, 2))
+        return self.conv(F.avg_pool2d(x, 2) if self.pool else x)
 
 
 class Block(nn.Module):
     """x -> shortcut(x) + layer(layer(x)); the first block of a stage halves the image and widens it."""
 
-    def __init__(self, inputs: int, outputs: int, activation: Callable[[Tensor], Tensor], run: Run):
+    def __init__(
+        self, inputs: int, outputs: int, activation: Callable[[Tensor], Tensor], run: Run, network: str = "lean"
+    ):
         super().__init__()
         self.run = run
-        shrinks = inputs != outputs
-        self.first = Layer(inputs, inputs, activation, pool=False)
+        shrinks, published = inputs != outputs, network == "published"
+        self.first = Layer(inputs, inputs, activation, pool=False, bias=not published)
         self.second = Layer(inputs, outputs, activation, pool=shrinks)
-        self.shortcut = Shortcut(inputs, outputs) if shrinks else None
+        self.shortcut = Shortcut(inputs, outputs, shrinks) if shrinks or published else None
 
     def forward(self, x: Tensor) -> Tensor:
         kept = x if self.shortcut is None else self.run(self.shortcut, x)
@@ -85,32 +101,36 @@ class Block(nn.Module):
 
 
 class Output(nn.Module):
-    def __init__(self, inputs: int, outputs: int, activation: Callable[[Tensor], Tensor]):
+    """x[B, C, S, S] -> f[B, H], with an activation before the linear layer or none."""
+
+    def __init__(self, inputs: int, outputs: int, activation: Callable[[Tensor], Tensor] | None):
         super().__init__()
         self.activation = activation
         self.linear = nn.Linear(inputs, outputs, device="meta")
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.linear(self.activation(x).flatten(1))
+        return self.linear((x if self.activation is None else self.activation(x)).flatten(1))
 
 
 class ResNet(nn.Module):
     """v[B, C, S, S] -> f[B, H]: a convolution to `width`, three stages of 2, 4 and 8 times `width`, a linear layer.
 
-    `depth` counts the 3x3 convolutions of the stages. `checkpoint` 'blocks' keeps the input of every block and rebuilds
+    `depth` counts the 3x3 convolutions of the stages. Without `latent` there is no linear layer, and f is flat,
+    [B, 8 width (S/8)^2]: the published EBM. `checkpoint` 'blocks' keeps the input of every block and rebuilds
     the rest in backward (autodiff/checkpointing.py), the first block layer by layer; 'all' does so within every block.
     """
 
     def __init__(
         self,
         shape: tuple[int, int, int],
-        latent: int,
+        latent: int | None,
         width: int,
         depth: int,
         activation: str = "elu",
         checkpoint: str = "none",
         precision: str = "fp32",
         channels_last: bool = False,
+        network: str = "lean",
     ):
         super().__init__()
         channels, height, across = shape
@@ -126,9 +146,12 @@ class ResNet(nn.Module):
         sizes = [(i, o) for stage in pairwise(widths) for i, o in (stage, *[stage[1:] * 2] * (depth // 6 - 1))]
         # The first block works at the image's full size and sets the peak: it is always cut finer.
         cut = {"none": 0, "blocks": 1, "all": len(sizes)}[checkpoint]
-        blocks = [Block(i, o, act, self._checkpointed if n < cut else plainly) for n, (i, o) in enumerate(sizes)]
+        run = [self._checkpointed if n < cut else plainly for n in range(len(sizes))]
+        blocks = [Block(i, o, act, run[n], network) for n, (i, o) in enumerate(sizes)]
         self.blocks = nn.ModuleList(blocks)
-        self.out = Output(8 * width * (height // 8) * (across // 8), latent, act)
+        self.flat = 8 * width * (height // 8) * (across // 8)
+        before = None if network == "published" else act
+        self.out: nn.Module = nn.Flatten() if latent is None else Output(self.flat, latent, before)
 
     def forward(self, v: Tensor) -> Tensor:
         x = v.contiguous(memory_format=torch.channels_last) if self.channels_last else v
@@ -163,6 +186,19 @@ class VisibleHead(nn.Module):
 
     def forward(self, f: Tensor) -> Tensor:
         return elu_second_order(self.linear(f)).square().sum(-1)
+
+
+class QuadraticHead(nn.Module):
+    """f[B, F] -> (a.f + a0)(b.f + b0) + c.f^2 + c0 [B] (Li et al. 2019)."""
+
+    def __init__(self, features: int):
+        super().__init__()
+        self.factors = nn.Linear(features, 2, device="meta")
+        self.squares = nn.Linear(features, 1, device="meta")
+
+    def forward(self, f: Tensor) -> Tensor:
+        left, right = self.factors(f).unbind(-1)
+        return left * right + self.squares(f.square()).squeeze(-1)
 
 
 class DeepEnergy(Separable):

@@ -8,11 +8,14 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import softplus
 
+from eblvm.engine.autodiff.convolution import Convolution
 from eblvm.engine.autodiff.mixed_precision import autocast
 from eblvm.engine.models.energy import Model, fan_in_uniform
 from eblvm.engine.types import Params
 from eblvm.kernels import philox
 from eblvm.kernels.philox import Key, Purpose
+
+PUBLISHED_CHANNELS = (64, 128, 256)
 
 
 class Posterior(Model):
@@ -119,6 +122,30 @@ class ConvGaussian(Gaussian):
             nn.Flatten(),
         )
         super().__init__(net, latent)
+        self.precision = precision
+
+    def initial(self, key: Key) -> Params:
+        return fan_in_uniform(self, key, Purpose.INIT_PHI)
+
+    def params(self, v: Tensor) -> tuple[Tensor, Tensor]:
+        with autocast(v, self.precision):
+            return super().params(v)
+
+
+class StridedGaussian(Gaussian):
+    """q(h | v) = N(mean, std^2): three 3x3 convolutions of stride 2 with LeakyReLU, linear layers to mean and log std.
+
+    The two linear layers are one of twice the width. LeakyReLU has torch's slope, 0.01: the papers give none.
+    """
+
+    def __init__(self, shape: tuple[int, int, int], latent: int = 50, precision: str = "fp32"):
+        inputs, height, across = shape
+        layers: list[nn.Module] = []
+        for outputs in PUBLISHED_CHANNELS:
+            layers += [Convolution(inputs, outputs, 3, stride=2, padding=1, device="meta"), nn.LeakyReLU()]
+            inputs, height, across = outputs, (height + 1) // 2, (across + 1) // 2
+        layers += [nn.Flatten(), nn.Linear(inputs * height * across, 2 * latent, device="meta")]
+        super().__init__(nn.Sequential(*layers), latent)
         self.precision = precision
 
     def initial(self, key: Key) -> Params:

@@ -5,6 +5,7 @@ temperature T its chains are blurred by sigma0 sqrt(T). They start hot, where th
 """
 
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -29,6 +30,13 @@ def temperatures(steps: int = HOLD + ANNEAL + COOL) -> list[float]:
     anneal = round(ANNEAL * scale)
     falling = [HOTTEST ** (1 - i / anneal) for i in range(anneal)]
     return [HOTTEST] * (steps - anneal - cool) + falling + [1 - (i + 1) / cool for i in range(cool)]
+
+
+def normal_start(key: Key, count: int, shape: tuple[int, ...], first: int = 0, **place: Any) -> Tensor:
+    """Where the published chains start: v = 1/2 + z with z ~ N(0, 1), [count, *shape], for images in [0, 1].
+
+    `place` is dtype and device."""
+    return 0.5 + philox.normal(key, purpose(Purpose.SAMPLE_V), count, shape, first=first, **place)
 
 
 @torch.no_grad()

@@ -6,7 +6,7 @@ The papers choose by 1,000 samples and report the FID of many samples at that st
 from dataclasses import replace
 from typing import Any
 
-from eblvm.engine.evaluation import plots as pictures
+from eblvm.engine.evaluation import plots
 from eblvm.engine.evaluation.metrics.image_distances import image_distances
 from eblvm.engine.evaluation.sections import Options, fid_inputs, source_of, weights_of
 from eblvm.engine.training import checkpoint
@@ -25,7 +25,7 @@ def early_stopping(run: Run, model: str | None, options: Options) -> dict[str, A
         source = source_of(then, model, weights_of(then, model), options)
         found[step] = image_distances(*fid_inputs(then, source, options), options.seed)[f"fid_{options.fid}"]
     name = f"FID on {options.fid} samples"
-    pictures.curves({name: (list(found), list(found.values()))}, run.folder / "early_stopping.png")
+    plots.curves({name: (list(found), list(found.values()))}, run.folder / "early_stopping.png")
     return {
         "model": model,
         "samples": options.fid,

@@ -34,6 +34,7 @@ class ModelOptions(Options):
     conditionals: ClassVar[bool] = False  # p(h|v) and p(v|h) are known, so is the free energy
     score_matching: ClassVar[bool] = True
     images: ClassVar[bool] = False  # it takes [C, S, S], not [D]
+    points: ClassVar[bool] = False  # it takes points [D] and has a continuous h
     own_posterior: ClassVar[bool] = True  # the posterior is one of the engine's
     given_posterior: ClassVar[bool] = False  # the posterior comes from the user
     generates: ClassVar[bool] = False  # it has a generator

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from eblvm.engine.errors import UserError
 from eblvm.engine.models.kinds import ModelOptions, image_shape
-from eblvm.engine.options import option
+from eblvm.engine.options import Options, option, slot
 
 if TYPE_CHECKING:
     from eblvm.engine.models.energy import Energy
@@ -22,6 +22,45 @@ PRECISIONS = ("fp32", "tf32", "bf16", "fp16")
 
 
 @dataclass(frozen=True)
+class Network(Options):
+    """How the networks are built: as in the papers, or with fewer layers that cost more than they give."""
+
+    group = "model"
+    published_network: ClassVar[bool] = False
+    lean_network: ClassVar[bool] = False
+
+    def head_units(self, shape: tuple[int, int, int], width: int) -> int:
+        """Units of the energy's last layer."""
+        raise NotImplementedError
+
+
+@dataclass(frozen=True)
+class Lean(Network):
+    kind = "lean"
+    lean_network = True
+
+    head_width: int = option(128, "width of the energy's last layer", low=1)
+
+    def head_units(self, shape: tuple[int, int, int], width: int) -> int:
+        return self.head_width
+
+
+@dataclass(frozen=True)
+class Published(Network):
+    """As in BiSM appendix B.2 and VaGES F.2.2: a 1x1 convolution on every shortcut, a head of (S/8)^2 4 width."""
+
+    kind = "published"
+    published_network = True
+
+    def head_units(self, shape: tuple[int, int, int], width: int) -> int:
+        return 4 * width * (shape[1] // 8) * (shape[2] // 8)
+
+
+def networks() -> dict[str, Network]:
+    return {n.kind: n for n in (Lean(), Published())}
+
+
+@dataclass(frozen=True)
 class Deep(ModelOptions):
     kind = "deep"
     images = plans = True
@@ -29,7 +68,7 @@ class Deep(ModelOptions):
     latent: int = option(50, "H, the number of latent units", low=1)  # type: ignore[misc]
     width: int = option(128, "channels of the energy's first layer", low=1)
     depth: int = option(18, "3x3 convolutions of the energy", choices=DEPTHS)
-    head_width: int = option(128, "width of the energy's last layer", low=1)
+    network: Network = slot(networks, "layers of energy and posterior: as in the papers, or fewer", Lean())
     activation: str = option("elu", "activation of the energy", choices=ACTIVATIONS)  # type: ignore[misc]
     precision: str = option(  # type: ignore[misc]
         "fp32", "of the networks; tf32: of CUDA's products, fp16: with a loss scale", choices=PRECISIONS
@@ -44,15 +83,18 @@ class Deep(ModelOptions):
     )
 
     def energy(self, shape: tuple[int, ...], learns_q: bool) -> Energy:
-        from eblvm.engine.models.deep import CoupledHead, DeepEBM, DeepEnergy, ResNet, VisibleHead
+        from eblvm.engine.models.deep import CoupledHead, DeepEBM, DeepEnergy, QuadraticHead, ResNet, VisibleHead
 
+        images, published = image_shape(shape), self.network.published_network
+        latent = None if published and not learns_q else self.latent
         features = ResNet(
-            image_shape(shape), self.latent, self.width, self.depth, self.activation, self.checkpoint, self.precision,
-            self.channels_last,
+            images, latent, self.width, self.depth, self.activation, self.checkpoint, self.precision,
+            self.channels_last, self.network.kind,
         )  # fmt: skip
+        units = self.network.head_units(images, self.width)
         if learns_q:
-            return DeepEnergy(features, CoupledHead(self.latent, self.head_width))
-        return DeepEBM(features, VisibleHead(self.latent, self.head_width))
+            return DeepEnergy(features, CoupledHead(self.latent, units))
+        return DeepEBM(features, QuadraticHead(features.flat) if published else VisibleHead(self.latent, units))
 
     @property
     def rebuilds(self) -> bool:

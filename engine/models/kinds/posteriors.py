@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from eblvm.engine.errors import UserError
 from eblvm.engine.models.kinds import ModelOptions, image_shape
+from eblvm.engine.models.kinds.mlp import Mlp as MlpModel
 from eblvm.engine.options import Options, option
 
 if TYPE_CHECKING:
@@ -70,7 +71,7 @@ class Conv(PosteriorOptions):
     """A Gaussian posterior from a convolutional net."""
 
     kind = "conv"
-    needs = ("images", "own_posterior")
+    needs = ("images", "own_posterior", "lean_network")
 
     posterior_width: int = option(48, "channels of the posterior's first layer", low=1)
 
@@ -78,6 +79,37 @@ class Conv(PosteriorOptions):
         from eblvm.engine.models.posteriors import ConvGaussian
 
         return ConvGaussian(image_shape(shape), model.latent, self.posterior_width, model.precision)
+
+
+@dataclass(frozen=True)
+class Strided(PosteriorOptions):
+    """A Gaussian posterior from three strided convolutions of 64, 128 and 256 channels, as published."""
+
+    kind = "strided"
+    needs = ("images", "own_posterior", "published_network")
+
+    def build(self, shape: tuple[int, ...], model: ModelOptions) -> Posterior:
+        from eblvm.engine.models.posteriors import StridedGaussian
+
+        return StridedGaussian(image_shape(shape), model.latent, model.precision)
+
+
+@dataclass(frozen=True)
+class GaussianMlp(PosteriorOptions):
+    """A Gaussian posterior of points from an MLP."""
+
+    kind = "gaussian-mlp"
+    needs = ("points", "own_posterior")
+
+    posterior_width: int = option(32, "units of the posterior's hidden layers", low=1)
+    posterior_depth: int = option(2, "hidden layers of the posterior", low=1)
+
+    def build(self, shape: tuple[int, ...], model: ModelOptions) -> Posterior:
+        from eblvm.engine.models.mlp import MlpGaussian
+
+        assert isinstance(model, MlpModel)
+        sizes = (model.latent, self.posterior_width, self.posterior_depth)
+        return MlpGaussian(shape[0], *sizes, model.data_mean, model.data_std)
 
 
 @dataclass(frozen=True)
@@ -93,7 +125,7 @@ class Given(PosteriorOptions):
 
 def kinds() -> dict[str, PosteriorOptions]:
     """All posteriors by name."""
-    return {p.kind: p for p in (Linear(), Mlp(), Exact(), Conv(), Given())}
+    return {p.kind: p for p in (Linear(), Mlp(), Exact(), Conv(), Strided(), GaussianMlp(), Given())}
 
 
 def learned() -> dict[str, PosteriorOptions]:

@@ -14,6 +14,7 @@ from eblvm.engine.sampling.langevin import (
     joint_score,
     langevin,
     marginal_score,
+    normal_start,
     temperatures,
 )
 from eblvm.kernels.philox import Key
@@ -73,3 +74,10 @@ def test_noise_is_a_function_of_seed_and_step() -> None:
     whole = langevin(score, (torch.ones(3, 2),), Key(4, 0), [1.0] * 6)
     part = langevin(score, (torch.ones(3, 2),), Key(4, 0), [1.0] * 2)
     assert torch.equal(langevin(score, part, Key(4, 2), [1.0] * 4)[0], whole[0])
+
+
+def test_normal_start_is_around_grey() -> None:
+    v = normal_start(Key(1, 0), 500, (1, 4, 4))
+    assert abs(float(v.mean()) - 0.5) < 4 / v.numel() ** 0.5
+    assert abs(float(v.std()) - 1) < 3 / v.numel() ** 0.5
+    assert torch.equal(v[100:], normal_start(Key(1, 0), 400, (1, 4, 4), first=100))

@@ -1,0 +1,31 @@
+"""The EBLVM of points, made of MLPs, as an option of a run."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from eblvm.engine.models.kinds import ModelOptions
+from eblvm.engine.options import option
+
+if TYPE_CHECKING:
+    from eblvm.engine.models.energy import Energy
+
+
+@dataclass(frozen=True)
+class Mlp(ModelOptions):
+    kind = "mlp"
+    points = True
+
+    latent: int = option(2, "H, the number of latent units", low=1)  # type: ignore[misc]
+    width: int = option(64, "units of the energy's hidden layers", low=1)
+    depth: int = option(3, "hidden layers of the energy", low=1)
+    head_width: int = option(64, "units of the squared norm", low=1)
+    data_mean: float = option(0.0, "of the data, which the networks see centred and scaled")
+    data_std: float = option(1.0, "of the data", above=0)
+
+    def energy(self, shape: tuple[int, ...], learns_q: bool) -> Energy:
+        from eblvm.engine.models.mlp import MlpEnergy
+
+        sizes = (self.latent, self.width, self.depth, self.head_width)
+        return MlpEnergy(shape[0], *sizes, self.data_mean, self.data_std)
