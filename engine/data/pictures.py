@@ -1,0 +1,121 @@
+"""One encoded picture to RGB pixels, by one rule for every kind of file; DALI follows the same rule to the bit.
+
+EXIF orientation is applied. Transparency is dropped, not blended: a pixel keeps the colour that the file gives it.
+16 bits become 8 by x / 257, rounded, so that 65535 is 255. A palette gives its colours, grey three equal channels. CMYK
+becomes (255 - C)(255 - K) / 255, rounded down. Colour profiles and gamma are not applied.
+"""
+
+import io
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import numpy as np
+from PIL import Image
+
+from eblvm.engine.damage import DAMAGE, reason
+from eblvm.engine.data import limits
+
+FORMATS = ("JPEG", "PNG", "WEBP", "BMP")  # what both decoders read, whatever the file's suffix says
+ORIENTATION = 0x0112  # EXIF's tag
+ADOBE = b"\xff\xee\x00\x0eAdobe"
+GREY, COLOUR, GREY_ALPHA, COLOUR_ALPHA = 0, 2, 4, 6  # PNG's colour types
+LOW_BYTES = {
+    GREY_ALPHA: "RGBA",
+    COLOUR: "RGB;16L",
+    COLOUR_ALPHA: "RGBA;16L",
+}  # Pillow's names, of what follows a high one
+
+
+class UnreadableError(Exception):
+    """A picture that cannot be used, and why."""
+
+
+def opened(content: bytes) -> Image.Image:
+    """The picture with its header read: of a known format, still, and within the limit of pixels."""
+    if not content:
+        raise UnreadableError("it is empty")
+    with _explained():
+        picture = Image.open(io.BytesIO(content), formats=FORMATS)
+    if told := limits.too_many_pixels(*picture.size):
+        raise UnreadableError(told)
+    if picture.format == "WEBP" and getattr(picture, "is_animated", False):
+        raise UnreadableError("it is an animation")
+    return picture
+
+
+def problem(content: bytes) -> str | None:
+    """What is wrong with a picture as far as its header tells; None if nothing is."""
+    try:
+        opened(content)
+    except UnreadableError as error:
+        return str(error)
+    return None
+
+
+def rgb(content: bytes) -> np.ndarray:
+    """uint8 [height, width, 3]."""
+    picture = opened(content)
+    with _explained():
+        return oriented(_colours(picture, content), _orientation(picture))
+
+
+def _colours(picture: Image.Image, content: bytes) -> np.ndarray:
+    if picture.format == "PNG" and content[24] == 16:
+        wide = _sixteen_bits(picture, content)
+        return np.broadcast_to((wide + 128) // 257, (*wide.shape[:2], 3)).astype(np.uint8)
+    if picture.mode == "CMYK":
+        ink = np.asarray(picture).astype(np.uint16)
+        light = 255 - ink if ADOBE in content else ink  # Pillow takes every file for one of Adobe's, which are inverted
+        return (light[..., :3] * light[..., 3:] // 255).astype(np.uint8)
+    picture.info.pop("transparency", None)
+    return np.asarray(picture.convert("RGB"))
+
+
+def _sixteen_bits(picture: Image.Image, content: bytes) -> np.ndarray:
+    """uint32 [height, width, 1 or 3] of a PNG. Pillow gives the high bytes of such colours, so it reads twice."""
+    kind = content[25]
+    if kind == GREY:
+        return np.asarray(picture).astype(np.uint32)[..., None]
+    again = opened(content)
+    again.tile = [tile._replace(args=LOW_BYTES[kind]) for tile in again.tile]  # type: ignore[attr-defined]
+    low = np.asarray(again).astype(np.uint32)
+    if kind == GREY_ALPHA:  # its four bytes
+        return low[..., :1] * 256 + low[..., 1:2]
+    return np.asarray(picture).astype(np.uint32)[..., :3] * 256 + low[..., :3]
+
+
+def _orientation(picture: Image.Image) -> int:
+    """By EXIF alone; Pillow's own function also looks into XMP, DALI does not."""
+    exif = Image.Exif()
+    try:
+        exif.load(picture.info.get("exif", b""))
+        found = exif.get(ORIENTATION, 1)
+    except DAMAGE:  # the pixels do not depend on it
+        return 1
+    return found if isinstance(found, int) and 1 <= found <= 8 else 1
+
+
+def oriented(pixels: np.ndarray, orientation: int) -> np.ndarray:
+    """Pixels [height, width, 3] as EXIF's `orientation`, 1 to 8, says they are to be seen."""
+    if orientation >= 5:
+        pixels = pixels.swapaxes(0, 1)
+    if orientation in (3, 4, 7, 8):
+        pixels = pixels[::-1]
+    if orientation in (2, 3, 6, 7):
+        pixels = pixels[:, ::-1]
+    return np.ascontiguousarray(pixels)
+
+
+@contextmanager
+def _explained() -> Iterator[None]:
+    """What Pillow raises, as `UnreadableError`. Its own limit of pixels is off inside: ours was asked, or will be."""
+    before, Image.MAX_IMAGE_PIXELS = Image.MAX_IMAGE_PIXELS, None
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # about transparency, broken EXIF and the like
+            yield
+    except DAMAGE as error:
+        raise UnreadableError(reason(error).partition(" <")[0]) from None  # Pillow names the buffer by its address
+    finally:
+        Image.MAX_IMAGE_PIXELS = before
