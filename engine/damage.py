@@ -11,7 +11,6 @@ import zipfile
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 
 from eblvm.engine.errors import UserError
 
@@ -46,11 +45,17 @@ DAMAGE = (
 
 @contextmanager
 def damaged(
-    where: object, what: str, advice: str = TRUNCATED, passing: tuple[type[Exception], ...] = ()
+    where: object,
+    what: str,
+    advice: str = TRUNCATED,
+    *,
+    also: tuple[type[Exception], ...] = (),
+    passing: tuple[type[Exception], ...] = (),
 ) -> Iterator[None]:
     """Turn what a library raises into "`where` `what` (reason); `advice`". Put its call in the block, nothing else.
 
-    Its warnings about the content are dropped: the content is used or refused. Errors of the kinds `passing` pass.
+    Its warnings about the content are dropped: the content is used or refused. `also` are the library's own kinds of
+    error, those of the kinds `passing` pass.
     """
     try:
         with warnings.catch_warnings():
@@ -58,7 +63,7 @@ def damaged(
             yield
     except passing:
         raise
-    except DAMAGE as error:
+    except (*DAMAGE, *also) as error:
         raise UserError(f"{printable(where)} {what} ({reason(error)}); {advice}") from None
 
 
@@ -74,6 +79,8 @@ def reason(error: BaseException) -> str:
 
 def printable(name: object) -> str:
     """A name for messages: bytes that are not UTF-8 and control characters are escaped, so that it stays one line."""
-    text = os.fsencode(name).decode("utf-8", "backslashreplace") if isinstance(name, Path) else str(name)
-    text = text.encode("utf-8", "backslashreplace").decode()
+    try:
+        text = os.fsencode(str(name)).decode("utf-8", "backslashreplace")
+    except UnicodeEncodeError:  # surrogates that stand for no byte
+        text = str(name).encode("utf-8", "backslashreplace").decode()
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)

@@ -80,7 +80,7 @@ def prepare(
     images, position = folder / store.IMAGES, start
     with (
         images.open("r+b" if images.exists() else "w+b") as file,
-        progress(of["count"], f"preparing {of['name']}", "picture", start.read) as bar,
+        progress(of["count"], f"preparing {printable(of['name'])}", "picture", start.read) as bar,
     ):
         file.seek(start.written * math.prod(start.shape))
         file.truncate()  # what was written after the last record of the progress

@@ -34,14 +34,15 @@ def load(path: Path, content: bytes, wanted: tuple[str, ...]) -> tuple[dict[str,
     """The arrays of the `wanted` names that a file has, and all its names. Only arrays of numbers are read: scipy
     follows nested cells and structures without a limit."""
     from scipy.io import loadmat, whosmat  # slow to import
+    from scipy.io.matlab import MatReadError
 
     if content.startswith((b"MATLAB 7.3", b"\x89HDF")):
         raise UserError(f"{path} is a MATLAB 7.3 file (HDF5), expected MATLAB 5; save it in MATLAB with: save -v7")
     failing = (path, "cannot be read as a MATLAB file")
-    with damaged(*failing):
+    with damaged(*failing, also=(MatReadError,)):
         size = unpacked_size(content, limits.max_bytes())
     limits.check_bytes(path, size)
-    with damaged(*failing):
+    with damaged(*failing, also=(MatReadError,)):
         listed = {name: (shape, kind) for name, shape, kind in whosmat(io.BytesIO(content))}
     chosen = [name for name in wanted if name in listed]
     for name in chosen:
@@ -51,7 +52,7 @@ def load(path: Path, content: bytes, wanted: tuple[str, ...]) -> tuple[dict[str,
         limits.check_bytes(path, math.prod(map(abs, shape)))
     arrays = {}
     if chosen:
-        with damaged(*failing):
+        with damaged(*failing, also=(MatReadError,)):
             arrays = loadmat(io.BytesIO(content), variable_names=chosen)
     return {name: arrays[name] for name in chosen if name in arrays}, [printable(name[:40]) for name in listed]
 
