@@ -57,13 +57,14 @@ def damaged(
     Its warnings about the content are dropped: the content is used or refused. `also` are the library's own kinds of
     error, those of the kinds `passing` pass.
     """
+    kinds: tuple[type[Exception], ...] = (*DAMAGE, *also)
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             yield
     except passing:
         raise
-    except (*DAMAGE, *also) as error:
+    except kinds as error:
         raise UserError(f"{printable(where)} {what} ({reason(error)}); {advice}") from None
 
 

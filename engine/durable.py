@@ -2,6 +2,7 @@
 
 import errno
 import os
+from contextlib import suppress
 from pathlib import Path
 from typing import IO
 
@@ -26,6 +27,8 @@ def write_atomic(path: Path, content: bytes) -> None:
         os.replace(temporary, path)
         sync_folder(path.parent)
     except OSError as error:
+        with suppress(OSError):  # half a file would only take the space that is missing
+            temporary.unlink(missing_ok=True)
         raise failed(path, error, "the file that was there before is kept" if path.exists() else "") from None
 
 

@@ -82,6 +82,8 @@ def digest_of(path: Path) -> Path:
 def save(folder: Path, step: int, payload: dict[str, Any], keep: int) -> None:
     """Write the checkpoint of `step` and drop older ones, so that `keep` are left."""
     make_folder(folder)
+    for left in folder.glob(".step-*.tmp"):  # by a process that was killed while it wrote
+        _remove(left)
     try:
         write(path_of(folder, step), payload)
     except UserError as error:
@@ -89,7 +91,10 @@ def save(folder: Path, step: int, payload: dict[str, Any], keep: int) -> None:
         said = f"the checkpoint of step {kept} is kept" if kept is not None else "no checkpoint was made yet"
         raise UserError(f"{error}; {said}") from None
     for old in [s for s in steps(folder) if s < step][keep - 1 :]:
-        _remove(path_of(folder, old))
+        _remove(path_of(folder, old), digest_of(path_of(folder, old)))
+    for digest in folder.glob("step-*.pt.sha256"):  # left alone by a crash between a checkpoint and its digest
+        if not digest.with_suffix("").exists():
+            _remove(digest)
 
 
 def set_aside(folder: Path, after: int) -> None:
@@ -100,9 +105,12 @@ def set_aside(folder: Path, after: int) -> None:
             path.rename(path.with_name(path.name + ".damaged"))
 
 
-def _remove(path: Path) -> None:
-    path.unlink(missing_ok=True)
-    digest_of(path).unlink(missing_ok=True)
+def _remove(*paths: Path) -> None:
+    for path in paths:
+        try:
+            path.unlink(missing_ok=True)
+        except OSError as error:  # the next save tries again
+            print(f"warning: {path} cannot be removed ({error.strerror})", file=sys.stderr)
 
 
 def newest(folder: Path, check: Check | None = None) -> tuple[dict[str, Any] | None, list[str]]:
