@@ -48,23 +48,19 @@ def damaged(
     where: object,
     what: str,
     advice: str = TRUNCATED,
-    *,
-    also: tuple[type[Exception], ...] = (),
     passing: tuple[type[Exception], ...] = (),
 ) -> Iterator[None]:
     """Turn what a library raises into "`where` `what` (reason); `advice`". Put its call in the block, nothing else.
 
-    Its warnings about the content are dropped: the content is used or refused. `also` are the library's own kinds of
-    error, those of the kinds `passing` pass.
+    Its warnings about the content are dropped: the content is used or refused. Errors of the kinds `passing` pass.
     """
-    kinds: tuple[type[Exception], ...] = (*DAMAGE, *also)
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             yield
     except passing:
         raise
-    except kinds as error:
+    except DAMAGE as error:
         raise UserError(f"{printable(where)} {what} ({reason(error)}); {advice}") from None
 
 

@@ -53,6 +53,14 @@ def open_to_append(path: Path) -> IO[str]:
     return os.fdopen(handle, "a", encoding="utf-8")
 
 
+def open_to_update(path: Path) -> IO[bytes]:
+    """A file for reading and writing from its start, made if it is missing; a link in its place is an error."""
+    try:
+        return os.fdopen(os.open(path, os.O_RDWR | os.O_CREAT | NO_LINKS, 0o666), "r+b")
+    except OSError as error:
+        raise failed(path, error) from None
+
+
 def make_folder(folder: Path) -> None:
     """`folder` with the ones above it; a link in its place is an error, for it may lead anywhere."""
     if folder.is_symlink():

@@ -7,7 +7,7 @@ import math
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import IO, Any, NamedTuple
 
 import numpy as np
 import torch
@@ -17,7 +17,7 @@ from eblvm.engine.data import store
 from eblvm.engine.data.contents import Contents, Pictures
 from eblvm.engine.data.framing import PIXEL_RULES, Decoder, Framing, decoder_for
 from eblvm.engine.data.resizing import resized
-from eblvm.engine.durable import write_atomic
+from eblvm.engine.durable import failed, open_to_update, write_atomic
 from eblvm.engine.errors import UserError
 from eblvm.engine.training.log import progress
 
@@ -79,11 +79,10 @@ def prepare(
     limit = int(skip_limit * of["count"]) if contents.pictures else 0
     images, position = folder / store.IMAGES, start
     with (
-        images.open("r+b" if images.exists() else "w+b") as file,
+        open_to_update(images) as file,
         progress(of["count"], f"preparing {printable(of['name'])}", "picture", start.read) as bar,
     ):
-        file.seek(start.written * math.prod(start.shape))
-        file.truncate()  # what was written after the last record of the progress
+        cut_back(images, file, start.written * math.prod(start.shape))
         for position, batch in chunks(contents, decode, size, start):
             for one in position.skipped[len(start.skipped) :]:
                 say(f"skipped {printable(one['name'])}: {one['reason']}")
@@ -93,14 +92,14 @@ def prepare(
                     f"{worst} cannot be read as a picture ({why}): {len(position.skipped)} of "
                     f"{of['count']} pictures are unreadable, at most {limit} may be; copy them again, or raise --skip"
                 )
-            file.write(batch.tobytes())
-            file.flush()
-            os.fsync(file.fileno())  # else a power cut could keep the record of what it lost
+            append(images, file, batch)
             record_progress(folder, identity, position)
             bar.update(position.read - start.read)
             start = position
     if not position.written:
         raise UserError(f"{printable(source)} holds no picture that can be read; nothing was prepared")
+    if len(position.ends) != len(contents.splits):
+        raise UserError(f"{folder / PROGRESS} does not fit the source; remove {folder} and prepare it again")
     bounds = [0, *position.ends]
     splits = {name: (bounds[i], bounds[i + 1]) for i, name in enumerate(contents.splits)}
     if empty := [name for name, (first, end) in splits.items() if first == end]:
@@ -145,6 +144,25 @@ def open_folder(folder: Path, identity: dict[str, Any]) -> Position | None:
         raise UserError(f"{folder} was begun with another source or other settings; give another folder, or remove it")
     position: Position = saved["position"]
     return position
+
+
+def cut_back(path: Path, file: IO[bytes], length: int) -> None:
+    """Drop what was written after the last record of the progress."""
+    try:
+        file.seek(length)
+        file.truncate()
+    except OSError as error:
+        raise failed(path, error) from None
+
+
+def append(path: Path, file: IO[bytes], batch: np.ndarray) -> None:
+    """Write a chunk to the disk itself, else a power cut could keep the record of what it lost."""
+    try:
+        file.write(batch.tobytes())
+        file.flush()
+        os.fsync(file.fileno())
+    except OSError as error:
+        raise failed(path, error, "the pictures prepared before are kept") from None
 
 
 def saved_progress(folder: Path) -> dict[str, Any] | None:

@@ -19,6 +19,7 @@ from eblvm.engine.data.pictures import problem
 from eblvm.engine.errors import UserError
 
 Choose = Callable[[int], tuple[Tensor, Tensor]]  # step -> the indices [B] of its pictures, and which are mirrored
+HEAD = 1 << 14  # bytes of a file in which its size in pixels stands as a rule
 PREFETCH = 2  # minibatches decoded ahead
 
 
@@ -128,7 +129,11 @@ class Stream:
                 path = self.pictures.paths[i]
                 if not path.is_file():
                     raise UserError(f"{printable(path)} has gone since the run began; put it back")
-                if (wrong := problem(path.read_bytes())) is not None:
+                with path.open("rb") as file:
+                    content = file.read(HEAD)
+                    if problem(content) is not None:
+                        content += file.read()
+                if (wrong := problem(content)) is not None:
                     raise unreadable(path, wrong)
                 self._seen[i] = True
 

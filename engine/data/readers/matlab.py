@@ -1,9 +1,6 @@
 """MATLAB files: Frey face's frey_rawface.mat, and SVHN's cropped digits train_32x32.mat and test_32x32.mat."""
 
-import io
-import math
-import struct
-import zlib
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -11,12 +8,9 @@ import numpy as np
 from eblvm.engine.damage import damaged, printable
 from eblvm.engine.data import limits, published
 from eblvm.engine.data.contents import Contents, Split
+from eblvm.engine.data.readers.mat_format import NUMBERS, variables
 from eblvm.engine.errors import UserError
 
-NUMBERS = {"double", "single", "logical", *(f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64))}
-COMPRESSED = 15  # MATLAB's type of a compressed element
-CHUNK = 1 << 20
-DEFLATE_RATIO = 1032  # no deflated stream unpacks to more times its length
 SVHN = {"train": "train_32x32.mat", "test": "test_32x32.mat"}
 
 
@@ -31,49 +25,16 @@ def read_mat(path: Path) -> Contents:
 
 
 def load(path: Path, content: bytes, wanted: tuple[str, ...]) -> tuple[dict[str, np.ndarray], list[str]]:
-    """The arrays of the `wanted` names that a file has, and all its names. Only arrays of numbers are read: scipy
-    follows nested cells and structures without a limit."""
-    from scipy.io import loadmat, whosmat  # slow to import
-    from scipy.io.matlab import MatReadError
-
+    """The arrays of the `wanted` names that a file has, and all its names."""
     if content.startswith((b"MATLAB 7.3", b"\x89HDF")):
         raise UserError(f"{path} is a MATLAB 7.3 file (HDF5), expected MATLAB 5; save it in MATLAB with: save -v7")
-    failing = (path, "cannot be read as a MATLAB file")
-    with damaged(*failing, also=(MatReadError,)):
-        size = unpacked_size(content, limits.max_bytes())
-    limits.check_bytes(path, size)
-    with damaged(*failing, also=(MatReadError,)):
-        listed = {name: (shape, kind) for name, shape, kind in whosmat(io.BytesIO(content))}
-    chosen = [name for name in wanted if name in listed]
-    for name in chosen:
-        shape, kind = listed[name]
-        if kind not in NUMBERS:
+    with damaged(path, "cannot be read as a MATLAB file"):
+        found = list(variables(content, wanted, partial(limits.check_bytes, path)))
+    for name, kind, _ in found:
+        if name in wanted and kind not in NUMBERS:
             raise UserError(f"{path}: got {name!r} of MATLAB's class {kind}, expected an array of numbers")
-        limits.check_bytes(path, math.prod(map(abs, shape)))
-    arrays = {}
-    if chosen:
-        with damaged(*failing, also=(MatReadError,)):
-            arrays = loadmat(io.BytesIO(content), variable_names=chosen)
-    return {name: arrays[name] for name in chosen if name in arrays}, [printable(name[:40]) for name in listed]
-
-
-def unpacked_size(content: bytes, limit: int) -> int:
-    """Bytes of a MATLAB 5 file with its compressed elements unpacked; counting ends once they are more than `limit`."""
-    if not content.startswith(b"MATLAB 5.0") or len(content) * DEFLATE_RATIO <= limit:
-        return len(content)
-    order = "<" if content[126:128] == b"IM" else ">"
-    total, place = 0, 128
-    while place + 8 <= len(content) and total <= limit:
-        kind, size = struct.unpack_from(f"{order}II", content, place)
-        rest, place = content[place + 8 : place + 8 + size], place + 8 + size
-        if kind != COMPRESSED:
-            total += size
-            continue
-        unpacker = zlib.decompressobj()
-        while rest and not unpacker.eof and total <= limit:
-            total += len(unpacker.decompress(rest, CHUNK))
-            rest = unpacker.unconsumed_tail
-    return total
+    arrays = {name: array for name, _, array in found if array is not None}
+    return arrays, [printable(name[:40]) for name, _, _ in found]
 
 
 def frey(path: Path, columns: np.ndarray) -> np.ndarray:

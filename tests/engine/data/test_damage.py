@@ -279,6 +279,35 @@ def test_images_lost_after_their_record_are_made_again(pictures: Path, tmp_path:
     assert np.array_equal(prepare.prepare(pictures, read(pictures), tmp_path / "cut", 8, **how).images, whole.images)
 
 
+def test_a_record_of_progress_that_lies_is_refused(pictures: Path, tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.setattr(prepare, "CHUNK", 4)
+    how = {"decoder": "pillow", "say": lambda _: None}
+    record = prepare.record_progress
+
+    def stop(*arguments: object) -> None:
+        record(*arguments)
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as m:
+        m.setattr(prepare, "record_progress", stop)
+        with pytest.raises(KeyboardInterrupt):
+            prepare.prepare(pictures, read(pictures), tmp_path / "store", 8, **how)
+    path = tmp_path / "store" / prepare.PROGRESS
+    saved = json.loads(path.read_text())
+    saved["position"]["read"] = 24
+    path.write_text(json.dumps(saved))
+    with pytest.raises(UserError, match=r"progress.json does not fit the source; remove"):
+        prepare.prepare(pictures, read(pictures), tmp_path / "store", 8, **how)
+
+
+def test_a_store_is_not_written_through_a_link(pictures: Path, tmp_path: Path) -> None:
+    (tmp_path / "store").mkdir()
+    (tmp_path / "store" / store.IMAGES).symlink_to(tmp_path / "made.txt")
+    with pytest.raises(UserError, match=r"images.u8 cannot be written .* it is a link, which is not followed"):
+        prepare.prepare(pictures, read(pictures), tmp_path / "store", 8, decoder="pillow", say=lambda _: None)
+    assert not (tmp_path / "made.txt").exists()
+
+
 def test_a_split_with_no_readable_picture_is_refused(pictures: Path, tmp_path: Path) -> None:
     names = sorted(path.name for path in pictures.iterdir())
     rows = "".join(f"{name} {0 if i < 22 else i - 21}\n" for i, name in enumerate(names))
