@@ -8,6 +8,7 @@ from typing import IO
 
 from eblvm.engine.errors import UserError
 
+OTHER = "give a path that can be read and written"
 NO_LINKS = os.O_NOFOLLOW | os.O_CLOEXEC
 
 
@@ -77,7 +78,7 @@ def failed(path: Path, error: OSError, kept: str = "") -> UserError:
         errno.ENOSPC: "free some space on that disk and give the same command again",
         errno.EDQUOT: "free some of your quota and give the same command again",
         errno.EIO: "the disk fails: copy what you need, and use another",
-        errno.ENOENT: "its folder has gone: make it again, or give another path",
+        errno.ENOENT: f"make its folder, or {OTHER}",
         errno.ELOOP: "it is a link, which is not followed: remove it",
-    }.get(error.errno or 0, "give a path that can be written")
+    }.get(error.errno or 0, OTHER)
     return UserError(f"{path} cannot be written ({error.strerror or error}); {kept + '; ' if kept else ''}{what}")

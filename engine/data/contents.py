@@ -41,7 +41,8 @@ class Contents(NamedTuple):
     where: str = "the data set"  # the path that it was read from, for messages
 
     def divided(self, sizes: tuple[int, int] | None = None) -> "Contents":
-        """With train, valid and test told apart. `sizes` are those of valid and test where one set holds all.
+        """With train, valid and test told apart. `sizes` are those of valid and test where one set holds all
+        and is larger; who gives them holds the number of images against what was expected.
 
         Otherwise 5 % each at its end (at least one); of a training set without a valid one the last 10 %, at least one
         and at most 1000. A set that leaves one of them empty is refused.
@@ -50,7 +51,7 @@ class Contents(NamedTuple):
         if "all" in splits:
             whole = splits.pop("all")
             n, held = len(whole.images), max(1, len(whole.images) // 20)
-            valid, test = sizes or (held, held)
+            valid, test = sizes if sizes and n > sum(sizes) else (held, held)
             if n <= valid + test:
                 raise UserError(
                     f"{self.where} has {n} images, expected at least {valid + test + 1}: {valid} to validate, {test} "

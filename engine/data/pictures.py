@@ -19,7 +19,6 @@ from eblvm.engine.data import limits
 
 FORMATS = ("JPEG", "PNG", "WEBP", "BMP")  # what both decoders read, whatever the file's suffix says
 ORIENTATION = 0x0112  # EXIF's tag
-ADOBE = b"\xff\xee\x00\x0eAdobe"
 GREY, COLOUR, GREY_ALPHA, COLOUR_ALPHA = 0, 2, 4, 6  # PNG's colour types
 LOW_BYTES = {
     GREY_ALPHA: "RGBA",
@@ -96,7 +95,9 @@ def _colours(picture: Image.Image, content: bytes) -> np.ndarray:
         return np.broadcast_to((wide + 128) // 257, (*wide.shape[:2], 3)).astype(np.uint8)
     if picture.mode == "CMYK":
         ink = np.asarray(picture).astype(np.uint16)
-        light = 255 - ink if ADOBE in content else ink  # Pillow takes every file for one of Adobe's, which are inverted
+        light = (
+            255 - ink if "adobe" in picture.info else ink
+        )  # Pillow takes every file for one of Adobe's, which are inverted
         return (light[..., :3] * light[..., 3:] // 255).astype(np.uint8)
     picture.info.pop("transparency", None)
     return np.asarray(picture.convert("RGB"))

@@ -44,7 +44,7 @@ def test_the_folder_is_synchronised_after_the_rename(tmp_path: Path, monkeypatch
     [
         (errno.ENOSPC, "free some space"),
         (errno.EIO, "the disk fails"),
-        (errno.EACCES, "give a path that can be written"),
+        (errno.EACCES, "give a path that can be read and written"),
     ],
 )
 def test_a_failing_disk_is_named_with_what_is_kept(
@@ -64,5 +64,5 @@ def test_a_failing_disk_is_named_with_what_is_kept(
 
 
 def test_a_folder_that_has_gone_is_named(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"gone/file cannot be written .* its folder has gone"):
+    with pytest.raises(UserError, match=r"gone/file cannot be written .* make its folder, or give a path"):
         write_atomic(tmp_path / "gone" / "file", b"content")

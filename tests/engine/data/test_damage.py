@@ -159,7 +159,7 @@ def test_empty_and_small_sets(cifar: dict, tmp_path: Path) -> None:
     np.savez(tmp_path / "nine.npz", x_train=cifar["x_train"][:9], x_test=cifar["x_test"])
     assert len(load(recipe("cifar10").replaced(data=str(tmp_path / "nine.npz"))).valid) == 1
     np.savez(tmp_path / "frey.npz", x=np.zeros((400, 28, 20), np.uint8))
-    with pytest.raises(UserError, match=r"frey.npz has 400 images, expected at least 566: 300 to validate"):
+    with pytest.raises(UserError, match=r"frey.npz holds 400 faces, expected Frey face's 1965"):
         load(recipe("freyface").replaced(data=str(tmp_path / "frey.npz")))
 
 

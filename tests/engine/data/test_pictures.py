@@ -9,9 +9,11 @@ import pytest
 import torch
 from PIL import Image
 
-from eblvm.engine.data import pictures
+from eblvm.engine.data import load, open_input, pictures
 from eblvm.engine.data.framing import DaliDecoder, Framing, PillowDecoder, has_dali
+from eblvm.engine.errors import UserError
 from eblvm.engine.evaluation.image_sets import read_images
+from eblvm.engine.recipes import recipe
 
 from .picture_cases import CASES, Case, chunk, png, saved
 
@@ -59,7 +61,7 @@ def test_all_sixteen_bit_levels_agree() -> None:
 @needs_dali
 def test_cmyk_of_others_than_adobe_is_not_inverted() -> None:
     (case,) = (case for case in CASES if case.name == "cmyk")
-    place = case.content.index(pictures.ADOBE)
+    place = case.content.index(b"\xff\xee\x00\x0eAdobe")
     content = case.content[:place] + case.content[place + 16 :]
     pillow, dali = (decoder(Framing(30))([content])[0] for decoder in (PillowDecoder, DaliDecoder))
     assert np.array_equal(pillow, dali)
@@ -99,6 +101,22 @@ def test_what_is_no_picture_is_told(decoder: type, monkeypatch: pytest.MonkeyPat
     monkeypatch.setenv("EBLVM_MAX_PIXELS", "60")
     (told,) = decoder(Framing(8))([saved(frames[0], "PNG")])
     assert "it has 8x8 pixels, the limit is 60" in str(told)
+
+
+@needs_dali
+def test_a_stream_is_bounded_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = tmp_path / "faces"
+    folder.mkdir()
+    for i in range(24):
+        side = 300 if i == 5 else 20
+        Image.new("RGB", (side, side)).save(folder / f"{i:02}.png")
+    config = recipe("celeba32").replaced(data=str(folder), cache=str(tmp_path / "cache"), batch=8, input="dali")
+    batches = open_input(config, load(config), torch.tensor(1))
+    monkeypatch.setenv("EBLVM_MAX_PIXELS", "1000")
+    with pytest.raises(
+        UserError, match=r"05.png cannot be read as a picture \(it has 300x300 pixels, the limit is 1,000"
+    ):
+        [batches.batch(step) for step in range(3)]
 
 
 def test_a_broken_orientation_is_none() -> None:
