@@ -36,6 +36,7 @@ lint: setup
 TYPED := build/typed/eblvm
 typecheck: setup
 	mkdir -p $(TYPED)
+	touch $(TYPED)/__init__.py
 	for name in engine kernels bench; do ln -sfn ../../../$$name $(TYPED)/$$name; done
 	MYPYPATH=build/typed $(BIN)/mypy -p eblvm.engine -p eblvm.kernels
 

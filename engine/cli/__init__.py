@@ -4,6 +4,7 @@ Another package adds commands by an entry point of the group `eblvm.commands`: a
 """
 
 import importlib
+import io
 import sys
 from importlib.metadata import entry_points, version
 from typing import NamedTuple
@@ -63,6 +64,9 @@ def run(argv: list[str]) -> None:
 
 def main(argv: list[str] | None = None) -> int:
     """Run a command: 0 done, 1 a gate failed, 2 a mistake in what was given, 3 the run diverged."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):  # names of files that are not UTF-8 are shown, not refused
+            stream.reconfigure(errors="backslashreplace")
     try:
         run(sys.argv[1:] if argv is None else argv)
         return 0

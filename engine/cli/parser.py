@@ -59,6 +59,6 @@ def integers(text: str) -> tuple[int, ...]:
 
 def write_json(path: str | None, facts: dict[str, Any]) -> None:
     if path is not None:
-        from eblvm.engine.training.checkpoint import write_atomic
+        from eblvm.engine.durable import write_atomic
 
         write_atomic(Path(path), (json.dumps(facts, indent=2) + "\n").encode())

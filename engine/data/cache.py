@@ -1,13 +1,15 @@
 """Stores that training makes by itself of a folder of pictures, kept apart from the user's own files."""
 
-import fcntl
 import hashlib
 import os
 from collections.abc import Callable
 from pathlib import Path
 
+from eblvm.engine import lock
+from eblvm.engine.damage import printable
 from eblvm.engine.data import store
 from eblvm.engine.data.contents import Contents, Pictures
+from eblvm.engine.data.framing import PIXEL_RULES
 from eblvm.engine.data.prepare import prepare
 
 
@@ -27,20 +29,19 @@ def cached(
     splits = "" if len(contents.splits) == 3 else "-" + "-".join(contents.splits)
     folder = root(given) / f"{source.resolve().name}-{size}{splits}-{key[:12]}"
     folder.parent.mkdir(parents=True, exist_ok=True)
-    with (folder.parent / f".{folder.name}.lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
+    with lock.take(folder.parent / f".{folder.name}.lock", wait=True):
         if (folder / store.MANIFEST).exists():
             return store.open_store(folder)
-        say(f"preparing {source} at {size} pixels, once, into {folder}")
+        say(f"preparing {printable(source)} at {size} pixels, once, into {printable(folder)}")
         return prepare(source, contents, folder, size, threads=threads, fingerprint=key, say=say)
 
 
 def fingerprint(contents: Contents, size: int) -> str:
     """A digest of the settings and of every picture's split, name, length and time of change."""
-    digest = hashlib.sha256(f"{store.VERSION} {size} {contents.share}\n".encode())
+    digest = hashlib.sha256(f"{store.VERSION} {PIXEL_RULES} {size} {contents.share}\n".encode())
     for name, split in contents.splits.items():
         assert isinstance(split.images, Pictures)
         for path in split.images.paths:
             facts = path.stat()
-            digest.update(f"{name} {path} {facts.st_size} {facts.st_mtime_ns}\n".encode())
+            digest.update(os.fsencode(f"{name} {path} {facts.st_size} {facts.st_mtime_ns}\n"))
     return digest.hexdigest()

@@ -6,6 +6,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from eblvm.engine.errors import UserError
+
 
 @dataclass(frozen=True)
 class Pictures:
@@ -36,23 +38,36 @@ class Contents(NamedTuple):
     published: bool | None = None  # whether the digests are those of the published files; None: not known
     attributes: tuple[str, ...] = ()  # names of the columns of the labels
     share: float | None = None  # of a picture's width that the centre crop keeps; None: the largest square
+    where: str = "the data set"  # the path that it was read from, for messages
 
     def divided(self, sizes: tuple[int, int] | None = None) -> "Contents":
-        """With train, valid and test told apart. `sizes` are those of valid and test where one set holds all.
+        """With train, valid and test told apart. `sizes` are those of valid and test where one set holds all
+        and is larger; who gives them holds the number of images against what was expected.
 
-        Otherwise 5 % each at its end (at least one); of a training set without a valid one the last 10 %, at most 1000.
+        Otherwise 5 % each at its end (at least one); of a training set without a valid one the last 10 %, at least one
+        and at most 1000. A set that leaves one of them empty is refused.
         """
         splits = dict(self.splits)
         if "all" in splits:
             whole = splits.pop("all")
             n, held = len(whole.images), max(1, len(whole.images) // 20)
-            valid, test = sizes or (held, held)
+            valid, test = sizes if sizes and n > sum(sizes) else (held, held)
+            if n <= valid + test:
+                raise UserError(
+                    f"{self.where} has {n} images, expected at least {valid + test + 1}: {valid} to validate, {test} "
+                    "to test and one to train; give a larger set"
+                )
             bounds = (0, n - valid - test, n - test, n)
             splits = {name: whole.part(*bounds[i : i + 2]) for i, name in enumerate(("train", "valid", "test"))}
         elif "valid" not in splits and "train" in splits:
             train = splits["train"]
-            kept = len(train.images) - min(1000, len(train.images) // 10)
-            splits |= {"train": train.part(0, kept), "valid": train.part(kept, len(train.images))}
+            n = len(train.images)
+            if n < 2:
+                raise UserError(
+                    f"{self.where} has {n} training image and none to validate, expected at least 2; give a larger set"
+                )
+            kept = n - min(1000, max(1, n // 10))
+            splits |= {"train": train.part(0, kept), "valid": train.part(kept, n)}
         return self._replace(splits={name: splits[name] for name in ("train", "valid", "test") if name in splits})
 
     @property

@@ -1,15 +1,16 @@
 """Pictures of any size to squares of one: the centre is cut out and resized. Pillow and DALI, held to each other."""
 
-import io
 import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
-from PIL import Image, UnidentifiedImageError
+from PIL import Image
 
+from eblvm.engine.data import pictures
 from eblvm.engine.errors import UserError
 
+PIXEL_RULES = 2  # counts the changes of what pixels a picture gives; stores that are made by others are not mixed
 DALI_EXTRA = "pip install 'eblvm[dali]'"
 
 
@@ -20,7 +21,7 @@ class Framing(NamedTuple):
 
 def box(width: int, height: int, share: float | None) -> tuple[int, int, int]:
     """(left, top, side) of the centre crop."""
-    side = min(width, height) if share is None else min(math.floor(share * width + 0.5), height)
+    side = min(width, height) if share is None else max(1, min(math.floor(share * width + 0.5), height))
     return (width - side) // 2, (height - side) // 2, side
 
 
@@ -44,13 +45,11 @@ class PillowDecoder:
     def _decode(self, content: bytes) -> np.ndarray | str:
         size, share = self.framing
         try:
-            with Image.open(io.BytesIO(content)) as file:
-                picture = file.convert("RGB")
-        except (OSError, UnidentifiedImageError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
-            # Pillow names the buffer by its address.
-            return str(error).partition(" <")[0]
-        left, top, side = box(picture.width, picture.height, share)
-        square = np.asarray(picture.crop((left, top, left + side, top + side)))
+            pixels = pictures.rgb(content)
+        except pictures.UnreadableError as error:
+            return str(error)
+        left, top, side = box(pixels.shape[1], pixels.shape[0], share)
+        square = pixels[top : top + side, left : left + side]
         # As DALI the filter meets the edge's own pixels beyond it; Pillow alone would leave them out of the average.
         margin = math.ceil(side / size)
         padded = Image.fromarray(np.pad(square, ((margin, margin), (margin, margin), (0, 0)), mode="edge"))
@@ -73,17 +72,16 @@ class DaliDecoder:
         return found
 
     def _decode(self, encoded: Sequence[bytes]) -> list[np.ndarray | str]:
-        bad = {i: "it is empty" for i, content in enumerate(encoded) if not content}
-        good = [content for content in encoded if content]
+        problems = [pictures.problem(content) for content in encoded]
+        good = [content for content, wrong in zip(encoded, problems, strict=True) if wrong is None]
         try:
             images = iter(self._run(good) if good else [])
         except RuntimeError:
             self._pipeline = None  # DALI's pipelines do not outlive an error
             if len(encoded) > 1:
                 return [one for content in encoded for one in self._decode([content])]
-            (told,) = PillowDecoder(self.framing)(encoded)  # DALI prints what is wrong and gives a number
-            return [told if isinstance(told, str) else "DALI cannot decode it"]
-        return [bad[i] if i in bad else next(images) for i in range(len(encoded))]
+            return PillowDecoder(self.framing)(encoded)  # DALI prints what is wrong and gives a number; Pillow says it
+        return [next(images) if wrong is None else wrong for wrong in problems]
 
     def _run(self, encoded: Sequence[bytes]) -> np.ndarray:
         if self._pipeline is None:
@@ -115,15 +113,16 @@ def dali_framed(encoded: Any, framing: Framing, mirror: Any = None, device: str 
         encoded,
         device="mixed" if device == "gpu" else "cpu",
         output_type=types.RGB,
-        adjust_orientation=False,  # as Pillow
+        adjust_orientation=True,
         jpeg_fancy_upsampling=True,  # as libjpeg, and so Pillow
     )
-    shape = fn.peek_image_shape(encoded, adjust_orientation=False, dtype=types.INT32)
+    shape = fn.peek_image_shape(encoded, adjust_orientation=True, dtype=types.INT32)
     height, width = shape[0], shape[1]
     if framing.share is None:
         side = dali.math.min(height, width)
     else:
         side = dali.math.min(fn.cast(dali.math.floor(width * framing.share + 0.5), dtype=types.INT32), height)
+        side = dali.math.max(side, 1)
     start = fn.stack((height - side) // 2, (width - side) // 2)
     square = fn.slice(picture, start=start, shape=fn.stack(side, side), axes=(0, 1))
     resized = fn.resize(square, size=(framing.size, framing.size), interp_type=types.INTERP_LINEAR, antialias=True)

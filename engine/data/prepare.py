@@ -1,27 +1,36 @@
 """`eblvm data prepare`: decode, crop and resize once, into a store. Continues where it was stopped."""
 
 import hashlib
+import io
 import json
 import math
+import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import IO, Any, NamedTuple
 
 import numpy as np
 import torch
 
+from eblvm.engine.damage import printable
 from eblvm.engine.data import store
 from eblvm.engine.data.contents import Contents, Pictures
-from eblvm.engine.data.framing import Decoder, Framing, decoder_for
+from eblvm.engine.data.framing import PIXEL_RULES, Decoder, Framing, decoder_for
 from eblvm.engine.data.resizing import resized
+from eblvm.engine.durable import failed, open_to_update, write_atomic
 from eblvm.engine.errors import UserError
 from eblvm.engine.progress import progress
-from eblvm.engine.training.checkpoint import write_atomic
 
 PROGRESS = "progress.json"
 CHUNK = 512  # pictures between two records of the progress
 SKIP_LIMIT = 0.001  # share of the pictures that may be unreadable
-OURS = {store.MANIFEST, store.IMAGES, store.LABELS, PROGRESS, f".{PROGRESS}.tmp", f".{store.MANIFEST}.tmp"}
+OURS = {
+    store.MANIFEST,
+    store.IMAGES,
+    store.LABELS,
+    PROGRESS,
+    *(f".{name}.tmp" for name in (PROGRESS, store.MANIFEST, store.LABELS)),
+}
 
 
 class Position(NamedTuple):
@@ -56,7 +65,7 @@ def prepare(
         if size is None:
             raise UserError(f"{source} holds pictures of any size; give the size of the squares to make, as --size 64")
         decode = decoder_for(Framing(size, share), threads, decoder)
-        settings["decoder"] = decode.name
+        settings |= {"decoder": decode.name, "pixel_rules": PIXEL_RULES}
     of: dict[str, Any] = {"name": source.resolve().name, "count": sum(len(s.images) for s in contents.splits.values())}
     if fingerprint is not None:
         of["fingerprint"] = fingerprint
@@ -70,32 +79,36 @@ def prepare(
     limit = int(skip_limit * of["count"]) if contents.pictures else 0
     images, position = folder / store.IMAGES, start
     with (
-        images.open("r+b" if images.exists() else "w+b") as file,
-        progress(of["count"], f"preparing {of['name']}", "picture", start.read) as bar,
+        open_to_update(images) as file,
+        progress(of["count"], f"preparing {printable(of['name'])}", "picture", start.read) as bar,
     ):
-        file.seek(start.written * math.prod(start.shape))
-        file.truncate()  # what was written after the last record of the progress
+        cut_back(images, file, start.written * math.prod(start.shape))
         for position, batch in chunks(contents, decode, size, start):
             for one in position.skipped[len(start.skipped) :]:
-                say(f"skipped {one['name']}: {one['reason']}")
+                say(f"skipped {printable(one['name'])}: {one['reason']}")
             if len(position.skipped) > limit:
-                worst = position.skipped[-1]
+                worst, why = printable(position.skipped[-1]["name"]), position.skipped[-1]["reason"]
                 raise UserError(
-                    f"{worst['name']} cannot be read as a picture ({worst['reason']}): {len(position.skipped)} of "
+                    f"{worst} cannot be read as a picture ({why}): {len(position.skipped)} of "
                     f"{of['count']} pictures are unreadable, at most {limit} may be; copy them again, or raise --skip"
                 )
-            file.write(batch.tobytes())
-            file.flush()
+            append(images, file, batch)
             record_progress(folder, identity, position)
             bar.update(position.read - start.read)
             start = position
     if not position.written:
-        raise UserError(f"{source} holds no picture that can be read; nothing was prepared")
-    labels = kept_labels(contents, position)
-    if labels is not None:
-        np.save(folder / store.LABELS, labels)
+        raise UserError(f"{printable(source)} holds no picture that can be read; nothing was prepared")
+    if len(position.ends) != len(contents.splits):
+        raise UserError(f"{folder / PROGRESS} does not fit the source; remove {folder} and prepare it again")
     bounds = [0, *position.ends]
     splits = {name: (bounds[i], bounds[i + 1]) for i, name in enumerate(contents.splits)}
+    if empty := [name for name, (first, end) in splits.items() if first == end]:
+        raise UserError(f"{printable(source)} holds no picture of {empty[0]!r} that can be read; copy them again")
+    labels = kept_labels(contents, position)
+    if labels is not None:
+        buffer = io.BytesIO()
+        np.save(buffer, labels)
+        write_atomic(folder / store.LABELS, buffer.getvalue())
     manifest = store.Manifest(
         contents.kind,
         position.written,
@@ -124,14 +137,49 @@ def open_folder(folder: Path, identity: dict[str, Any]) -> Position | None:
         folder.mkdir(parents=True)
     elif not folder.is_dir() or any(path.name not in OURS for path in folder.iterdir()):
         raise UserError(f"{folder} exists and is not a store; nothing was overwritten: give another folder")
-    try:
-        saved = json.loads((folder / PROGRESS).read_text())
-    except (OSError, ValueError):
+    saved = saved_progress(folder)
+    if saved is None:
         return Position()
     if saved["identity"] != identity:
         raise UserError(f"{folder} was begun with another source or other settings; give another folder, or remove it")
-    values: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in saved["position"].items()}
-    return Position(**values)
+    position: Position = saved["position"]
+    return position
+
+
+def cut_back(path: Path, file: IO[bytes], length: int) -> None:
+    """Drop what was written after the last record of the progress."""
+    try:
+        file.seek(length)
+        file.truncate()
+    except OSError as error:
+        raise failed(path, error) from None
+
+
+def append(path: Path, file: IO[bytes], batch: np.ndarray) -> None:
+    """Write a chunk to the disk itself, else a power cut could keep the record of what it lost."""
+    try:
+        file.write(batch.tobytes())
+        file.flush()
+        os.fsync(file.fileno())
+    except OSError as error:
+        raise failed(path, error, "the pictures prepared before are kept") from None
+
+
+def saved_progress(folder: Path) -> dict[str, Any] | None:
+    """What was recorded; None, which is to begin anew, if that is nothing, damaged, or more than was written."""
+    try:
+        saved = json.loads((folder / PROGRESS).read_bytes())
+        values: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in saved["position"].items()}
+        position, identity = Position(**values), saved["identity"]
+        numbers = (position.read, position.written, *position.ends, *position.shape)
+        names = [one["name"] + one["reason"] + position.digest for one in position.skipped]
+        sound = all(type(n) is int and n >= 0 for n in numbers) and all(isinstance(name, str) for name in names)
+        written = position.written * math.prod(position.shape)
+        if not sound or (folder / store.IMAGES).stat().st_size < written:
+            return None
+    except (OSError, ValueError, TypeError, LookupError, AttributeError, RecursionError):
+        return None
+    return {"identity": identity, "position": position}
 
 
 def record_progress(folder: Path, identity: dict[str, Any], position: Position) -> None:
@@ -168,7 +216,7 @@ def decoded(paths: list[Path], decode: Decoder, position: Position) -> tuple[np.
     good, skipped, digest = [], list(position.skipped), position.digest
     for path, content, image in zip(paths, encoded, decode(encoded), strict=True):
         chained = f"{digest}{path.name}{hashlib.sha256(content).hexdigest()}"
-        digest = hashlib.sha256(chained.encode()).hexdigest()
+        digest = hashlib.sha256(os.fsencode(chained)).hexdigest()
         if isinstance(image, str):
             skipped.append({"name": path.name, "reason": image})
         else:

@@ -2,6 +2,7 @@
 
 import hashlib
 
+from eblvm.engine.damage import printable
 from eblvm.engine.errors import UserError
 
 WHERE = {
@@ -61,8 +62,8 @@ def verify(where: str, name: str, content: bytes, count: int) -> bool | None:
 
 def missing(where: str, names: list[str], dataset: str) -> UserError:
     """The error for a partial set: which files are missing, and where they are published."""
-    shown = ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
-    return UserError(f"{where} is not complete: {shown} missing; {dataset} is published at {WHERE[dataset]}")
+    shown = ", ".join(printable(name) for name in names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
+    return UserError(f"{printable(where)} is not complete: {shown} missing; {dataset} is published at {WHERE[dataset]}")
 
 
 def agreed(found: list[bool | None]) -> bool | None:

@@ -2,18 +2,23 @@
 
 import json
 import math
-from dataclasses import asdict, dataclass, field
+from dataclasses import MISSING, asdict, dataclass, field, fields
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from eblvm.engine.damage import damaged, printable, reason
+from eblvm.engine.data import limits
 from eblvm.engine.data.contents import Contents, Split
+from eblvm.engine.data.npy import read_array
+from eblvm.engine.durable import write_atomic
 from eblvm.engine.errors import UserError
-from eblvm.engine.training.checkpoint import write_atomic
 
 MANIFEST, IMAGES, LABELS = "manifest.json", "images.u8", "labels.npy"
 VERSION = 1
+SPLITS = {"train", "valid", "test", "all"}
 
 
 @dataclass(frozen=True)
@@ -30,10 +35,50 @@ class Manifest:
     version: int = VERSION
 
     @classmethod
-    def from_json(cls, values: dict[str, Any]) -> "Manifest":
-        splits = {name: (int(first), int(end)) for name, (first, end) in values["splits"].items()}
-        lists = {name: tuple(values[name]) for name in ("shape", "attributes")}
-        return cls(**values | lists | {"splits": splits})
+    def from_json(cls, values: Any) -> "Manifest":
+        """The manifest that `values` hold; ValueError says what in them cannot be."""
+        unknown = set(values) - {f.name for f in fields(cls)}
+        lacking = {f.name for f in fields(cls) if f.default is MISSING and f.default_factory is MISSING} - set(values)
+        _require(not unknown and not lacking, "its keys", sorted(unknown or lacking), "those of a store")
+        count, shape, attributes = values["count"], values["shape"], values.get("attributes", [])
+        _require(_whole(count) and count > 0, "count", count, "a number of images above 0")
+        sizes = isinstance(shape, list) and len(shape) == 3 and all(_whole(n) and n > 0 for n in shape)
+        _require(sizes, "shape", shape, "[channels, height, width]")
+        words = isinstance(attributes, list) and all(isinstance(name, str) for name in attributes)
+        _require(words, "attributes", attributes, "a list of names")
+        kinds = {"kind": str, "source": dict, "settings": dict, "splits": dict, "skipped": list}
+        for name, kind in kinds.items():
+            _require(isinstance(values.get(name, []), kind), name, values.get(name), f"a JSON {kind.__name__}")
+        published = values.get("published")
+        _require(published is None or isinstance(published, bool), "published", published, "true, false or null")
+        splits = _splits(values["splits"], count)
+        return cls(**values | {"shape": tuple(shape), "attributes": tuple(attributes), "splits": splits})
+
+
+def _splits(given: dict[str, Any], count: int) -> dict[str, tuple[int, int]]:
+    """Splits as places [first, end), none empty, none over another, all within the images."""
+    _require(bool(given) and set(given) <= SPLITS, "splits", sorted(given), "some of train, valid, test, or all")
+    for name, bounds in given.items():
+        fits = isinstance(bounds, list | tuple) and len(bounds) == 2 and all(map(_whole, bounds))
+        fits = fits and 0 <= bounds[0] < bounds[1] <= count
+        _require(fits, f"split {name!r}", bounds, f"[first, end] with 0 <= first < end <= {count}")
+    ordered = sorted(given.items(), key=lambda item: item[1][0])
+    for (name, (_, end)), (other, (first, _)) in pairwise(ordered):
+        _require(end <= first, f"split {other!r}", f"from {first} on", f"none over {name!r}, which ends at {end}")
+    return {name: (first, end) for name, (first, end) in given.items()}
+
+
+def _whole(value: Any) -> bool:
+    return type(value) is int
+
+
+def _require(right: bool, name: str, got: Any, expected: str) -> None:
+    if not right:
+        raise ValueError(f"got {name} {str(got)[:60]}, expected {expected}")
+
+
+def _no_number(text: str) -> None:
+    raise ValueError(f"got {text}, expected a number")
 
 
 @dataclass(frozen=True)
@@ -57,29 +102,41 @@ def write_manifest(folder: Path, manifest: Manifest) -> None:
 def open_store(folder: Path) -> Store:
     """Map the store in `folder`; what is missing or does not fit is an error that names the file."""
     path = folder / MANIFEST
+    again = "prepare the store again"
+    with damaged(path, "is not the manifest of a store", again):
+        values = json.loads(path.read_bytes(), parse_constant=_no_number)
+    version = values.get("version") if isinstance(values, dict) else None
+    if version != VERSION:
+        raise UserError(f"{printable(path)} has version {version}, expected {VERSION}; {again}")
     try:
-        values = json.loads(path.read_text())
-        version = values.get("version")
-        if version != VERSION:
-            raise UserError(f"{path} has version {version}, expected {VERSION}; prepare the store again")
         manifest = Manifest.from_json(values)
-    except (ValueError, TypeError, KeyError, AttributeError) as error:
-        raise UserError(f"{path} is not the manifest of a store ({error!r}); prepare it again") from None
+    except ValueError as error:
+        raise UserError(f"{printable(path)} is not the manifest of a store ({reason(error)}); {again}") from None
     images, expected = folder / IMAGES, manifest.count * math.prod(manifest.shape)
     got = images.stat().st_size if images.is_file() else 0
     if got != expected:
-        raise UserError(f"{images} has {got} bytes, expected {expected} by its manifest; prepare the store again")
+        raise UserError(f"{printable(images)} has {got} bytes, expected {expected} by its manifest; {again}")
     mapped = np.memmap(images, np.uint8, "c", shape=(manifest.count, *manifest.shape))
-    return Store(folder, manifest, mapped, _labels(folder / LABELS, manifest.count))
+    return Store(folder, manifest, mapped, _labels(folder / LABELS, manifest))
 
 
-def _labels(path: Path, count: int) -> np.ndarray | None:
+def _labels(path: Path, manifest: Manifest) -> np.ndarray | None:
+    """Whole numbers [n], or attributes int8 [n, A]."""
     if not path.exists():
         return None
-    try:
-        labels = np.load(path, allow_pickle=False)
-    except (ValueError, OSError, EOFError) as error:
-        raise UserError(f"{path} cannot be read ({error}); prepare the store again") from None
-    if len(labels) != count:
-        raise UserError(f"{path} has {len(labels)} rows, expected {count} by its manifest; prepare the store again")
+    with path.open("rb") as file:
+        size = path.stat().st_size
+        limits.check_bytes(path, size)
+        labels = read_array(file, str(path), size, path, "cannot be read as labels")
+    if len(labels.shape) not in (1, 2) or len(labels) != manifest.count or labels.dtype.kind not in "iu":
+        shape = "x".join(map(str, labels.shape))
+        raise UserError(
+            f"{printable(path)} has {shape} {labels.dtype}, expected {manifest.count} rows of whole numbers by its "
+            "manifest; prepare the store again"
+        )
+    if labels.ndim == 2 and labels.shape[1] != len(manifest.attributes):
+        raise UserError(
+            f"{printable(path)} has {labels.shape[1]} attributes, expected the {len(manifest.attributes)} of its "
+            "manifest; prepare the store again"
+        )
     return labels

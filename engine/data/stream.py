@@ -13,10 +13,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from eblvm.engine.damage import printable, reason
 from eblvm.engine.data.framing import DALI_EXTRA, Framing, PillowDecoder, dali_framed, decoder_for, import_dali
+from eblvm.engine.data.pictures import problem
 from eblvm.engine.errors import UserError
 
 Choose = Callable[[int], tuple[Tensor, Tensor]]  # step -> the indices [B] of its pictures, and which are mirrored
+HEAD = 1 << 14  # bytes of a file in which its size in pixels stands as a rule
 PREFETCH = 2  # minibatches decoded ahead
 
 
@@ -57,6 +60,7 @@ class Stream:
         self.dali = import_dali()
         self.pictures, self.choose, self.batch, self.threads = pictures, choose, batch, threads
         self.names = name_rows(pictures.paths)
+        self._seen = np.zeros(len(pictures), bool)
         self._pipeline: Any = None
         self._first = 0  # the step of the pipeline's first iteration
         self._next = 0  # the step of the minibatch that it gives next
@@ -105,7 +109,7 @@ class Stream:
         )
         def streaming() -> Any:
             names, mirror = dali.fn.external_source(
-                source=Chosen(self.names, self.choose, self._first),
+                source=Chosen(self.names, self.choose, self._first, self._see),
                 num_outputs=2,
                 batch=True,
                 batch_info=True,
@@ -117,6 +121,21 @@ class Stream:
         pipeline = streaming()
         pipeline.build()
         return pipeline
+
+    def _see(self, places: list[int]) -> None:
+        """Hold every picture's header against the limits before DALI decodes it for the first time."""
+        for i in places:
+            if not self._seen[i]:
+                path = self.pictures.paths[i]
+                if not path.is_file():
+                    raise UserError(f"{printable(path)} has gone since the run began; put it back")
+                with path.open("rb") as file:
+                    content = file.read(HEAD)
+                    if problem(content) is not None:
+                        content += file.read()
+                if (wrong := problem(content)) is not None:
+                    raise unreadable(path, wrong)
+                self._seen[i] = True
 
     def _tensor(self, images: Any) -> Tensor:
         from nvidia.dali.plugin.pytorch import feed_ndarray
@@ -132,21 +151,22 @@ class Stream:
         for ahead in range(step, step + PREFETCH + 1):
             for path in (self.pictures.paths[i] for i in self.choose(ahead)[0].tolist()):
                 if not path.is_file():
-                    return UserError(f"{path} has gone since the run began; put it back")
+                    return UserError(f"{printable(path)} has gone since the run began; put it back")
                 (found,) = decode([path.read_bytes()])
                 if isinstance(found, str):
                     return unreadable(path, found)
-        return error
+        return UserError(f"DALI cannot decode a picture of step {step} ({reason(error)}); remove --input dali")
 
 
 class Chosen:
     """The external source: a function of the iteration alone, which is what DALI can checkpoint."""
 
-    def __init__(self, names: np.ndarray, choose: Choose, first: int):
-        self.names, self.choose, self.first = names, choose, first
+    def __init__(self, names: np.ndarray, choose: Choose, first: int, see: Callable[[list[int]], None]):
+        self.names, self.choose, self.first, self.see = names, choose, first, see
 
     def __call__(self, info: Any) -> tuple[np.ndarray, np.ndarray]:
         places, mirrored = self.choose(self.first + info.iteration)
+        self.see(places.tolist())
         return self.names[places.numpy()], mirrored.int().numpy()
 
 
@@ -160,5 +180,5 @@ def name_rows(paths: list[Path]) -> np.ndarray:
     return np.frombuffer(b"".join(name.rjust(longest, b"/") for name in names), np.uint8).reshape(len(names), longest)
 
 
-def unreadable(path: Path, reason: str) -> UserError:
-    return UserError(f"{path} cannot be read as a picture ({reason}); copy it again or remove it")
+def unreadable(path: Path, why: str) -> UserError:
+    return UserError(f"{printable(path)} cannot be read as a picture ({why}); copy it again or remove it")

@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 
+from eblvm.engine.durable import write_atomic
 from eblvm.engine.evaluation import plots
 from eblvm.engine.evaluation.chunks import Shard
 from eblvm.engine.evaluation.fingerprint import fingerprint
@@ -22,7 +23,6 @@ from eblvm.engine.evaluation.studies.gradient_bias import gradient_bias
 from eblvm.engine.methods.update import state_from
 from eblvm.engine.optim.schedule import step_rates
 from eblvm.engine.training import replicas
-from eblvm.engine.training.checkpoint import write_atomic
 from eblvm.engine.training.run import Run
 from eblvm.engine.versions import versions
 

@@ -11,8 +11,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from eblvm.engine.durable import write_atomic
 from eblvm.engine.progress import progress
-from eblvm.engine.training.checkpoint import write_atomic
 
 CHUNK = 100  # items: minutes of sampling on a CPU
 Make = Callable[[int, int], Tensor]  # (first, count) -> items first .. first + count - 1

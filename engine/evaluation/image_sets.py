@@ -6,13 +6,18 @@ from pathlib import Path
 import numpy as np
 import torch
 import torch.nn.functional as F
-from PIL import Image, UnidentifiedImageError
+from PIL import Image
 from torch import Tensor
 
+from eblvm.engine.damage import damaged, printable
+from eblvm.engine.data import limits
+from eblvm.engine.data.pictures import UnreadableError, rgb
+from eblvm.engine.data.readers.arrays import load_npz
+from eblvm.engine.data.readers.folder import SUFFIXES, pictures_in
 from eblvm.engine.data.resizing import resized
+from eblvm.engine.data.stream import unreadable
 from eblvm.engine.errors import UserError
 
-PICTURES = (".jpg", ".jpeg", ".png")
 KEYS = ("x_test", "x")  # of an .npz, the first that is there
 
 
@@ -27,6 +32,8 @@ def read_images(path: Path, shape: tuple[int, int, int] | None) -> Tensor:
     if not path.is_file():
         raise UserError(f"{path} does not exist; give a folder of pictures, an .npz or a .pt file")
     v = _tensor(path) if path.suffix == ".pt" else _archive(path)
+    if not v.numel():
+        raise UserError(f"{printable(path)} holds no images; give a set with some")
     if shape is None:
         return v
     if v.shape[-1] == v.shape[-2] == 28 and shape[-1] != 28:
@@ -50,14 +57,11 @@ def as_images(v: Tensor, flat: tuple[int, int] | None) -> Tensor:
 
 
 def _archive(path: Path) -> Tensor:
-    try:
-        with path.open("rb") as file, np.load(file, allow_pickle=False) as archive:
-            key = next((k for k in KEYS if k in archive), None)
-            if key is None:
-                raise UserError(f"{path}: got keys {', '.join(archive) or 'none'}, expected one of {', '.join(KEYS)}")
-            x = archive[key]
-    except (zipfile.BadZipFile, ValueError, OSError, EOFError) as error:
-        raise UserError(f"{path} cannot be read as .npz ({error}); it may be truncated: copy it again") from None
+    arrays, keys = load_npz(path, KEYS)
+    key = next((k for k in KEYS if k in arrays), None)
+    if key is None:
+        raise UserError(f"{path}: got keys {', '.join(keys) or 'none'}, expected one of {', '.join(KEYS)}")
+    x = arrays[key]
     if x.dtype != np.uint8 or x.ndim not in (3, 4):
         raise UserError(f"{path}: got {key!r} of {x.ndim} axes, {x.dtype}, expected uint8 images n x height x width")
     v = torch.from_numpy(x)
@@ -65,38 +69,43 @@ def _archive(path: Path) -> Tensor:
 
 
 def _tensor(path: Path) -> Tensor:
-    try:
+    with damaged(path, "cannot be read as a tensor", "save it with torch.save"), zipfile.ZipFile(path) as archive:
+        size = sum(info.file_size for info in archive.infolist())
+    limits.check_bytes(path, size)
+    with damaged(path, "cannot be read as a tensor", "save it with torch.save"):
         v = torch.load(path, weights_only=True, map_location="cpu")
-    except Exception as error:  # whatever unpickling finds wrong
-        raise UserError(f"{path} cannot be read as a tensor ({error}); save it with torch.save") from None
-    if not isinstance(v, Tensor) or v.dim() != 4:
+    if not isinstance(v, Tensor) or v.dim() != 4 or v.layout != torch.strided:
         raise UserError(f"{path}: expected one tensor of images, n x channels x height x width")
+    limits.check_bytes(path, v.numel() * v.element_size())  # an expanded tensor is larger than its file
+    if v.dtype == torch.uint8:
+        return v.contiguous()
+    if not v.is_floating_point() or not bool(v.isfinite().all()):
+        raise UserError(f"{path}: got {v.dtype} images with the like of NaN, expected uint8, or numbers in [0, 1]")
     return as_bytes(v)
 
 
 def _first_shape(folder: Path) -> tuple[int, int, int]:
     """Of the first picture of a folder, as a colour image."""
-    for path in sorted(p for p in folder.glob("*") if p.suffix.lower() in PICTURES):
-        with Image.open(path) as picture:
+    for path in sorted(pictures_in(folder)):
+        with damaged(path, "a picture"), Image.open(path) as picture:
             return 3, picture.height, picture.width
-    raise UserError(f"{folder} holds no {' or '.join(PICTURES)} pictures")
+    raise UserError(f"{printable(folder)} holds no {' or '.join(SUFFIXES)} pictures")
 
 
 def _folder(folder: Path, shape: tuple[int, int, int]) -> Tensor:
     """The centre square of every picture, resized."""
-    paths = sorted(p for p in folder.glob("*") if p.suffix.lower() in PICTURES)
+    paths = sorted(pictures_in(folder))
     if not paths:
-        raise UserError(f"{folder} holds no {' or '.join(PICTURES)} pictures")
+        raise UserError(f"{printable(folder)} holds no {' or '.join(SUFFIXES)} pictures")
     channels, height, width = shape
     if channels not in (1, 3):
         raise UserError(f"pictures have 1 or 3 channels, this run's samples have {channels}")
     v = torch.empty(len(paths), *shape, dtype=torch.uint8)
     for i, path in enumerate(paths):
         try:
-            with Image.open(path) as file:
-                picture = file.convert("RGB" if channels == 3 else "L")
-        except (OSError, UnidentifiedImageError) as error:
-            raise UserError(f"{path} cannot be read as a picture ({error}); copy it again or remove it") from None
+            picture = Image.fromarray(rgb(path.read_bytes())).convert("RGB" if channels == 3 else "L")
+        except UnreadableError as error:
+            raise unreadable(path, str(error)) from None
         if picture.size != (width, height):
             side = min(picture.size)
             left, top = (picture.width - side) // 2, (picture.height - side) // 2

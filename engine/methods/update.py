@@ -10,6 +10,7 @@ from torch import Tensor
 from torch.utils._pytree import tree_leaves
 
 from eblvm.engine.autodiff import collectives
+from eblvm.engine.errors import UserError
 from eblvm.engine.methods.types import Info, Noise, Objective, Rates, State
 from eblvm.engine.optim.apex import apex_adam_
 from eblvm.engine.optim.loss_scale import SMALLEST, next_scale
@@ -93,3 +94,13 @@ def state_from(saved: dict[str, Any], device: torch.device, dtype: torch.dtype |
     for name in ("theta_opt", "phi_opt"):
         parts[name] = AdamState(**parts[name]) if parts[name] else ()
     return State(**parts)
+
+
+def check_payload(payload: dict[str, Any]) -> None:
+    """A `UserError` if a checkpoint does not hold what a run needs to go on."""
+    try:
+        if not isinstance(payload["step"], int) or not isinstance(payload["best"], dict):
+            raise TypeError("its step or its best model has another type")
+        state_from(payload["state"], torch.device("meta"))
+    except (KeyError, TypeError, AttributeError) as error:
+        raise UserError(f"it does not hold a run's state ({error!r})") from None

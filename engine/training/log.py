@@ -1,19 +1,36 @@
 """A run's log: stats.jsonl (one JSON object a line), TensorBoard, and the progress bar."""
 
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
 from torch.utils.tensorboard import SummaryWriter
 from tqdm import tqdm
 
+from eblvm.engine.durable import failed, make_folder, open_to_append, write_atomic
 from eblvm.engine.progress import progress
-from eblvm.engine.training.checkpoint import write_atomic
 
 
 def read_rows(path: Path) -> list[dict[str, Any]]:
-    """The rows of a stats.jsonl, without the line that a run is writing, or was when it was killed."""
-    return [json.loads(line) for line in path.read_text().splitlines(keepends=True) if line.endswith("\n")]
+    """The rows of a stats.jsonl, without the line that a run is writing, or was when it was killed.
+
+    Other lines that are no rows (the zeros that a power cut leaves, half a line) are passed over with a warning.
+    """
+    *lines, _ = path.read_bytes().split(b"\n")
+    rows = [row for line in lines if (row := _row(line)) is not None]
+    if len(rows) < len(lines):
+        print(f"warning: {path}: {len(lines) - len(rows)} damaged lines are passed over", file=sys.stderr)
+    return rows
+
+
+def _row(line: bytes) -> dict[str, Any] | None:
+    """A line of the log; None if it is none. Zeros of a power cut may stand before the one written next."""
+    try:
+        row = json.loads(line.strip(b"\0"))
+    except (ValueError, RecursionError):
+        return None
+    return row if isinstance(row, dict) and type(row.get("step")) is int else None
 
 
 class Log:
@@ -21,10 +38,11 @@ class Log:
 
     def __init__(self, folder: Path, start: int, steps: int, description: str):
         self.path = folder / "stats.jsonl"
+        make_folder(folder / "tensorboard")
         if self.path.exists():
             kept = [row for row in read_rows(self.path) if row["step"] <= start]
             write_atomic(self.path, "".join(json.dumps(row) + "\n" for row in kept).encode())
-        self.file = self.path.open("a")
+        self.file = open_to_append(self.path)
         self.board = SummaryWriter(str(folder / "tensorboard"), purge_step=start + 1)
         self.bar = progress(steps, description, "step", start)
 
@@ -33,16 +51,23 @@ class Log:
         record: dict[str, Any] = {"step": step}
         for name, by_replica in values.items():
             record[name] = by_replica[0] if len(by_replica) == 1 else by_replica
-            self.board.add_scalar(name, sum(by_replica) / len(by_replica), step)
-        self.file.write(json.dumps(record) + "\n")
-        self.file.flush()
+        try:
+            for name, by_replica in values.items():
+                self.board.add_scalar(name, sum(by_replica) / len(by_replica), step)
+            self.file.write(json.dumps(record) + "\n")
+            self.file.flush()
+        except OSError as error:
+            raise failed(self.path, error, "its rows before this one and the checkpoints are kept") from None
         if "loss" in values:
             self.bar.set_postfix_str(f"loss {sum(values['loss']) / len(values['loss']):.4g}", refresh=False)
 
     def close(self) -> None:
         self.bar.close()
-        self.file.close()
-        self.board.close()
+        for part in (self.file, self.board):
+            try:
+                part.close()
+            except OSError as error:  # a full disk; every row that counts was flushed when it was written
+                print(f"warning: {failed(self.path, error)}", file=sys.stderr)
 
 
 class NullLog:

@@ -20,7 +20,7 @@ from eblvm.engine.errors import UserError
 from eblvm.engine.methods.grbm.fused import TrainingStep, fused_update_for
 from eblvm.engine.methods.micro_batches import micro_batched
 from eblvm.engine.methods.types import Objective, State
-from eblvm.engine.methods.update import Update, state_from, tree
+from eblvm.engine.methods.update import Update, check_payload, state_from, tree
 from eblvm.engine.models.energy import Energy
 from eblvm.engine.models.posteriors import Posterior
 from eblvm.engine.optim import apex
@@ -94,7 +94,9 @@ def training_loop(config: Config, dataset: Dataset, update: Update, out: Path, s
     here = distributed.local_slice(optimisation.batch)
 
     # The state: from the newest good checkpoint, or from the beginning.
-    payload, passed_over = distributed.broadcast_from_rank0(lambda: checkpoint.newest(out / "checkpoints"))
+    payload, passed_over = distributed.broadcast_from_rank0(
+        lambda: checkpoint.newest(out / "checkpoints", check_payload)
+    )
     for sentence in passed_over:
         say(f"warning: {sentence}; using an older one")
     source = (config.dataset, dataset, seed, optimisation.batch, running.threads)

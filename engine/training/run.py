@@ -11,7 +11,7 @@ from typing import Any, cast
 from eblvm.engine.config import Config
 from eblvm.engine.data.dataset import Dataset
 from eblvm.engine.errors import UserError, unknown
-from eblvm.engine.methods.update import Update
+from eblvm.engine.methods.update import Update, check_payload
 from eblvm.engine.models.energy import Energy
 from eblvm.engine.models.grbm import GRBM
 from eblvm.engine.models.kinds.posteriors import PosteriorOptions
@@ -57,7 +57,7 @@ class Run:
         expect_same_models(folder, config, energy, posterior)
         if step is not None:
             return cls(folder, config, checkpoint_of(folder, step), *custom)
-        payload, passed_over = checkpoint.newest(folder / "checkpoints")
+        payload, passed_over = checkpoint.newest(folder / "checkpoints", check_payload)
         for sentence in passed_over:
             print(f"warning: {sentence}; using an older one", file=sys.stderr)
         if payload is None:

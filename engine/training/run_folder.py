@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import inspect
 import json
 from pathlib import Path
 from typing import IO
 
+from eblvm.engine import lock
 from eblvm.engine.config import Config
+from eblvm.engine.durable import write_atomic
 from eblvm.engine.errors import UserError
 from eblvm.engine.models.energy import Model
-from eblvm.engine.training.checkpoint import write_atomic
 
 LOCK = ".lock"
 MODELS = "custom_models.json"
@@ -24,7 +24,7 @@ LEFT_BY_A_KILL = {
 }  # all that a run killed before its first write leaves behind
 
 
-def open_run(config: Config, out: Path, energy: Model | None = None, posterior: Model | None = None) -> IO[str]:
+def open_run(config: Config, out: Path, energy: Model | None = None, posterior: Model | None = None) -> IO[bytes]:
     """Make the run folder, or see that the one there is of the same configuration. Gives the folder's lock."""
     if (out / "config.json").exists():
         differences = config.differences(read_config(out))
@@ -37,17 +37,15 @@ def open_run(config: Config, out: Path, energy: Model | None = None, posterior: 
     elif out.exists() and not (out.is_dir() and all(p.name in LEFT_BY_A_KILL for p in out.iterdir())):
         raise UserError(f"{out} exists and is not a run folder; nothing was overwritten: give another --out")
     out.mkdir(parents=True, exist_ok=True)
-    lock = (out / LOCK).open("w")
     try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        lock.close()
+        held = lock.take(out / LOCK, wait=False)
+    except BlockingIOError:
         raise UserError(f"{out} is being trained by another process; wait for it, or give another --out") from None
     if not (out / "config.json").exists():
         if (models := custom_models(config, energy, posterior)) is not None:
             write_atomic(out / MODELS, (json.dumps(models) + "\n").encode())
         write_config(config, out)
-    return lock
+    return held
 
 
 def fingerprint(model: Model | None) -> str | None:

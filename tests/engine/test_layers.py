@@ -9,8 +9,9 @@ ROOT = Path(__file__).parents[2]
 # From the lowest to the highest. A module may import from its own layer and from those before it.
 LAYERS = (
     ("kernels",),
-    ("engine.errors", "engine.options", "engine.tables", "engine.types", "engine.legacy", "engine.files"),
-    ("engine.versions", "engine.running", "engine.progress"),
+    ("engine.errors", "engine.options", "engine.tables", "engine.types", "engine.legacy"),
+    ("engine.damage", "engine.durable", "engine.running", "engine.progress", "engine.versions"),
+    ("engine.lock",),
     ("engine.autodiff",),
     ("engine.optim",),
     ("engine.models",),

@@ -1,8 +1,10 @@
 """`read(path)`: a data set as its owners publish it, recognised by content; errors name the file and what is wrong."""
 
-import tarfile
 from pathlib import Path
 
+import numpy as np
+
+from eblvm.engine.damage import printable, reason
 from eblvm.engine.data import store
 from eblvm.engine.data.contents import Contents
 from eblvm.engine.data.readers import arrays, cifar, folder, idx, matlab
@@ -10,11 +12,22 @@ from eblvm.engine.errors import UserError
 
 
 def read(path: Path) -> Contents:
-    """The splits that `path` holds: a file, or the folder of a set of several files."""
-    if path.is_dir():
-        return read_folder(path)
+    """The splits that `path` holds: a file, or the folder of a set of several files. None of them is empty."""
+    try:
+        found = read_folder(path) if path.is_dir() else read_file(path)
+    except OSError as error:  # a folder that may not be listed, a disk that fails
+        raise UserError(f"{printable(Path(error.filename or path))} cannot be read ({reason(error)})") from None
+    for name, split in found.splits.items():
+        if not len(split.images) or (isinstance(split.images, np.ndarray) and not split.images.size):
+            raise UserError(f"{printable(path)} has no images in {name!r}; copy it again, or leave the split out")
+    return found._replace(where=printable(path))
+
+
+def read_file(path: Path) -> Contents:
     if not path.is_file():
-        raise UserError(f"data file {path} does not exist; give --data the path of the files as they are published")
+        raise UserError(
+            f"data file {printable(path)} does not exist; give --data the path of the files as they are published"
+        )
     with path.open("rb") as file:
         start = file.read(16)
     if not start:
@@ -23,13 +36,13 @@ def read(path: Path) -> Contents:
         return arrays.read_npz(path)
     if start[:6] == b"\x93NUMPY":
         return arrays.read_npy(path)
-    if start.startswith(b"MATLAB 5.0") or path.suffix == ".mat":
+    if start.startswith((b"MATLAB 5.0", b"MATLAB 7.3")) or path.suffix == ".mat":
         return matlab.read_mat(path)
     if idx.is_idx(path):
         return idx.read_mnist(path.parent)
     if path.name.removesuffix(".bin") in cifar.NAMES:
         return cifar.read_folder(path.parent)
-    if start[:2] == b"\x1f\x8b" or tarfile.is_tarfile(path):
+    if start[:2] == b"\x1f\x8b" or cifar.is_tar(path):
         return cifar.read_tar(path)
     if path.suffix == ".npz":
         return arrays.read_npz(path)

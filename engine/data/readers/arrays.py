@@ -1,41 +1,61 @@
 """`.npz` and `.npy`: x_train, y_train, x_test, y_test as Keras names them, or one array of images."""
 
+import math
 import zipfile
+from collections.abc import Collection
 from pathlib import Path
 
 import numpy as np
 
+from eblvm.engine.damage import damaged, printable
+from eblvm.engine.data import limits
 from eblvm.engine.data.contents import Contents, Split
+from eblvm.engine.data.npy import read_array, read_header
 from eblvm.engine.errors import UserError
 
 KEYS = {name: (f"x_{name}", f"y_{name}") for name in ("train", "valid", "test")} | {"all": ("x", "y")}
-DAMAGED = (zipfile.BadZipFile, ValueError, OSError, EOFError)
 
 
 def read_npz(path: Path) -> Contents:
     """Keys x_train, x_test (and y_train, y_test), or x (and y): images [n, H, W] or [n, H, W, C], uint8."""
-    try:
-        with path.open("rb") as file, np.load(file, allow_pickle=False) as archive:
-            arrays = {key: archive[key] for key in archive if key.partition("_")[0] in ("x", "y")}
-            keys = ", ".join(archive) or "none"
-    except DAMAGED as error:
-        raise UserError(f"{path} cannot be read as .npz ({error}); it may be truncated: copy it again") from None
+    arrays, keys = load_npz(path, [key for pair in KEYS.values() for key in pair])
     splits = {
         split: Split(as_images(path, x, arrays[x]), as_labels(path, arrays.get(y), len(arrays[x])))
         for split, (x, y) in KEYS.items()
         if x in arrays
     }
     if not splits:
-        raise UserError(f"{path}: got keys {keys}, expected 'x', or 'x_train' and 'x_test'")
+        raise UserError(f"{path}: got keys {', '.join(keys) or 'none'}, expected 'x', or 'x_train' and 'x_test'")
     return Contents(".npz archive", splits)
 
 
+def load_npz(path: Path, wanted: Collection[str]) -> tuple[dict[str, np.ndarray], list[str]]:
+    """The arrays of the `wanted` keys that an archive has, and all its keys."""
+    failing = (path, "cannot be read as .npz")
+    with damaged(*failing):
+        archive = zipfile.ZipFile(path)
+    with archive:
+        members = {info.filename.removesuffix(".npy"): info for info in archive.infolist()}
+        chosen = {key: members[key] for key in wanted if key in members}
+        limits.check_bytes(path, sum(info.file_size for info in chosen.values()))
+        arrays = {}
+        for key, info in chosen.items():
+            with damaged(*failing):
+                file = archive.open(info)
+            with file:
+                arrays[key] = read_array(file, f"{printable(path)}: {key}", info.file_size, *failing)
+    return arrays, [printable(key[:40]) for key in list(members)[:20]]
+
+
 def read_npy(path: Path) -> Contents:
-    """One array of images."""
-    try:
-        array = np.load(path, allow_pickle=False, mmap_mode="c")
-    except DAMAGED as error:
-        raise UserError(f"{path} cannot be read as .npy ({error}); it may be truncated: copy it again") from None
+    """One array of images, mapped and not read."""
+    with path.open("rb") as file:
+        header = read_header(file, str(path), path.stat().st_size, path, "cannot be read as .npy")
+    if not math.prod(header.shape):
+        raise UserError(f"{path} holds no images (its shape is {'x'.join(map(str, header.shape))}); copy it again")
+    with damaged(path, "cannot be read as .npy"):
+        order = "F" if header.fortran else "C"
+        array = np.memmap(path, header.dtype, "c", header.start, header.shape, order)  # type: ignore[call-overload]
     return Contents(".npy array", {"all": Split(as_images(path, "the array", array))})
 
 

@@ -1,14 +1,18 @@
 """CIFAR-10 in both of its published forms, as tar.gz or unpacked: pickled batches, and records of 3073 bytes."""
 
+import bz2
+import gzip
+import lzma
 import tarfile
-import zlib
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from typing import IO, Any, cast
 
 import numpy as np
 
-from eblvm.engine.data import published
+from eblvm.engine.damage import DAMAGE, damaged
+from eblvm.engine.data import limits, published
 from eblvm.engine.data.contents import Contents, Split
 from eblvm.engine.data.readers import pickles
 from eblvm.engine.errors import UserError
@@ -16,35 +20,61 @@ from eblvm.engine.errors import UserError
 BATCHES = {"train": [f"data_batch_{i}" for i in range(1, 6)], "test": ["test_batch"]}
 NAMES = {name for names in BATCHES.values() for name in names}
 RECORD = 1 + 3 * 32 * 32
-DAMAGED = (tarfile.TarError, OSError, EOFError, zlib.error)
 
 
 def is_folder(folder: Path) -> bool:
     return any((folder / f"{name}{suffix}").is_file() for name in NAMES for suffix in ("", ".bin"))
 
 
+def is_tar(path: Path) -> bool:
+    """Whether a file is an archive, packed or not; one that cannot be unpacked is not."""
+    try:
+        return tarfile.is_tarfile(path)
+    except DAMAGE:
+        return False
+
+
 def read_folder(folder: Path) -> Contents:
-    found = {path.name: path.read_bytes for path in folder.iterdir() if path.name.removesuffix(".bin") in NAMES}
-    return _read(str(folder), found)
+    paths = [path for path in folder.iterdir() if path.name.removesuffix(".bin") in NAMES and path.is_file()]
+    return _read(str(folder), {path.name: partial(limits.read_file, path) for path in paths})
 
 
 def read_tar(path: Path) -> Contents:
     """Members are read where they are; nothing is unpacked to the disk."""
-    try:
-        with tarfile.open(path) as archive:
-            members = {Path(m.name).name: m for m in archive.getmembers() if m.isfile()}
-            wanted = {name: m for name, m in members.items() if name.removesuffix(".bin") in NAMES}
-            if not wanted:
-                raise UserError(f"{path} holds no data_batch_1; give --data the published cifar-10-python.tar.gz")
-            contents = {name: archive.extractfile(m).read() for name, m in wanted.items()}  # type: ignore[union-attr]
-    except DAMAGED as error:
-        raise UserError(f"{path} cannot be unpacked ({error}); it may be truncated: copy it again") from None
+    contents = _members(path)
+    if not contents:
+        raise UserError(f"{path} holds no data_batch_1; give --data the published cifar-10-python.tar.gz")
     found = _read(str(path), {name: partial(bytes, content) for name, content in contents.items()})
     if found.published is None:  # the binary form is known by its archive only
         count = sum(len(split.images) for split in found.splits.values())
-        known = published.verify(str(path), "cifar-10-binary.tar.gz", path.read_bytes(), count)
+        known = published.verify(str(path), "cifar-10-binary.tar.gz", limits.read_file(path), count)
         return found._replace(published=known)
     return found
+
+
+def _members(path: Path) -> dict[str, bytes]:
+    """The batches of an archive. It is read no further than the limit of bytes, whatever its members claim."""
+    contents: dict[str, bytes] = {}
+    with (
+        damaged(path, "cannot be unpacked"),
+        _unpacked(path) as file,
+        tarfile.open(fileobj=cast(IO[bytes], limits.Bounded(file, path)), mode="r:") as archive,
+    ):
+        for member in archive:
+            name = Path(member.name).name
+            if member.isreg() and name.removesuffix(".bin") in NAMES:
+                # A sparse member has holes that take memory and no bytes of the archive.
+                limits.check_bytes(path, sum(map(len, contents.values())) + member.size)
+                contents[name] = archive.extractfile(member).read()  # type: ignore[union-attr]
+    return contents
+
+
+def _unpacked(path: Path) -> IO[bytes]:
+    with path.open("rb") as file:
+        start = file.read(6)
+    openers: dict[bytes, Callable[..., Any]] = {b"\x1f\x8b": gzip.open, b"BZh": bz2.open, b"\xfd7zXZ\0": lzma.open}
+    opener = next((opener for magic, opener in openers.items() if start.startswith(magic)), open)
+    return cast(IO[bytes], opener(path, "rb"))
 
 
 def _read(where: str, files: dict[str, Callable[[], bytes]]) -> Contents:
@@ -70,11 +100,18 @@ def python(content: bytes, where: str) -> tuple[np.ndarray, np.ndarray]:
     batch = pickles.loads(content, where)
     if not isinstance(batch, dict) or not {"data", "labels"} <= set(batch):
         raise UserError(f"{where}: got no 'data' and 'labels', expected a CIFAR-10 batch")
-    data, labels = batch["data"], np.asarray(batch["labels"])
-    fits = isinstance(data, np.ndarray) and data.dtype == np.uint8 and data.shape == (len(labels), RECORD - 1)
-    if not fits or not np.issubdtype(labels.dtype, np.integer):
-        raise UserError(f"{where}: got data {np.shape(data)}, expected nx{RECORD - 1} uint8 with n labels")
-    return data.reshape(-1, 3, 32, 32), labels.astype(np.int64)
+    data, labels = batch["data"], batch["labels"]
+    if isinstance(labels, np.ndarray):
+        whole = labels.ndim == 1 and labels.dtype.kind in "iu"
+    else:
+        whole = isinstance(labels, list) and all(type(label) is int and 0 <= label <= 9 for label in labels)
+    if not whole:
+        raise UserError(f"{where}: got labels of another kind, expected one whole number from 0 to 9 for each image")
+    y = np.asarray(labels).astype(np.int64)
+    if not isinstance(data, np.ndarray) or data.dtype != np.uint8 or data.shape != (len(y), RECORD - 1):
+        got = "x".join(map(str, data.shape)) if isinstance(data, np.ndarray) else type(data).__name__
+        raise UserError(f"{where}: got data {got}, expected nx{RECORD - 1} uint8 with {len(y)} labels")
+    return data.view(np.ndarray).reshape(-1, 3, 32, 32), y
 
 
 def binary(content: bytes, where: str) -> tuple[np.ndarray, np.ndarray]:

@@ -1,12 +1,14 @@
 """Folders of pictures: CelebA with its lists of partitions and attributes, or anybody's."""
 
+import os
 from pathlib import Path
 
 import numpy as np
-from PIL import Image, UnidentifiedImageError
 
-from eblvm.engine.data import published
+from eblvm.engine.damage import printable
+from eblvm.engine.data import limits, published
 from eblvm.engine.data.contents import Contents, Pictures, Split
+from eblvm.engine.data.pictures import UnreadableError, opened
 from eblvm.engine.errors import UserError
 
 SUFFIXES = (".jpg", ".jpeg", ".png")
@@ -18,11 +20,26 @@ SPLITS = ("train", "valid", "test")  # 0, 1, 2 in the partition
 
 def pictures_of(folder: Path) -> list[Path]:
     """The pictures by name: of `folder`, of CelebA's folder in it, or where it has none of its subfolders."""
-    for place, pattern in ((folder, "*"), (folder / CELEBA_FOLDER, "*"), (folder, "*/*")):
-        found = sorted(p for p in place.glob(pattern) if p.suffix.lower() in SUFFIXES)
-        if found:
-            return found
-    return []
+    found = sorted(pictures_in(folder)) or sorted(pictures_in(folder / CELEBA_FOLDER))
+    if found or not folder.is_dir():
+        return found
+    return sorted(path for below in folder.iterdir() for path in pictures_in(below))
+
+
+def pictures_in(folder: Path) -> list[Path]:
+    """The pictures of one folder in no order, by their suffixes; what has such a name and is no file is an error."""
+    if not folder.is_dir():
+        return []
+    found = []
+    with os.scandir(folder) as entries:
+        for entry in entries:
+            path = folder / entry.name
+            if path.suffix.lower() not in SUFFIXES or entry.is_dir():
+                continue
+            if not entry.is_file():
+                raise UserError(f"{printable(path)} is no file but a broken link, a pipe or a device; remove it")
+            found.append(path)
+    return found
 
 
 def read_folder(folder: Path) -> Contents:
@@ -30,8 +47,8 @@ def read_folder(folder: Path) -> Contents:
     paths = pictures_of(folder)
     if not paths:
         raise UserError(
-            f"{folder} holds no .jpg or .png pictures and no other data set; give --data the files as they are "
-            f"published, CelebA's at {published.WHERE['CelebA']}"
+            f"{printable(folder)} holds no .jpg or .png pictures and no other data set; give --data the files as they "
+            f"are published, CelebA's at {published.WHERE['CelebA']}"
         )
     partition, attributes = (_beside(paths[0].parent, name) for name in (PARTITION, ATTRIBUTES))
     if partition is None and attributes is None and _size(paths[0]) not in CELEBA_ASPECTS:
@@ -41,7 +58,7 @@ def read_folder(folder: Path) -> Contents:
     known = []
     if attributes is not None:
         rows, names = _attributes(attributes)
-        known.append(published.verify(str(attributes), ATTRIBUTES, attributes.read_bytes(), len(rows)))
+        known.append(published.verify(str(attributes), ATTRIBUTES, limits.read_file(attributes), len(rows)))
         if absent := [path.name for path in paths if path.name not in rows]:
             raise published.missing(str(attributes), [f"the row of {name}" for name in absent], "CelebA")
 
@@ -52,7 +69,7 @@ def read_folder(folder: Path) -> Contents:
         splits = {"all": split(paths)}
     else:
         places = _partition(partition)
-        known.append(published.verify(str(partition), PARTITION, partition.read_bytes(), len(places)))
+        known.append(published.verify(str(partition), PARTITION, limits.read_file(partition), len(places)))
         by_name = {path.name: path for path in paths}
         if absent := [name for name in places if name not in by_name]:
             raise published.missing(str(paths[0].parent), absent, "CelebA")
@@ -60,6 +77,11 @@ def read_folder(folder: Path) -> Contents:
             name: split([by_name[picture] for picture, place in places.items() if place == i])
             for i, name in enumerate(SPLITS)
         }
+        if empty := [name for name, one in splits.items() if not len(one.images)]:
+            raise UserError(
+                f"{printable(partition)} puts no picture into {' and none into '.join(empty)}, expected some of 0 "
+                "(train), 1 (valid) and 2 (test); correct it, or remove it to have the pictures split"
+            )
     return Contents("CelebA, aligned faces", splits, published.agreed(known), names, CELEBA_SHARE)
 
 
@@ -69,36 +91,50 @@ def _beside(folder: Path, name: str) -> Path | None:
 
 def _size(path: Path) -> tuple[int, int] | None:
     try:
-        with Image.open(path) as picture:
-            return picture.size
-    except (OSError, UnidentifiedImageError):
+        return opened(path.read_bytes()).size
+    except UnreadableError:
         return None
+
+
+def _lines(path: Path) -> list[str]:
+    """The lines of a list. Names that are not UTF-8 are kept as the file system gives them."""
+    text = os.fsdecode(limits.read_file(path)).removeprefix("\ufeff")
+    return [line.removesuffix("\r") for line in text.removesuffix("\n").split("\n")] if text else []
 
 
 def _partition(path: Path) -> dict[str, int]:
     """Lines of a name and 0, 1 or 2."""
-    places = {}
-    for number, line in enumerate(path.read_text().splitlines(), 1):
-        fields = line.split()
-        if len(fields) != 2 or fields[1] not in ("0", "1", "2"):
-            raise UserError(f"{path}, line {number}: got {line[:40]!r}, expected a file name and 0, 1 or 2")
-        places[fields[0]] = int(fields[1])
+    places: dict[str, int] = {}
+    for number, line in enumerate(_lines(path), 1):
+        name, *place = line.strip(" \t").rsplit(maxsplit=1) or [""]
+        if place not in (["0"], ["1"], ["2"]):
+            raise _bad_line(path, number, line, "expected a file name and 0, 1 or 2")
+        if name in places:
+            raise _bad_line(path, number, line, "the name stands there twice; correct it")
+        places[name] = int(place[0])
     return places
 
 
 def _attributes(path: Path) -> tuple[dict[str, list[int]], tuple[str, ...]]:
     """A count (left out by some copies), the names, then lines of a file name and 1 or -1 for each."""
-    lines = path.read_text().splitlines()
-    start = 1 if lines and lines[0].strip().isdigit() else 0
+    lines = _lines(path)
+    counted = bool(lines) and lines[0].strip().isascii() and lines[0].strip().isdigit() and len(lines[0]) < 20
+    start = 1 if counted else 0
     names = tuple(lines[start].split()) if len(lines) > start else ()
+    if not names:
+        raise UserError(f"{printable(path)} has no line of attributes' names; copy it again, or remove it")
     rows = {}
     for number, line in enumerate(lines[start + 1 :], start + 2):
-        picture, *values = line.split() or [""]
+        picture, *values = line.strip(" \t").rsplit(maxsplit=len(names)) or [""]
         if len(values) != len(names) or not set(values) <= {"1", "-1"}:
-            raise UserError(f"{path}, line {number}: got {line[:40]!r}, expected a name and {len(names)} of 1 or -1")
+            raise _bad_line(path, number, line, f"expected a name and {len(names)} of 1 or -1")
         rows[picture] = [int(value) for value in values]
-    if start and int(lines[0]) != len(rows):
+    if counted and int(lines[0]) != len(rows):
         raise UserError(
-            f"{path}: got {len(rows)} rows, expected the {lines[0].strip()} of its first line; copy it again"
+            f"{printable(path)}: got {len(rows)} rows, expected the {lines[0].strip()} of its first line; copy it again"
         )
     return rows, names
+
+
+def _bad_line(path: Path, number: int, line: str, expected: str) -> UserError:
+    return UserError(f"{printable(path)}, line {number}: got '{printable(line[:40])}', {expected}")

@@ -3,12 +3,12 @@
 import gzip
 import math
 import struct
-import zlib
 from pathlib import Path
 
 import numpy as np
 
-from eblvm.engine.data import published
+from eblvm.engine.damage import DAMAGE, damaged
+from eblvm.engine.data import limits, published
 from eblvm.engine.data.contents import Contents, Split
 from eblvm.engine.errors import UserError
 
@@ -20,9 +20,10 @@ FILES = {
 
 
 def is_idx(path: Path) -> bool:
+    """Whether a file begins as one; a packed file that cannot be unpacked does not."""
     try:
         return peek(path, 4) in (IMAGES, LABELS)
-    except (OSError, EOFError, zlib.error):
+    except DAMAGE:
         return False
 
 
@@ -65,17 +66,25 @@ def find(folder: Path, name: str) -> Path | None:
 def read_idx(path: Path | None, name: str, magic: bytes) -> tuple[np.ndarray, bool | None]:
     """The array of an idx file of unsigned bytes, and whether it is the published one."""
     assert path is not None
-    try:
-        content = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
-    except (OSError, EOFError, zlib.error) as error:
-        raise UserError(f"{path} cannot be unpacked ({error}); it may be truncated: copy it again") from None
-    if content[:4] != magic:
-        raise UserError(f"{path}: got magic number {content[:4].hex()}, expected {magic.hex()} of an idx file")
-    dimensions = content[3]
-    start = 4 + 4 * dimensions
-    shape = struct.unpack(f">{dimensions}I", content[4:start].ljust(4 * dimensions, b"\0"))
-    if len(content) - start != math.prod(shape):
-        expected = "x".join(map(str, shape))
-        raise UserError(f"{path}: got {len(content) - start} bytes of data, expected {expected}; copy it again")
-    known = published.verify(str(path), name, content, shape[0])
-    return np.frombuffer(content, np.uint8, offset=start).reshape(shape), known
+    packed = path.suffix == ".gz"
+    with gzip.open(path) if packed else path.open("rb") as file:
+        start = 4 + 4 * magic[3]
+        with damaged(path, "cannot be unpacked"):
+            head = file.read(start)
+        if head[:4] != magic:
+            raise UserError(f"{path}: got magic number {head[:4].hex()}, expected {magic.hex()} of an idx file")
+        shape = struct.unpack(f">{magic[3]}I", head[4:].ljust(4 * magic[3], b"\0"))
+        expected = math.prod(shape)
+        limits.check_bytes(path, expected)
+        if not packed and path.stat().st_size - start != expected:
+            raise _not_of(path, shape, str(path.stat().st_size - start))
+        with damaged(path, "cannot be unpacked"):
+            content = file.read(expected + 1)
+    if len(content) != expected:
+        raise _not_of(path, shape, str(len(content)) if len(content) < expected else "more")
+    known = published.verify(str(path), name, head + content, shape[0])
+    return np.frombuffer(content, np.uint8).reshape(shape), known
+
+
+def _not_of(path: Path, shape: tuple[int, ...], got: str) -> UserError:
+    return UserError(f"{path}: got {got} bytes of data, expected {'x'.join(map(str, shape))}; copy it again")

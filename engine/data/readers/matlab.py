@@ -1,12 +1,14 @@
 """MATLAB files: Frey face's frey_rawface.mat, and SVHN's cropped digits train_32x32.mat and test_32x32.mat."""
 
-import io
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 
-from eblvm.engine.data import published
+from eblvm.engine.damage import damaged, printable
+from eblvm.engine.data import limits, published
 from eblvm.engine.data.contents import Contents, Split
+from eblvm.engine.data.readers.mat_format import NUMBERS, variables
 from eblvm.engine.errors import UserError
 
 SVHN = {"train": "train_32x32.mat", "test": "test_32x32.mat"}
@@ -14,25 +16,25 @@ SVHN = {"train": "train_32x32.mat", "test": "test_32x32.mat"}
 
 def read_mat(path: Path) -> Contents:
     """Frey face by its key 'ff'; SVHN by 'X' and 'y', with its other half beside it."""
-    arrays = load(path, path.read_bytes())
+    arrays, keys = load(path, limits.read_file(path), ("ff", "X", "y"))
     if "ff" in arrays:
         return Contents("Frey face, MATLAB file", {"all": Split(frey(path, arrays["ff"]))})
     if {"X", "y"} <= set(arrays):
         return read_svhn(path.parent)
-    raise UserError(f"{path}: got keys {', '.join(arrays) or 'none'}, expected 'ff' (Frey face) or 'X' and 'y' (SVHN)")
+    raise UserError(f"{path}: got keys {', '.join(keys) or 'none'}, expected 'ff' (Frey face) or 'X' and 'y' (SVHN)")
 
 
-def load(path: Path, content: bytes) -> dict[str, np.ndarray]:
-    from scipy.io import loadmat  # slow to import
-    from scipy.io.matlab import MatReadError
-
-    try:
-        arrays = loadmat(io.BytesIO(content))
-    except (MatReadError, ValueError, TypeError, OSError, EOFError, NotImplementedError, MemoryError) as error:
-        raise UserError(f"{path} cannot be read as a MATLAB file ({error}); copy it again") from None
-    except Exception as error:  # zlib's and struct's own, from wherever a truncated file breaks off
-        raise UserError(f"{path} cannot be read as a MATLAB file ({error}); it may be truncated") from None
-    return {key: value for key, value in arrays.items() if not key.startswith("__")}
+def load(path: Path, content: bytes, wanted: tuple[str, ...]) -> tuple[dict[str, np.ndarray], list[str]]:
+    """The arrays of the `wanted` names that a file has, and all its names."""
+    if content.startswith((b"MATLAB 7.3", b"\x89HDF")):
+        raise UserError(f"{path} is a MATLAB 7.3 file (HDF5), expected MATLAB 5; save it in MATLAB with: save -v7")
+    with damaged(path, "cannot be read as a MATLAB file"):
+        found = list(variables(content, wanted, partial(limits.check_bytes, path)))
+    for name, kind, _ in found:
+        if name in wanted and kind not in NUMBERS:
+            raise UserError(f"{path}: got {name!r} of MATLAB's class {kind}, expected an array of numbers")
+    arrays = {name: array for name, _, array in found if array is not None}
+    return arrays, [printable(name[:40]) for name, _, _ in found]
 
 
 def frey(path: Path, columns: np.ndarray) -> np.ndarray:
@@ -49,8 +51,8 @@ def read_svhn(folder: Path) -> Contents:
     splits, known = {}, []
     for split, name in SVHN.items():
         path = folder / name
-        content = path.read_bytes()
-        arrays = load(path, content)
+        content = limits.read_file(path)
+        arrays, _ = load(path, content, ("X", "y"))
         splits[split] = Split(*svhn(path, arrays))
         known.append(published.verify(str(path), name, content, len(splits[split].images)))
     return Contents("SVHN, cropped digits", splits, published.agreed(known))
@@ -59,7 +61,11 @@ def read_svhn(folder: Path) -> Contents:
 def svhn(path: Path, arrays: dict[str, np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
     """X [32, 32, 3, n] and y [n, 1], in which 10 stands for the digit 0."""
     x, y = arrays.get("X"), arrays.get("y")
-    if x is None or y is None or x.shape[:3] != (32, 32, 3) or x.dtype != np.uint8 or y.size != x.shape[-1]:
+    fits = x is not None and x.ndim == 4 and x.shape[:3] == (32, 32, 3) and x.dtype == np.uint8
+    if x is None or y is None or not fits or y.size != x.shape[-1] or y.dtype.kind not in "iuf":
         shapes = ", ".join(f"{key} {value.shape}" for key, value in arrays.items())
         raise UserError(f"{path}: got {shapes or 'no arrays'}, expected X 32x32x3xn uint8 and y of n labels")
-    return np.ascontiguousarray(x.transpose(3, 2, 0, 1)), y.reshape(-1).astype(np.int64) % 10
+    digits = y.reshape(-1)
+    if not ((digits >= 0) & (digits <= 10) & (digits == np.floor(digits))).all():
+        raise UserError(f"{path}: got labels from {digits.min()} to {digits.max()}, expected whole numbers up to 10")
+    return np.ascontiguousarray(x.transpose(3, 2, 0, 1)), digits.astype(np.int64) % 10

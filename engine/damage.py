@@ -1,0 +1,83 @@
+"""What libraries raise for a bad file, turned into one line that names the file, what is wrong and what to do."""
+
+import lzma
+import os
+import pickle
+import struct
+import tarfile
+import tokenize
+import warnings
+import zipfile
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from eblvm.engine.errors import UserError
+
+TRUNCATED = "it may be truncated: copy it again"
+
+# What the parsers in use raise for content they cannot read. NameError, AssertionError, ImportError and the like are
+# not here: no content causes them, so they are bugs and keep their traceback.
+DAMAGE = (
+    OSError,  # short reads, gzip's and bz2's bad headers, Pillow's unidentified pictures
+    EOFError,  # a compressed stream that ends early
+    zlib.error,
+    lzma.LZMAError,
+    zipfile.BadZipFile,
+    tarfile.TarError,
+    pickle.UnpicklingError,
+    struct.error,  # a header shorter than its format
+    tokenize.TokenError,  # numpy and ast on the header of an .npy
+    SyntaxError,  # the same, and Pillow on broken PNG chunks
+    ValueError,  # everybody's word for a wrong value; Unicode errors are ValueErrors
+    ArithmeticError,  # sizes beyond an index; Pillow divides by claimed sizes
+    MemoryError,  # a claimed size that cannot be allocated
+    RecursionError,  # nesting
+    NotImplementedError,  # zip methods, MATLAB 7.3
+    RuntimeError,  # encrypted zip members, torch's reader
+    # Parsers written in Python trip over content of a wrong type or length with these. A block that catches them
+    # must hold the library's call alone, so that they cannot come from our own lines.
+    LookupError,
+    TypeError,
+    AttributeError,
+)
+
+
+@contextmanager
+def damaged(
+    where: object,
+    what: str,
+    advice: str = TRUNCATED,
+    passing: tuple[type[Exception], ...] = (),
+) -> Iterator[None]:
+    """Turn what a library raises into "`where` `what` (reason); `advice`". Put its call in the block, nothing else.
+
+    Its warnings about the content are dropped: the content is used or refused. Errors of the kinds `passing` pass.
+    """
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    except passing:
+        raise
+    except DAMAGE as error:
+        raise UserError(f"{printable(where)} {what} ({reason(error)}); {advice}") from None
+
+
+def reason(error: BaseException) -> str:
+    """The error's first line, short and printable; its kind where it says nothing."""
+    if isinstance(error, OSError) and error.strerror:
+        return error.strerror
+    first = str(error).strip().partition("\n")[0][:160]
+    words = {MemoryError: "it claims more than the memory holds", RecursionError: "it is nested too deeply"}
+    told = next((text for kind, text in words.items() if isinstance(error, kind)), None)
+    return printable(told or first or type(error).__name__)
+
+
+def printable(name: object) -> str:
+    """A name for messages: bytes that are not UTF-8 and control characters are escaped, so that it stays one line."""
+    try:
+        text = os.fsencode(str(name)).decode("utf-8", "backslashreplace")
+    except UnicodeEncodeError:  # surrogates that stand for no byte
+        text = str(name).encode("utf-8", "backslashreplace").decode()
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)

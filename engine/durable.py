@@ -1,0 +1,84 @@
+"""Files that survive a crash: written completely or not at all, and never through a link to somewhere else."""
+
+import errno
+import os
+from contextlib import suppress
+from pathlib import Path
+from typing import IO
+
+from eblvm.engine.errors import UserError
+
+OTHER = "give a path that can be read and written"
+NO_LINKS = os.O_NOFOLLOW | os.O_CLOEXEC
+
+
+def write_atomic(path: Path, content: bytes) -> None:
+    """Replace `path` by `content`, complete or not at all, also if the power fails.
+
+    The temporary file beside it is made anew, so that neither a link in its place nor one in the place of `path` is
+    followed. The folder is synchronised after the rename, else a power cut could bring the old file back.
+    """
+    temporary = path.with_name(f".{path.name}.tmp")
+    try:
+        temporary.unlink(missing_ok=True)
+        with os.fdopen(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | NO_LINKS, 0o666), "wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+        sync_folder(path.parent)
+    except OSError as error:
+        with suppress(OSError):  # half a file would only take the space that is missing
+            temporary.unlink(missing_ok=True)
+        raise failed(path, error, "the file that was there before is kept" if path.exists() else "") from None
+
+
+def sync_folder(folder: Path) -> None:
+    """Make renames and new files in `folder` permanent, where its file system can."""
+    handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(handle)
+    except OSError as error:
+        if error.errno not in (errno.EINVAL, errno.ENOTSUP, errno.EROFS, errno.ENOSYS):
+            raise
+    finally:
+        os.close(handle)
+
+
+def open_to_append(path: Path) -> IO[str]:
+    """A text file for appending, made if it is missing; a link in its place is an error."""
+    try:
+        handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | NO_LINKS, 0o666)
+    except OSError as error:
+        raise failed(path, error) from None
+    return os.fdopen(handle, "a", encoding="utf-8")
+
+
+def open_to_update(path: Path) -> IO[bytes]:
+    """A file for reading and writing from its start, made if it is missing; a link in its place is an error."""
+    try:
+        return os.fdopen(os.open(path, os.O_RDWR | os.O_CREAT | NO_LINKS, 0o666), "r+b")
+    except OSError as error:
+        raise failed(path, error) from None
+
+
+def make_folder(folder: Path) -> None:
+    """`folder` with the ones above it; a link in its place is an error, for it may lead anywhere."""
+    if folder.is_symlink():
+        raise UserError(f"{folder} is a link, expected a folder; nothing was written: replace it by a folder")
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise failed(folder, error) from None
+
+
+def failed(path: Path, error: OSError, kept: str = "") -> UserError:
+    """The error for a file that cannot be written: which, why, what is kept and what to do."""
+    what = {
+        errno.ENOSPC: "free some space on that disk and give the same command again",
+        errno.EDQUOT: "free some of your quota and give the same command again",
+        errno.EIO: "the disk fails: copy what you need, and use another",
+        errno.ENOENT: f"make its folder, or {OTHER}",
+        errno.ELOOP: "it is a link, which is not followed: remove it",
+    }.get(error.errno or 0, OTHER)
+    return UserError(f"{path} cannot be written ({error.strerror or error}); {kept + '; ' if kept else ''}{what}")

@@ -1,0 +1,39 @@
+"""A lock on a file, between processes. A file system without locks is not taken for another process."""
+
+import errno
+import fcntl
+import os
+import sys
+from pathlib import Path
+from typing import IO
+
+from eblvm.engine.durable import NO_LINKS, failed
+
+HELD = (errno.EAGAIN, errno.EACCES)
+UNSUPPORTED = (errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOLCK, errno.ENOSYS, errno.EINVAL)
+
+
+def take(path: Path, wait: bool) -> IO[bytes]:
+    """The lock file, locked until it is closed. Where another process has it: wait, or raise `BlockingIOError`.
+
+    Where the file system cannot lock, a warning says so and the file is given unlocked. The file's content is not
+    touched, and a link in its place is not followed.
+    """
+    try:
+        file = os.fdopen(os.open(path, os.O_RDWR | os.O_CREAT | NO_LINKS, 0o666), "r+b", buffering=0)
+    except OSError as error:
+        raise failed(path, error) from None
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+    except OSError as error:
+        if error.errno in UNSUPPORTED:
+            print(
+                f"warning: {path.parent} cannot be locked ({error.strerror}); let only one process write there",
+                file=sys.stderr,
+            )
+            return file
+        file.close()
+        if error.errno in HELD:
+            raise BlockingIOError(error.errno, "another process holds the lock", str(path)) from None
+        raise failed(path, error) from None
+    return file

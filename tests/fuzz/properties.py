@@ -1,0 +1,42 @@
+"""How long the fuzz tests look: a bounded set by default, EBLVM_FUZZ=examples for each property for more.
+
+A run with EBLVM_FUZZ is seeded by EBLVM_FUZZ_SEED or the clock and prints the seed; hypothesis prints the blob that
+reproduces a failure.
+"""
+
+import os
+import time
+from collections.abc import Callable
+from typing import Any
+
+from hypothesis import HealthCheck, seed, settings
+
+from eblvm.engine.errors import UserError
+
+BOUNDED = 60
+EXAMPLES = int(os.environ.get("EBLVM_FUZZ", BOUNDED))
+SEED = int(os.environ.get("EBLVM_FUZZ_SEED", time.time() if "EBLVM_FUZZ" in os.environ else 20))
+
+
+def bounded(test: Any) -> Any:
+    """A property test of as many examples as asked for, with the same ones every time by default."""
+    how = settings(
+        max_examples=EXAMPLES,
+        deadline=None,
+        database=None,
+        print_blob=True,
+        suppress_health_check=list(HealthCheck),
+    )
+    return seed(SEED)(how(test))
+
+
+def read_or_refused(read: Callable[[], Any]) -> Any:
+    """What `read` gives, or the one line it refuses with. Every other exception is the failure that is looked for."""
+    try:
+        return read()
+    except UserError as error:
+        sentence = str(error)
+    assert "\n" not in sentence
+    assert 10 < len(sentence) < 1000
+    sentence.encode()
+    return sentence
