@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-Product = Callable[..., Tensor]  # (x [B, E], *leaves) -> M x, pure
+ProductOf = Callable[..., Callable[[Tensor], Tensor]]  # leaves -> (x [B, E] -> M x), pure
 
 
 def full_precision(x: Tensor) -> AbstractContextManager[Any]:
@@ -67,9 +67,9 @@ def _dot(x_BE: Tensor, y_BE: Tensor) -> Tensor:
     return (x_BE * y_BE).sum(-1, keepdim=True)
 
 
-def solve(product: Product, b_BE: Tensor, leaves: list[Tensor], floor: float, iterations: int) -> Tensor:
+def solve(product_of: ProductOf, b_BE: Tensor, leaves: list[Tensor], floor: float, iterations: int) -> Tensor:
     """M^-1 b by `conjugate_gradients`, linear in b to all orders; `leaves`, which M is made of, get no gradient."""
-    return _Solve.apply(product, floor, iterations, b_BE, *leaves)
+    return _Solve.apply(product_of, floor, iterations, b_BE, *leaves)
 
 
 class _Solve(torch.autograd.Function):
@@ -78,16 +78,16 @@ class _Solve(torch.autograd.Function):
     generate_vmap_rule = True
 
     @staticmethod
-    def forward(product: Product, floor: float, iterations: int, b_BE: Tensor, *leaves: Tensor) -> Tensor:
-        return conjugate_gradients(lambda x_BE: product(x_BE, *leaves), b_BE, floor, iterations)[0]
+    def forward(product_of: ProductOf, floor: float, iterations: int, b_BE: Tensor, *leaves: Tensor) -> Tensor:
+        return conjugate_gradients(product_of(*leaves), b_BE, floor, iterations)[0]
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
-        ctx.product, ctx.floor, ctx.iterations, _, *leaves = inputs
+        ctx.product_of, ctx.floor, ctx.iterations, _, *leaves = inputs
         ctx.save_for_backward(*leaves)
 
     @staticmethod
     def backward(ctx: Any, g_BE: Tensor) -> tuple[Tensor | None, ...]:
         leaves = ctx.saved_tensors
-        solved = solve(ctx.product, g_BE, list(leaves), ctx.floor, ctx.iterations)
+        solved = solve(ctx.product_of, g_BE, list(leaves), ctx.floor, ctx.iterations)
         return None, None, None, solved, *[None] * len(leaves)

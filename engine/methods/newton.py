@@ -33,6 +33,7 @@ from eblvm.engine.models.posteriors import Bernoulli, Gaussian, Posterior
 Head = Callable[[Params, Any, Tensor], Tensor]  # (theta, f, h[..., B, H]) -> e[..., B]
 Respond = Callable[[Any], Any]  # f -> eta^(f, theta), the parameters of q
 BLOCKS = ("mean", "full")
+SCORES = ("single", "pairs", "mean")
 SOLVERS = ("dense", "cg")
 INFO = ("response_slope", "response_slope_after", "response_step", "response_floored", "response_cut")
 COLUMNS_AT_A_TIME = 16  # of a Hessian that is made by products: bounds its memory
@@ -48,15 +49,18 @@ class BestResponse:
     floor: float = 0.1  # least curvature; smaller ones are raised to it, negative ones are reflected first
     trust: float = 2.0  # longest step, root mean square over the outputs; a longer one is cut
     steps: int = 1  # in value alone, before the one that carries derivatives; all have one A
-    pairs: bool = True  # the score at h and at its mirror image in q, not at h alone
+    score: str = (
+        "mean"  # over q: 'single' at one h (BiSM's own), 'pairs' at h and its mirror image, or the 'mean' over q
+    )
     solver: str = "dense"  # 'dense' makes and decomposes the Hessian, 'cg' needs its products only
     iterations: int = 32  # of cg
 
     def __post_init__(self) -> None:
         if self.samples < 2 or self.samples % 2:
             raise UserError(f"got samples={self.samples} of h, expected an even number: they are antithetic pairs")
-        if self.block not in BLOCKS or self.solver not in SOLVERS:
-            raise UserError(f"got block={self.block!r}, solver={self.solver!r}; expected one of {BLOCKS} and {SOLVERS}")
+        for name, allowed in (("block", BLOCKS), ("score", SCORES), ("solver", SOLVERS)):
+            if getattr(self, name) not in allowed:
+                raise UserError(f"got {name}={getattr(self, name)!r}, expected one of {', '.join(allowed)}")
         if not (self.floor > 0 and self.trust > 0 and self.iterations > 0 and self.steps >= 0):
             raise UserError(
                 f"got floor={self.floor}, trust={self.trust}, iterations={self.iterations}, steps={self.steps}; "
@@ -74,7 +78,8 @@ class Response(NamedTuple):
 @dataclass(frozen=True)
 class Lower:
     """The expected energy under a Gaussian q, as far as the step needs it. Pure functions of (theta, f, eta, noise):
-    `slope` gives d E_q[head] / deta [B, E], `curvature` its Hessian [B, E, E] (none: by products of `slope`)."""
+    `slope` gives d E_q[head] / deta [..., B, E] for eta of [..., B, H], `curvature` its Hessian [B, E, E] (none: by
+    products of `slope`)."""
 
     slope: Callable[..., Tensor]
     curvature: Callable[..., Tensor] | None = None
@@ -82,13 +87,17 @@ class Lower:
 
 def lower_level(energy: Energy, options: BestResponse) -> Lower:
     """By closed expectations if the energy's head has them, else by samples of h."""
-    if not getattr(energy, "has_expectations", False):
+    if not _closed(energy):
         return sampled(partial(_head, energy), options.block)
 
     def closed(derivative: str) -> Callable[..., Tensor]:
         return lambda theta, f, eta, noise: call(energy, theta, "expected", derivative, f, *eta, options.block)
 
     return Lower(closed("slope"), closed("curvature"))
+
+
+def _closed(energy: Energy) -> bool:
+    return getattr(energy, "has_expectations", False)
 
 
 def _head(energy: Energy, theta: Params, f: Any, h: Tensor) -> Tensor:
@@ -99,12 +108,12 @@ def sampled(head: Head, block: str = "mean") -> Lower:
     """d/d mean = mean_s grad_h head(f, h_s), d/d log std = mean_s std n_s grad_h head(f, h_s), h_s = mean + std n_s."""
 
     def slope(theta: Params, f: Any, eta: tuple[Tensor, Tensor], noise_SBH: Tensor) -> Tensor:
-        mean_BH, log_std_BH = eta
-        spread_SBH = torch.exp(log_std_BH) * noise_SBH
-        slope_SBH, _ = grad(lambda h: (head(theta, f, h).sum(), ()), mean_BH + spread_SBH)
+        mean, log_std = (t.unsqueeze(-3) for t in eta)
+        spread = torch.exp(log_std) * noise_SBH
+        slope, _ = grad(lambda h: (head(theta, f, h).sum(), ()), mean + spread)
         if block == "mean":
-            return slope_SBH.mean(0)
-        return torch.cat([slope_SBH.mean(0), (spread_SBH * slope_SBH).mean(0)], -1)
+            return slope.mean(-3)
+        return torch.cat([slope.mean(-3), (spread * slope).mean(-3)], -1)
 
     return Lower(slope)
 
@@ -167,15 +176,15 @@ def newton_step(
     theta0, f0 = tree_map(Tensor.detach, (theta, f))
     with torch.no_grad():
         slope_BE = before_BE = slope(theta0, f0, point)
-        inverse, floored_B = _inverse(options, lower, (theta0, f0, point, noise, unit_BE), slope_BE)
+        inverse, step_BE, floored_B = _inverse(options, lower, (theta0, f0, point, noise, unit_BE), slope_BE)
         travelled_BE, share_B1 = torch.zeros_like(slope_BE), torch.ones_like(slope_BE[:, :1])
         for _ in range(options.steps):
-            step_BE = inverse(slope_BE)
             here_B1 = within(step_BE)
             step_BE = torch.where(here_B1 > 0, here_B1 * step_BE, 0)
             point, travelled_BE, share_B1 = moved(point, step_BE), travelled_BE + step_BE, share_B1.minimum(here_B1)
             slope_BE = slope(theta0, f0, point)
-        last_B1 = within(inverse(slope_BE))
+            step_BE = inverse(slope_BE)
+        last_B1 = within(step_BE)
         cut_B = (share_B1.minimum(last_B1) < 1).to(dtype)
 
     def respond(x: Any) -> tuple[Tensor, Tensor]:
@@ -190,16 +199,17 @@ def _length(x_BE: Tensor) -> Tensor:
     return x_BE.square().mean(-1).sqrt()
 
 
-def _products(lower: Lower, block: str, context: tuple[Any, ...]) -> Callable[[Tensor], Tensor]:
-    """x [B, E] -> (d^2 D / deta^2) x in the units of q, by reverse mode twice."""
+def _products(lower: Lower, block: str, columns: int, context: tuple[Any, ...]) -> Callable[[Tensor], Tensor]:
+    """x [columns, B, E] -> (d^2 D / deta^2) x in the units of q, by reverse mode twice."""
     theta, f, (mean_BH, log_std_BH), noise, unit_BE = context
 
-    def slope(point_BE: Tensor) -> Tensor:
-        eta = (point_BE, log_std_BH) if block == "mean" else point_BE.chunk(2, -1)
+    def slope(point_CBE: Tensor) -> Tensor:
+        eta = (point_CBE, log_std_BH) if block == "mean" else point_CBE.chunk(2, -1)
         return lower.slope(theta, f, eta, noise).to(unit_BE.dtype)
 
-    _, pull, *_ = torch.func.vjp(slope, mean_BH if block == "mean" else torch.cat([mean_BH, log_std_BH], -1))
-    return lambda x_BE: unit_BE * pull(unit_BE * x_BE)[0]
+    point_BE = mean_BH if block == "mean" else torch.cat([mean_BH, log_std_BH], -1)
+    _, pull = vjp(slope, point_BE.expand(columns, *point_BE.shape))
+    return lambda x_CBE: unit_BE * pull(unit_BE * x_CBE, keep=True)
 
 
 def _hessian(lower: Lower, block: str, context: tuple[Any, ...]) -> Tensor:
@@ -208,15 +218,15 @@ def _hessian(lower: Lower, block: str, context: tuple[Any, ...]) -> Tensor:
     if lower.curvature is not None:
         found_BEE = lower.curvature(*arguments).to(unit_BE.dtype)
         return unit_BE[:, None] * found_BEE * unit_BE[:, :, None]
-    B, E = unit_BE.shape
-    basis_EBE = torch.eye(E, dtype=unit_BE.dtype, device=unit_BE.device)[:, None].expand(E, B, E)
-    return torch.func.vmap(_products(lower, block, context), chunk_size=COLUMNS_AT_A_TIME)(basis_EBE).movedim(0, 1)
+    identity_EE = torch.eye(unit_BE.shape[-1], dtype=unit_BE.dtype, device=unit_BE.device)
+    parts = identity_EE[:, None].expand(-1, *unit_BE.shape).split(COLUMNS_AT_A_TIME)
+    return torch.cat([_products(lower, block, len(part), context)(part) for part in parts]).movedim(0, 1)
 
 
 def _inverse(
     options: BestResponse, lower: Lower, context: tuple[Any, ...], slope_BE: Tensor
-) -> tuple[Callable[[Tensor], Tensor], Tensor]:
-    """(b [B, E] -> A b, share of raised curvatures [B]); A is a constant."""
+) -> tuple[Callable[[Tensor], Tensor], Tensor, Tensor]:
+    """(b [B, E] -> A b, A slope, share of raised curvatures [B]); A is a constant."""
     if options.solver == "dense":
         inverse_BEE, floored_B = floored_inverse(_hessian(lower, options.block, context), options.floor)
 
@@ -224,17 +234,18 @@ def _inverse(
             with full_precision(b_BE):
                 return (inverse_BEE @ b_BE[:, :, None]).squeeze(-1)
 
-        return inverse, floored_B
+        return inverse, inverse(slope_BE), floored_B
     if torch.compiler.is_compiling():
         raise UserError("best response 'newton' by cg cannot be compiled; remove --compile or use the dense solver")
     leaves, spec = tree_flatten(context)
 
-    def product(x_BE: Tensor, *leaves: Tensor) -> Tensor:
-        return _products(lower, options.block, tree_unflatten(list(leaves), spec))(x_BE)
+    def product_of(*leaves: Tensor) -> Callable[[Tensor], Tensor]:
+        products = _products(lower, options.block, 1, tree_unflatten(list(leaves), spec))
+        return lambda x_BE: products(x_BE[None])[0]
 
     how = (options.floor, options.iterations)
-    _, stopped_B = conjugate_gradients(lambda x_BE: product(x_BE, *leaves), slope_BE, *how)
-    return lambda b_BE: solve(product, b_BE, leaves, *how), stopped_B
+    step_BE, stopped_B = conjugate_gradients(product_of(*leaves), slope_BE, *how)
+    return lambda b_BE: solve(product_of, b_BE, leaves, *how), step_BE, stopped_B
 
 
 def _natural_step(head: Head, posterior: Bernoulli, theta: Params, f: Any, logits_BH: Tensor) -> Response:
@@ -271,43 +282,36 @@ def log_ratio(energy: Energy, posterior: Posterior, theta: Params, respond: Resp
     return (-call(energy, theta, "head", f, h_LBH) - posterior.log_prob(respond(f), h_LBH)).mean(0)
 
 
+def latents(options: BestResponse, posterior: Posterior, p: Any, noise_LBH: Tensor) -> Tensor:
+    """The samples of h that a score is taken at: of each noise, and of its mirror image unless it is to be 'single'."""
+    return posterior.rsample(p, noise_LBH if options.score == "single" else torch.cat([noise_LBH, -noise_LBH]))
+
+
 def surrogate(
     options: BestResponse, energy: Energy, posterior: Posterior, theta: Params, respond: Respond, f: Any, noise: Tensor
-) -> tuple[Any, Tensor]:
-    """(u, h): u = d/df of `log_ratio` at h [L, B, H], samples of q(eta^) made of `noise` [L, B, H]; the score is J^T u.
+) -> Any:
+    """u = d/df of `log_ratio` at fixed samples of q(eta^) made of `noise` [L, B, H]; the score is J^T u.
 
-    The derivative holds h fixed. Both results carry gradients of theta and f, those through h and eta^ included. With
-    `pairs` h has every sample and its mirror image, 2L in all. Where only the mean moves, the terms of log q then
-    cancel and are left out: what remains is `vaes`.
+    u carries gradients of theta and f, those through h and eta^ included. The mean over q(eta^) of d/df log q is zero,
+    so with score 'mean' u is -d E_q[head]/df, in closed form if the head has it, else over pairs. Over pairs the terms
+    of log q cancel if only the mean of q moves, and are left out.
     """
-    if not options.pairs:
-        return _surrogate(energy, posterior, theta, respond, f, noise)
-    mirrored = torch.cat([noise, -noise])
-    if isinstance(posterior, Gaussian) and options.block == "mean":
-        return vaes(energy, posterior, theta, respond, f, mirrored)
-    return _surrogate(energy, posterior, theta, respond, f, mirrored)
-
-
-def _surrogate(
-    energy: Energy, posterior: Posterior, theta: Params, respond: Respond, f: Any, noise_LBH: Tensor
-) -> tuple[Any, Tensor]:
+    gaussian = isinstance(posterior, Gaussian)
+    if options.score == "mean" and gaussian and _closed(energy):
+        return -call(energy, theta, "expected", "pull", f, *respond(f))
+    if options.score != "single" and gaussian and options.block == "mean":
+        return vaes(energy, theta, f, latents(options, posterior, respond(f), noise))
     p, pull = vjp(respond, f)
-    h_LBH = posterior.rsample(p, noise_LBH)
+    h_LBH = latents(options, posterior, p, noise)
     by_p, _ = grad(lambda y: (posterior.log_prob(y, h_LBH).mean(0).sum(), ()), p)
-    return tree_map(torch.sub, _slope_in_features(energy, theta, f, h_LBH), pull(by_p)), h_LBH
+    return tree_map(torch.sub, vaes(energy, theta, f, h_LBH), pull(by_p))
 
 
-def vaes(
-    energy: Energy, posterior: Posterior, theta: Params, respond: Respond, f: Any, noise_LBH: Tensor
-) -> tuple[Any, Tensor]:
-    """(mean_i -d head(f, h_i)/df, h [L, B, H]) for h_i = rsample(eta^, noise_i): VaES, whose J^T is the score.
+def vaes(energy: Energy, theta: Params, f: Any, h_LBH: Tensor) -> Any:
+    """mean_i -d head(f, h_i)/df, whose J^T is VaES. With h_i = rsample(eta^, noise_i) its gradient goes through h and
+    eta^: pathwise, where VaGES has a covariance.
 
-    Its gradient goes through h and eta^: pathwise, where VaGES has a covariance. In a loss that squares the score the
-    same samples in value and gradient leave a bias that falls as 1/L (for pairs: that of what is even in the noise).
+    In a loss that squares the score the same samples in value and gradient leave a bias that falls as 1/L (of pairs:
+    that of what is even in the noise).
     """
-    h_LBH = posterior.rsample(respond(f), noise_LBH)
-    return _slope_in_features(energy, theta, f, h_LBH), h_LBH
-
-
-def _slope_in_features(energy: Energy, theta: Params, f: Any, h_LBH: Tensor) -> Any:
     return grad(lambda x: (-call(energy, theta, "head", x, h_LBH).mean(0).sum(), ()), f)[0]

@@ -63,11 +63,11 @@ class Separable(Energy):
 
     @property
     def has_expectations(self) -> bool:
-        """Does the head know its derivatives in the mean over a Gaussian q? See `gaussian_elu`."""
+        """Does the head know its mean over a Gaussian q? See `CoupledHead`."""
         return hasattr(self.head_net, "expected_slope")
 
     def expected(self, derivative: str, *args: Any) -> Tensor:
-        """The head's `expected_slope` or `expected_curvature`."""
+        """The head's `expected_pull`, `expected_slope` or `expected_curvature`."""
         return getattr(self.head_net, f"expected_{derivative}")(*args)
 
 

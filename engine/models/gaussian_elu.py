@@ -8,7 +8,7 @@ q = N(mean, std^2) with independent units every a_j is Gaussian, with mean mu_j 
 so E_q[e] and all its derivatives are made of E[r^(k)(a_j)], the k-th derivative of r, and need no sample of h:
 
     d E_q[e] / d mean    = U^T E[r']                     d^2 / d mean^2 = U^T diag(E[r'']) U
-    d E_q[e] / d log std = std^2 * (U * U)^T E[r'']
+    d E_q[e] / d log std = std^2 * (U * U)^T E[r'']      d E_q[e] / df  = W1^T E[r']
 
 Shape tags: B batch, H latent units, W width of the head.
 """
@@ -22,6 +22,7 @@ from torch import Tensor
 from eblvm.kernels.common.orders import order
 
 TINY = 1e-12  # least variance: a q without spread is still a density
+LARGEST_X = {torch.float32: 9.0, torch.float64: 26.0}  # up to here erfc(x) is a normal number, and so is exp(x^2)
 SAMPLES_AT_A_TIME = 4
 
 
@@ -46,12 +47,18 @@ class _Plain:
 
 
 def _below(c: int, mean: Tensor, variance: Tensor, std: Tensor, z: Tensor) -> Tensor:
-    """E[exp(c a); a < 0] = exp(c mean + c^2 variance / 2) Phi(-(mean + c variance) / std), with no overflow."""
+    """E[exp(c a); a < 0] = exp(c mean + c^2 variance / 2) Phi(-x sqrt(2)), x = (mean + c variance) / (std sqrt(2)).
+
+    Where the exponential would overflow and Phi vanish, x is large and Phi's asymptotic series is exact to rounding.
+    """
     x = (z + c * std) * math.sqrt(0.5)
-    right = torch.exp(-0.5 * z * z) * torch.special.erfcx(x.clamp_min(0))
-    exponent = c * mean + 0.5 * c * c * variance
-    left = torch.exp(torch.where(x < 0, exponent, 0.0)) * torch.erfc(x.clamp_max(0))
-    return 0.5 * torch.where(x < 0, left, right)
+    limit = LARGEST_X[mean.dtype]
+    near = x.clamp_max(limit)
+    inverse = 1 / x.clamp_min(limit)
+    square = inverse * inverse
+    series = inverse * (1 - 0.5 * square * (1 - 1.5 * square * (1 - 2.5 * square)))
+    direct = torch.exp((c * (mean + 0.5 * c * variance)).clamp_max(limit * limit)) * torch.erfc(near)
+    return 0.5 * torch.where(x < limit, direct, torch.exp(-0.5 * z * z) * series * (1 / math.sqrt(math.pi)))
 
 
 def _boundary(k: int, mean: Tensor, variance: Tensor) -> Tensor | float:
@@ -88,31 +95,64 @@ def elu_squared_moment(k: int, mean: Tensor, variance: Tensor) -> Tensor:
     return _moment(_Plain, k, mean, variance)
 
 
-def _inputs(
-    weight: Tensor, bias: Tensor, f_BH: Tensor, mean_BH: Tensor, log_std_BH: Tensor
-) -> tuple[Tensor, Tensor, Tensor]:
-    """(U, mu, t): what h is multiplied by, and the mean and variance of a."""
+class _Variance:
+    @staticmethod
+    def value(weight: Tensor, variance_BH: Tensor) -> Tensor:
+        return variance_BH @ _of_latent(weight).square().mT
+
+
+def _pull_variance(backend: Any, arguments: Any, kept: Any, cotangents: Any, wanted: Any) -> tuple[Any, ...]:
+    (g_BW,), (weight, variance_BH) = cotangents, arguments
+    u_WH = _of_latent(weight)
+    half_WH = 2 * (g_BW.mT @ variance_BH) * u_WH if wanted[0] else None
+    return (
+        None if half_WH is None else torch.cat([half_WH, half_WH], -1),
+        g_BW @ u_WH.square() if wanted[1] else None,
+    )
+
+
+_variance = order("value", _pull_variance)  # keeps no [W, H] tensor beside the weight itself
+
+
+def _of_latent(weight: Tensor) -> Tensor:
+    """U = W1 + W2 [W, H], what h is multiplied by."""
     w1_WH, w2_WH = weight.chunk(2, -1)
-    u_WH = w1_WH + w2_WH
-    mu_BW = torch.cat([f_BH + mean_BH, mean_BH], -1) @ weight.mT + bias
-    return u_WH, mu_BW, torch.exp(2 * log_std_BH) @ u_WH.square().mT
+    return w1_WH + w2_WH
+
+
+def _of_both(x_BX: Tensor) -> Tensor:
+    first_BH, second_BH = x_BX.chunk(2, -1)
+    return first_BH + second_BH
+
+
+def _moments_of_a(
+    weight: Tensor, bias: Tensor, f_BH: Tensor, mean_BH: Tensor, log_std_BH: Tensor
+) -> tuple[Tensor, Tensor]:
+    """mu and t [B, W], the mean and variance of a."""
+    mu_BW = torch.cat([f_BH + mean_BH, mean_BH.expand_as(f_BH + mean_BH)], -1) @ weight.mT + bias
+    return mu_BW, _variance(_Variance, weight, torch.exp(2 * log_std_BH)).expand_as(mu_BW)
 
 
 def expected_head(weight: Tensor, bias: Tensor, f_BH: Tensor, mean_BH: Tensor, log_std_BH: Tensor) -> Tensor:
     """E_q |elu(weight [f + h, h] + bias)|^2 [B]."""
-    _, mu_BW, t_BW = _inputs(weight, bias, f_BH, mean_BH, log_std_BH)
-    return elu_squared_moment(0, mu_BW, t_BW).sum(-1)
+    return elu_squared_moment(0, *_moments_of_a(weight, bias, f_BH, mean_BH, log_std_BH)).sum(-1)
+
+
+def expected_pull(weight: Tensor, bias: Tensor, f_BH: Tensor, mean_BH: Tensor, log_std_BH: Tensor) -> Tensor:
+    """d E_q[head] / df [B, H] = W1^T E[r'], at a fixed q."""
+    first_BW = elu_squared_moment(1, *_moments_of_a(weight, bias, f_BH, mean_BH, log_std_BH))
+    return first_BW @ weight.chunk(2, -1)[0]
 
 
 def expected_slope(
     weight: Tensor, bias: Tensor, f_BH: Tensor, mean_BH: Tensor, log_std_BH: Tensor, block: str
 ) -> Tensor:
     """d E_q[head] / d mean [B, H]; with block 'full' also d / d log std beside it [B, 2H]."""
-    u_WH, mu_BW, t_BW = _inputs(weight, bias, f_BH, mean_BH, log_std_BH)
-    by_mean_BH = elu_squared_moment(1, mu_BW, t_BW) @ u_WH
+    mu_BW, t_BW = _moments_of_a(weight, bias, f_BH, mean_BH, log_std_BH)
+    by_mean_BH = _of_both(elu_squared_moment(1, mu_BW, t_BW) @ weight)
     if block == "mean":
         return by_mean_BH
-    by_log_std_BH = torch.exp(2 * log_std_BH) * (elu_squared_moment(2, mu_BW, t_BW) @ u_WH.square())
+    by_log_std_BH = torch.exp(2 * log_std_BH) * (elu_squared_moment(2, mu_BW, t_BW) @ _of_latent(weight).square())
     return torch.cat([by_mean_BH, by_log_std_BH], -1)
 
 
@@ -120,7 +160,8 @@ def expected_curvature(
     weight: Tensor, bias: Tensor, f_BH: Tensor, mean_BH: Tensor, log_std_BH: Tensor, block: str
 ) -> Tensor:
     """The Hessian of E_q[head] in mean [B, H, H], or with block 'full' in (mean, log std) [B, 2H, 2H]."""
-    u_WH, mu_BW, t_BW = _inputs(weight, bias, f_BH, mean_BH, log_std_BH)
+    mu_BW, t_BW = _moments_of_a(weight, bias, f_BH, mean_BH, log_std_BH)
+    u_WH = _of_latent(weight)
     second_BW = elu_squared_moment(2, mu_BW, t_BW)
     of_mean_BHH = _gram(u_WH, second_BW, u_WH)
     if block == "mean":
@@ -134,6 +175,6 @@ def expected_curvature(
 
 
 def _gram(left_WH: Tensor, weight_BW: Tensor, right_WH: Tensor) -> Tensor:
-    """left^T diag(weight) right for every sample; a few samples at a time, as each takes a [W, H] tensor."""
-    parts = [left_WH.mT @ (part[:, :, None] * right_WH) for part in weight_BW.split(SAMPLES_AT_A_TIME)]
-    return torch.cat(parts)
+    """left^T diag(weight) right for every sample; a few samples at a time, as each takes an [H, W] tensor."""
+    left_HW = left_WH.mT.contiguous()
+    return torch.cat([(left_HW * part[:, None]) @ right_WH for part in weight_BW.split(SAMPLES_AT_A_TIME)])

@@ -1,4 +1,4 @@
-"""Closed expectations of the squared-ELU head under a Gaussian q, against quadrature and torch's derivatives, in fp64."""
+"""Closed expectations of the deep head under a Gaussian q, against quadrature and torch's derivatives, in fp64."""
 
 import math
 

@@ -114,7 +114,7 @@ class Toy:
             if options is not None:
                 many = newton.antithetic(normal(3, len(v), options.samples, self.posterior.latent).movedim(1, 0))
                 respond = newton.best_response(options, self.energy, self.posterior, theta, f, tuple(p), many).respond
-                return pull(newton.surrogate(options, self.energy, self.posterior, theta, respond, f, noise)[0])
+                return pull(newton.surrogate(options, self.energy, self.posterior, theta, respond, f, noise))
             h = self.posterior.rsample(tuple(p), noise[0])
             u, _ = grad(lambda x: (-call(self.energy, theta, "head", x, h).sum(), ()), f)
 
@@ -173,16 +173,16 @@ def surrogate_gradient(
         f, pull = vjp(lambda x: call(energy, theta, "features", x), v)
         respond = newton.best_response(options, energy, posterior, theta, f, p, many).respond
         return (
-            pull(newton.surrogate(options, energy, posterior, theta, respond, f, noise)[0]) + 0.3 * v
+            pull(newton.surrogate(options, energy, posterior, theta, respond, f, noise)) + 0.3 * v
         ).square().sum(), ()
 
     return grad(loss, theta)[0]
 
 
 @pytest.mark.parametrize("solver", ["dense", "cg"])
-@pytest.mark.parametrize("pairs", [False, True], ids=["single", "pairs"])
+@pytest.mark.parametrize("score", ["single", "pairs"])
 @pytest.mark.parametrize("block", ["mean", "full"])
-def test_linear_gaussian_model_is_exact(block: str, pairs: bool, solver: str) -> None:
+def test_linear_gaussian_model_is_exact(block: str, score: str, solver: str) -> None:
     """With q's std at its optimum and its mean anywhere. Pairs: in every draw. A single h: in the mean of a draw and
     its mirror image, as the dropped dA/dtheta leaves an error that is odd in the noise."""
     B, D, H = 5, 11, 8
@@ -191,13 +191,13 @@ def test_linear_gaussian_model_is_exact(block: str, pairs: bool, solver: str) ->
     v, noise, many = normal(24, B, D), normal(25, 1, B, H), newton.antithetic(normal(26, 4, B, H))
     log_std = -0.5 * call(energy, theta, "precision").log().expand(B, H)
     p = (normal(27, B, H), log_std)
-    options = BestResponse(samples=4, block=block, pairs=pairs, trust=100.0, solver=solver)
+    options = BestResponse(samples=4, block=block, score=score, trust=100.0, solver=solver)
     expected, _ = grad(lambda t: ((call(energy, t, "score", v) + 0.3 * v).square().sum(), ()), theta)
     draws = [
         surrogate_gradient(options, energy, Gaussian(nn.Identity(), H), theta, v, p, n, many) for n in (noise, -noise)
     ]
     for name, value in expected.items():
-        found = draws[0][name] if pairs else (draws[0][name] + draws[1][name]) / 2
+        found = draws[0][name] if score == "pairs" else (draws[0][name] + draws[1][name]) / 2
         torch.testing.assert_close(found, value, rtol=1e-8, atol=1e-8)
 
 
@@ -271,7 +271,7 @@ def brute_force(toy: Toy, options: BestResponse, v: Tensor, p: Any, noise: Tenso
 
         best = respond(theta, features(theta, x), eta)
         both = (best[:H] + best[H:].exp() * n, best[:H] - best[H:].exp() * n)
-        samples = both if options.pairs else both[:1]
+        samples = both if options.score == "pairs" else both[:1]
 
         def log_ratio(y: Tensor) -> Tensor:
             f = features(theta, y)
@@ -291,39 +291,41 @@ def brute_force(toy: Toy, options: BestResponse, v: Tensor, p: Any, noise: Tenso
 
 
 @pytest.mark.parametrize("trust", [100.0, 0.05])
-@pytest.mark.parametrize("pairs", [False, True], ids=["single", "pairs"])
+@pytest.mark.parametrize("score", ["single", "pairs"])
 @pytest.mark.parametrize("block", ["mean", "full"])
 @pytest.mark.parametrize("kind", ["sampled", "user"])
-def test_one_pass_equals_brute_force(kind: str, block: str, pairs: bool, trust: float) -> None:
+def test_one_pass_equals_brute_force(kind: str, block: str, score: str, trust: float) -> None:
     toy, place = deep_case(kind)
-    options = BestResponse(samples=4, block=block, pairs=pairs, trust=trust, floor=0.8)
+    options = BestResponse(samples=4, block=block, score=score, trust=trust, floor=0.8)
     assert_same(run(toy, options, **place), brute_force(toy, options, **place), 1e-9)
 
 
+@pytest.mark.parametrize("score", ["pairs", "mean"])
 @pytest.mark.parametrize("block", ["mean", "full"])
-def test_closed_expectations_are_the_limit_of_many_samples(block: str) -> None:
-    """Each unit of a drawn from 4,096 pairs: the difference falls to the samples' own error."""
+def test_closed_expectations_are_the_limit_of_many_samples(block: str, score: str) -> None:
+    """With 64 and 8,192 samples of h in D and, for the mean score, in the score: the difference falls as their error."""
     errors = []
     for S in (2**6, 2**13):
-        closed, place = deep_case("deep", S=S)
-        by_samples = Sampled(closed.energy.feature_net, closed.energy.head_net)
-        options = BestResponse(samples=S, block=block)
-        expected = run(closed, options, **place)
-        closed.energy = by_samples
-        found = run(closed, options, **place)
+        toy, place = deep_case("deep", S=S)
+        place["noise"] = normal(42, S // 2 if score == "mean" else 1, *toy.p[0].shape)
+        options = BestResponse(samples=S, block=block, score=score)
+        expected = run(toy, options, **place)
+        toy.energy = Sampled(toy.energy.feature_net, toy.energy.head_net)
+        found = run(toy, options, **place)
         errors.append(max(float(((found[k] - g).norm() / g.norm()).detach()) for k, g in expected.items()))
-    assert errors[1] < 0.02
+    assert errors[1] < 0.03
     assert errors[1] < errors[0] / 4
 
 
-@pytest.mark.parametrize("pairs", [False, True], ids=["single", "pairs"])
-def test_surrogate_is_the_derivative_of_the_log_ratio(pairs: bool) -> None:
+@pytest.mark.parametrize("score", ["single", "pairs"])
+def test_surrogate_is_the_derivative_of_the_log_ratio(score: str) -> None:
     toy, place = deep_case("deep")
     theta, v = toy.theta, place["v"]
     f, pull = vjp(lambda x: call(toy.energy, theta, "features", x), v)
-    options = BestResponse(samples=4, pairs=pairs)
+    options = BestResponse(samples=4, score=score)
     respond = newton.best_response(options, toy.energy, toy.posterior, theta, f, toy.p, place["many"]).respond
-    u, h = newton.surrogate(options, toy.energy, toy.posterior, theta, respond, f, place["noise"])
+    u = newton.surrogate(options, toy.energy, toy.posterior, theta, respond, f, place["noise"])
+    h = newton.latents(options, toy.posterior, respond(f), place["noise"])
 
     def log_density(x: Tensor) -> tuple[Tensor, tuple[()]]:
         f = call(toy.energy, theta, "features", x)
