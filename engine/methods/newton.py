@@ -31,7 +31,6 @@ from eblvm.engine.models.energy import Energy, Params, call
 from eblvm.engine.models.posteriors import Bernoulli, Gaussian, Posterior
 
 Head = Callable[[Params, Any, Tensor], Tensor]  # (theta, f, h[..., B, H]) -> e[..., B]
-Respond = Callable[[Any], Any]  # f -> eta^(f, theta), the parameters of q
 BLOCKS = ("mean", "full")
 SCORES = ("single", "pairs", "mean")
 SOLVERS = ("dense", "cg")
@@ -69,9 +68,11 @@ class BestResponse:
 
 
 class Response(NamedTuple):
-    """`respond(f)` gives eta^(f, theta), differentiable in f and theta to any order; `info` has what is logged."""
+    """`p` is eta^(f, theta) at the features given, `respond(f)` the same as a function of f; both are differentiable to
+    any order. `info` has what is logged."""
 
-    respond: Respond
+    p: Any
+    respond: Callable[[Any], Any]
     info: dict[str, Tensor]
 
 
@@ -175,23 +176,27 @@ def newton_step(
 
     theta0, f0 = tree_map(Tensor.detach, (theta, f))
     with torch.no_grad():
-        slope_BE = before_BE = slope(theta0, f0, point)
-        inverse, step_BE, floored_B = _inverse(options, lower, (theta0, f0, point, noise, unit_BE), slope_BE)
-        travelled_BE, share_B1 = torch.zeros_like(slope_BE), torch.ones_like(slope_BE[:, :1])
-        for _ in range(options.steps):
+        before_BE = slope(theta0, f0, point)
+        inverse, step_BE, floored_B = _inverse(options, lower, (theta0, f0, point, noise, unit_BE), before_BE)
+        travelled_BE, share_B1 = torch.zeros_like(before_BE), torch.ones_like(before_BE[:, :1])
+        for remaining in reversed(range(options.steps)):
             here_B1 = within(step_BE)
             step_BE = torch.where(here_B1 > 0, here_B1 * step_BE, 0)
             point, travelled_BE, share_B1 = moved(point, step_BE), travelled_BE + step_BE, share_B1.minimum(here_B1)
-            slope_BE = slope(theta0, f0, point)
-            step_BE = inverse(slope_BE)
-        last_B1 = within(step_BE)
-        cut_B = (share_B1.minimum(last_B1) < 1).to(dtype)
+            if remaining:
+                step_BE = inverse(slope(theta0, f0, point))
+
+    slope_BE = slope(theta, f, point)
+    last_BE = inverse(slope_BE)
+    last_B1 = within(last_BE.detach())
+    cut_B = (share_B1.minimum(last_B1) < 1).to(dtype)
 
     def respond(x: Any) -> tuple[Tensor, Tensor]:
         return moved(point, last_B1 * inverse(slope(theta, x, point)))
 
-    found = (_length(before_BE), _length(slope_BE), _length(travelled_BE), floored_B, cut_B)
-    return Response(respond, {name: found_B.mean() for name, found_B in zip(INFO, found, strict=True)})
+    found = (_length(before_BE), _length(slope_BE.detach()), _length(travelled_BE), floored_B, cut_B)
+    info = {name: found_B.mean() for name, found_B in zip(INFO, found, strict=True)}
+    return Response(moved(point, last_B1 * last_BE), respond, info)
 
 
 def _length(x_BE: Tensor) -> Tensor:
@@ -274,12 +279,7 @@ def _natural_step(head: Head, posterior: Bernoulli, theta: Params, f: Any, logit
         best_BH = at(theta_fixed, f_fixed, fixed_BH)
         before, zero = length(fixed_BH, best_BH), fixed_BH.new_zeros(())
         after = length(best_BH, at(theta_fixed, f_fixed, best_BH))
-    return Response(respond, dict(zip(INFO, (before, after, before, zero, zero), strict=True)))
-
-
-def log_ratio(energy: Energy, posterior: Posterior, theta: Params, respond: Respond, f: Any, h_LBH: Tensor) -> Tensor:
-    """mean_i log p~(v, h_i) - log q(h_i; eta^(f, theta)) [B], at fixed h: the log density of BiSM's surrogate."""
-    return (-call(energy, theta, "head", f, h_LBH) - posterior.log_prob(respond(f), h_LBH)).mean(0)
+    return Response(respond(f), respond, dict(zip(INFO, (before, after, before, zero, zero), strict=True)))
 
 
 def latents(options: BestResponse, posterior: Posterior, p: Any, noise_LBH: Tensor) -> Tensor:
@@ -287,10 +287,21 @@ def latents(options: BestResponse, posterior: Posterior, p: Any, noise_LBH: Tens
     return posterior.rsample(p, noise_LBH if options.score == "single" else torch.cat([noise_LBH, -noise_LBH]))
 
 
+def log_ratio(energy: Energy, posterior: Posterior, theta: Params, response: Response, f: Any, h_LBH: Tensor) -> Tensor:
+    """mean_i log p~(v, h_i) - log q(h_i; eta^(f, theta)) [B], at fixed h: the log density of BiSM's surrogate."""
+    return (-call(energy, theta, "head", f, h_LBH) - posterior.log_prob(response.respond(f), h_LBH)).mean(0)
+
+
 def surrogate(
-    options: BestResponse, energy: Energy, posterior: Posterior, theta: Params, respond: Respond, f: Any, noise: Tensor
+    options: BestResponse,
+    energy: Energy,
+    posterior: Posterior,
+    theta: Params,
+    response: Response,
+    f: Any,
+    noise_LBH: Tensor,
 ) -> Any:
-    """u = d/df of `log_ratio` at fixed samples of q(eta^) made of `noise` [L, B, H]; the score is J^T u.
+    """u = d/df of `log_ratio` at fixed samples of q(eta^) made of the noise; the score is J^T u.
 
     u carries gradients of theta and f, those through h and eta^ included. The mean over q(eta^) of d/df log q is zero,
     so with score 'mean' u is -d E_q[head]/df, in closed form if the head has it, else over pairs. Over pairs the terms
@@ -298,11 +309,11 @@ def surrogate(
     """
     gaussian = isinstance(posterior, Gaussian)
     if options.score == "mean" and gaussian and _closed(energy):
-        return -call(energy, theta, "expected", "pull", f, *respond(f))
+        return -call(energy, theta, "expected", "pull", f, *response.p)
     if options.score != "single" and gaussian and options.block == "mean":
-        return vaes(energy, theta, f, latents(options, posterior, respond(f), noise))
-    p, pull = vjp(respond, f)
-    h_LBH = latents(options, posterior, p, noise)
+        return vaes(energy, theta, f, latents(options, posterior, response.p, noise_LBH))
+    p, pull = vjp(response.respond, f)
+    h_LBH = latents(options, posterior, p, noise_LBH)
     by_p, _ = grad(lambda y: (posterior.log_prob(y, h_LBH).mean(0).sum(), ()), p)
     return tree_map(torch.sub, vaes(energy, theta, f, h_LBH), pull(by_p))
 

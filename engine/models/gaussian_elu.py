@@ -28,25 +28,30 @@ SAMPLES_AT_A_TIME = 4
 
 class _Plain:
     @staticmethod
-    def value(k: int, mean: Tensor, variance: Tensor) -> Tensor:
+    def value(ks: tuple[int, ...], mean: Tensor, variance: Tensor) -> tuple[Tensor, ...]:
         variance = variance.clamp_min(TINY)
         std = variance.sqrt()
         z = mean / std
-        density = torch.exp(-0.5 * z * z) / (std * math.sqrt(2 * math.pi))
-        below1, below2 = _below(1, mean, variance, std, z), _below(2, mean, variance, std, z)
-        if k > 2:
-            smooth = 2**k * below2 - 2 * below1
-            return smooth if k == 3 else smooth - _boundary(k, mean, variance) * density
-        above = 0.5 * torch.erfc(z * -math.sqrt(0.5))
-        if k == 2:
-            return 2 * above + 4 * below2 - 2 * below1
-        if k == 1:
-            return 2 * (mean * above + variance * density + below2 - below1)
-        square = (mean * mean + variance) * above + mean * variance * density
-        return square + below2 - 2 * below1 + (1 - above)
+        bell = torch.exp(-0.5 * z * z)
+        density = bell / (std * math.sqrt(2 * math.pi))
+        below1, below2 = (_below(c, mean, variance, std, z, bell) for c in (1, 2))
+        above = 0.5 * torch.erfc(z * -math.sqrt(0.5)) if min(ks) < 3 else z
+
+        def moment(k: int) -> Tensor:
+            if k > 2:
+                smooth = 2**k * below2 - 2 * below1
+                return smooth if k == 3 else smooth - _boundary(k, mean, variance) * density
+            if k == 2:
+                return 2 * above + 4 * below2 - 2 * below1
+            if k == 1:
+                return 2 * (mean * above + variance * density + below2 - below1)
+            square = (mean * mean + variance) * above + mean * variance * density
+            return square + below2 - 2 * below1 + (1 - above)
+
+        return tuple(moment(k) for k in ks)
 
 
-def _below(c: int, mean: Tensor, variance: Tensor, std: Tensor, z: Tensor) -> Tensor:
+def _below(c: int, mean: Tensor, variance: Tensor, std: Tensor, z: Tensor, bell: Tensor) -> Tensor:
     """E[exp(c a); a < 0] = exp(c mean + c^2 variance / 2) Phi(-x sqrt(2)), x = (mean + c variance) / (std sqrt(2)).
 
     Where the exponential would overflow and Phi vanish, x is large and Phi's asymptotic series is exact to rounding.
@@ -56,9 +61,9 @@ def _below(c: int, mean: Tensor, variance: Tensor, std: Tensor, z: Tensor) -> Te
     near = x.clamp_max(limit)
     inverse = 1 / x.clamp_min(limit)
     square = inverse * inverse
-    series = inverse * (1 - 0.5 * square * (1 - 1.5 * square * (1 - 2.5 * square)))
+    series = (inverse / math.sqrt(math.pi)) * (1 - 0.5 * square * (1 - 1.5 * square * (1 - 2.5 * square)))
     direct = torch.exp((c * (mean + 0.5 * c * variance)).clamp_max(limit * limit)) * torch.erfc(near)
-    return 0.5 * torch.where(x < limit, direct, torch.exp(-0.5 * z * z) * series * (1 / math.sqrt(math.pi)))
+    return 0.5 * torch.where(x < limit, direct, bell * series)
 
 
 def _boundary(k: int, mean: Tensor, variance: Tensor) -> Tensor | float:
@@ -78,21 +83,33 @@ def _boundary(k: int, mean: Tensor, variance: Tensor) -> Tensor | float:
 
 def _pull(backend: Any, arguments: Any, kept: Any, cotangents: Any, wanted: Any) -> tuple[Any, ...]:
     """d/d mean raises k by one; d/d variance is half of the second derivative in mean."""
-    (g,), (k, mean, variance) = cotangents, arguments
-    by_mean = g * _moment(backend, k + 1, mean, variance) if wanted[1] else None
-    by_variance = 0.5 * g * _moment(backend, k + 2, mean, variance) if wanted[2] else None
+    ks, mean, variance = arguments
+    raised = sorted({k + by for k in ks for by, want in ((1, wanted[1]), (2, wanted[2])) if want})
+    found = dict(zip(raised, _moments(backend, tuple(raised), mean, variance), strict=True))
+    pairs = list(zip(cotangents, ks, strict=True))
+    by_mean = _total([g * found[k + 1] for g, k in pairs]) if wanted[1] else None
+    by_variance = _total([0.5 * g * found[k + 2] for g, k in pairs]) if wanted[2] else None
     return None, by_mean, by_variance
 
 
-_moment = order("value", _pull)
+def _total(terms: list[Tensor]) -> Tensor:
+    return terms[0] if len(terms) == 1 else torch.stack(terms).sum(0)
 
 
-def elu_squared_moment(k: int, mean: Tensor, variance: Tensor) -> Tensor:
-    """E[r^(k)(a)] for a ~ N(mean, variance) and r(a) = elu(a)^2; k = 0 to 6, tensors of one shape.
+_moments = order("value", _pull)
+
+
+def elu_squared_moments(ks: tuple[int, ...], mean: Tensor, variance: Tensor) -> tuple[Tensor, ...]:
+    """E[r^(k)(a)] for each k of 0 to 6, with a ~ N(mean, variance), r(a) = elu(a)^2 and tensors of one shape.
 
     Differentiable: each derivative is a moment of higher k. It keeps mean and variance alone for its backward pass.
     """
-    return _moment(_Plain, k, mean, variance)
+    return _moments(_Plain, ks, mean, variance)
+
+
+def elu_squared_moment(k: int, mean: Tensor, variance: Tensor) -> Tensor:
+    """One of `elu_squared_moments`."""
+    return elu_squared_moments((k,), mean, variance)[0]
 
 
 class _Variance:
@@ -149,11 +166,11 @@ def expected_slope(
 ) -> Tensor:
     """d E_q[head] / d mean [B, H]; with block 'full' also d / d log std beside it [B, 2H]."""
     mu_BW, t_BW = _moments_of_a(weight, bias, f_BH, mean_BH, log_std_BH)
-    by_mean_BH = _of_both(elu_squared_moment(1, mu_BW, t_BW) @ weight)
     if block == "mean":
-        return by_mean_BH
-    by_log_std_BH = torch.exp(2 * log_std_BH) * (elu_squared_moment(2, mu_BW, t_BW) @ _of_latent(weight).square())
-    return torch.cat([by_mean_BH, by_log_std_BH], -1)
+        return _of_both(elu_squared_moment(1, mu_BW, t_BW) @ weight)
+    first_BW, second_BW = elu_squared_moments((1, 2), mu_BW, t_BW)
+    by_log_std_BH = torch.exp(2 * log_std_BH) * (second_BW @ _of_latent(weight).square())
+    return torch.cat([_of_both(first_BW @ weight), by_log_std_BH], -1)
 
 
 def expected_curvature(
@@ -162,13 +179,13 @@ def expected_curvature(
     """The Hessian of E_q[head] in mean [B, H, H], or with block 'full' in (mean, log std) [B, 2H, 2H]."""
     mu_BW, t_BW = _moments_of_a(weight, bias, f_BH, mean_BH, log_std_BH)
     u_WH = _of_latent(weight)
-    second_BW = elu_squared_moment(2, mu_BW, t_BW)
-    of_mean_BHH = _gram(u_WH, second_BW, u_WH)
     if block == "mean":
-        return of_mean_BHH
+        return _gram(u_WH, elu_squared_moment(2, mu_BW, t_BW), u_WH)
+    second_BW, third_BW, fourth_BW = elu_squared_moments((2, 3, 4), mu_BW, t_BW)
     square_WH, variance_BH = u_WH.square(), torch.exp(2 * log_std_BH)
-    mixed_BHH = _gram(u_WH, elu_squared_moment(3, mu_BW, t_BW), square_WH) * variance_BH[:, None]
-    of_std_BHH = _gram(square_WH, elu_squared_moment(4, mu_BW, t_BW), square_WH)
+    of_mean_BHH = _gram(u_WH, second_BW, u_WH)
+    mixed_BHH = _gram(u_WH, third_BW, square_WH) * variance_BH[:, None]
+    of_std_BHH = _gram(square_WH, fourth_BW, square_WH)
     of_std_BHH = of_std_BHH * variance_BH[:, None] * variance_BH[:, :, None]
     of_std_BHH = of_std_BHH + torch.diag_embed(2 * variance_BH * (second_BW @ square_WH))
     return torch.cat([torch.cat([of_mean_BHH, mixed_BHH], -1), torch.cat([mixed_BHH.mT, of_std_BHH], -1)], -2)

@@ -113,8 +113,8 @@ class Toy:
             f, pull = vjp(lambda x: call(self.energy, theta, "features", x), v)
             if options is not None:
                 many = newton.antithetic(normal(3, len(v), options.samples, self.posterior.latent).movedim(1, 0))
-                respond = newton.best_response(options, self.energy, self.posterior, theta, f, tuple(p), many).respond
-                return pull(newton.surrogate(options, self.energy, self.posterior, theta, respond, f, noise))
+                response = newton.best_response(options, self.energy, self.posterior, theta, f, tuple(p), many)
+                return pull(newton.surrogate(options, self.energy, self.posterior, theta, response, f, noise))
             h = self.posterior.rsample(tuple(p), noise[0])
             u, _ = grad(lambda x: (-call(self.energy, theta, "head", x, h).sum(), ()), f)
 
@@ -171,9 +171,9 @@ def surrogate_gradient(
 
     def loss(theta: Params) -> tuple[Tensor, tuple[()]]:
         f, pull = vjp(lambda x: call(energy, theta, "features", x), v)
-        respond = newton.best_response(options, energy, posterior, theta, f, p, many).respond
+        response = newton.best_response(options, energy, posterior, theta, f, p, many)
         return (
-            pull(newton.surrogate(options, energy, posterior, theta, respond, f, noise)) + 0.3 * v
+            pull(newton.surrogate(options, energy, posterior, theta, response, f, noise)) + 0.3 * v
         ).square().sum(), ()
 
     return grad(loss, theta)[0]
@@ -303,7 +303,7 @@ def test_one_pass_equals_brute_force(kind: str, block: str, score: str, trust: f
 @pytest.mark.parametrize("score", ["pairs", "mean"])
 @pytest.mark.parametrize("block", ["mean", "full"])
 def test_closed_expectations_are_the_limit_of_many_samples(block: str, score: str) -> None:
-    """With 64 and 8,192 samples of h in D and, for the mean score, in the score: the difference falls as their error."""
+    """With 64 and 8,192 samples of h in D and, for the mean score, in the score: the difference is their error."""
     errors = []
     for S in (2**6, 2**13):
         toy, place = deep_case("deep", S=S)
@@ -323,13 +323,13 @@ def test_surrogate_is_the_derivative_of_the_log_ratio(score: str) -> None:
     theta, v = toy.theta, place["v"]
     f, pull = vjp(lambda x: call(toy.energy, theta, "features", x), v)
     options = BestResponse(samples=4, score=score)
-    respond = newton.best_response(options, toy.energy, toy.posterior, theta, f, toy.p, place["many"]).respond
-    u = newton.surrogate(options, toy.energy, toy.posterior, theta, respond, f, place["noise"])
-    h = newton.latents(options, toy.posterior, respond(f), place["noise"])
+    response = newton.best_response(options, toy.energy, toy.posterior, theta, f, toy.p, place["many"])
+    u = newton.surrogate(options, toy.energy, toy.posterior, theta, response, f, place["noise"])
+    h = newton.latents(options, toy.posterior, response.p, place["noise"])
 
     def log_density(x: Tensor) -> tuple[Tensor, tuple[()]]:
         f = call(toy.energy, theta, "features", x)
-        return newton.log_ratio(toy.energy, toy.posterior, theta, respond, f, h).sum(), ()
+        return newton.log_ratio(toy.energy, toy.posterior, theta, response, f, h).sum(), ()
 
     torch.testing.assert_close(pull(u), grad(log_density, v)[0], rtol=1e-11, atol=1e-11)
 
