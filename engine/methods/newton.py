@@ -92,9 +92,14 @@ def lower_level(energy: Energy, options: BestResponse) -> Lower:
         return sampled(partial(_head, energy), options.block)
 
     def closed(derivative: str) -> Callable[..., Tensor]:
-        return lambda theta, f, eta, noise: call(energy, theta, "expected", derivative, f, *eta, options.block)
+        return lambda theta, f, eta, noise: _expected(energy, theta, derivative, f, eta, options.block)
 
     return Lower(closed("slope"), closed("curvature"))
+
+
+def _expected(energy: Energy, theta: Params, derivative: str, f: Any, eta: tuple[Tensor, Tensor], *how: str) -> Tensor:
+    with full_precision(eta[0]):
+        return call(energy, theta, "expected", derivative, f, *eta, *how)
 
 
 def _closed(energy: Energy) -> bool:
@@ -309,7 +314,7 @@ def surrogate(
     """
     gaussian = isinstance(posterior, Gaussian)
     if options.score == "mean" and gaussian and _closed(energy):
-        return -call(energy, theta, "expected", "pull", f, *response.p)
+        return -_expected(energy, theta, "pull", f, response.p)
     if options.score != "single" and gaussian and options.block == "mean":
         return vaes(energy, theta, f, latents(options, posterior, response.p, noise_LBH))
     p, pull = vjp(response.respond, f)

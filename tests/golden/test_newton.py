@@ -13,11 +13,12 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.utils._pytree import tree_map
 
 from eblvm.engine.autodiff.derivatives import grad, vjp
 from eblvm.engine.autodiff.inverse import conjugate_gradients, floored_inverse
 from eblvm.engine.errors import UserError
-from eblvm.engine.methods import newton
+from eblvm.engine.methods import divergences, newton
 from eblvm.engine.methods.newton import BestResponse
 from eblvm.engine.models.deep import CoupledHead
 from eblvm.engine.models.energy import Energy, Params, Separable, call
@@ -201,6 +202,21 @@ def test_linear_gaussian_model_is_exact(block: str, score: str, solver: str) -> 
         torch.testing.assert_close(found, value, rtol=1e-8, atol=1e-8)
 
 
+def test_a_fisher_minimiser_does_not_move() -> None:
+    """Where q reaches p, the KL's step has nothing to correct in what the Fisher divergence has found."""
+    B, D, H = 5, 11, 8
+    energy, posterior = LinearGaussian(D, H), Gaussian(nn.Identity(), H)
+    theta = {"b": normal(21, D), "gain": 1 + 0.3 * normal(22, H), "log_prior": 0.5 * normal(23, H)}
+    f, precision = call(energy, theta, "features", normal(24, B, D)), call(energy, theta, "precision")
+    p = (f[1] / precision, -0.5 * precision.log().expand(B, H))
+    many = newton.antithetic(normal(26, 4, B, H))
+    assert divergences.fisher(lambda h: call(energy, theta, "head", f, h), posterior, p, many).max() < 1e-20
+    response = newton.best_response(BestResponse(block="full"), energy, posterior, theta, f, p, many)
+    assert response.info["response_slope"] < 1e-12
+    for before, after in zip(p, response.p, strict=True):
+        torch.testing.assert_close(after, before, rtol=0, atol=1e-12)
+
+
 def test_grbm_gets_its_exact_posterior() -> None:
     """Theorem 1 of BiSM holds for any q: the step lands on p(h|v), so every draw has the exact gradient."""
     B, D, H = 7, 5, 4
@@ -354,6 +370,24 @@ def test_replicas_equal_a_loop(kind: str, options: BestResponse) -> None:
             run(toy, options, {k: t[i] for k, t in thetas.items()}, **place),
             1e-9,
         )
+
+
+@pytest.mark.parametrize("options", [BestResponse(samples=4), BestResponse(samples=4, solver="cg", floor=1e-3)])
+@pytest.mark.parametrize("kind", ["deep", "user"])
+def test_saved_tensors_can_be_counted(kind: str, options: BestResponse) -> None:
+    """torch.func refuses saved-tensor hooks, so plain autograd must not use it."""
+    toy, place = deep_case(kind)
+    with torch.autograd.graph.saved_tensors_hooks(lambda t: t, lambda t: t):
+        found = run(toy, options, **place)
+    assert_same(found, run(toy, options, **place), 1e-12)
+
+
+@pytest.mark.parametrize("kind", ["deep", "user"])
+def test_shapes_on_the_meta_device(kind: str) -> None:
+    toy, place = deep_case(kind)
+    theta, place = tree_map(lambda t: t.to("meta"), (toy.theta, place))
+    for name, g in run(toy, BestResponse(samples=4), theta, **place).items():
+        assert g.shape == toy.theta[name].shape
 
 
 def test_compiled_gradient() -> None:
