@@ -48,9 +48,7 @@ class BestResponse:
     floor: float = 0.1  # least curvature; smaller ones are raised to it, negative ones are reflected first
     trust: float = 2.0  # longest step, root mean square over the outputs; a longer one is cut
     steps: int = 1  # in value alone, before the one that carries derivatives; all have one A
-    score: str = (
-        "mean"  # over q: 'single' at one h (BiSM's own), 'pairs' at h and its mirror image, or the 'mean' over q
-    )
+    score: str = "mean"  # over q; or at a 'single' h (BiSM's own), or 'pairs': at h and its mirror image
     solver: str = "dense"  # 'dense' makes and decomposes the Hessian, 'cg' needs its products only
     iterations: int = 32  # of cg
 
@@ -68,8 +66,8 @@ class BestResponse:
 
 
 class Response(NamedTuple):
-    """`p` is eta^(f, theta) at the features given, `respond(f)` the same as a function of f; both are differentiable to
-    any order. `info` has what is logged."""
+    """`p` is eta^(f, theta) at the features given, `respond(f)` the same as a function of f; both carry gradients of f
+    and theta, of the orders that a score and its loss need. `info` has what is logged."""
 
     p: Any
     respond: Callable[[Any], Any]
