@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 NEEDS = {
     "compiles": "a step that compiles", "continuous_h": "a continuous h", "fused_step": "a step written by hand",
     "micro_batches": "a loss of single samples", "perturbs": "a loss that perturbs the data",
+    "unrolls": "--best-response unroll",
 }  # fmt: skip  # of options, in words
 FORMAT = 2  # of config.json; 1 was one flat record of all options
 
@@ -159,7 +160,7 @@ def who_reads(name: str) -> dict[str, list[str]]:
     found: dict[str, list[str]] = {}
     for slot_name, every in (("method", method_kinds()), ("model", model_kinds()), ("data set", datasets())):
         found[slot_name] = [kind for kind, node in every.items() if name in _names(node)]
-    for node in (*method_kinds().values(), Optimisation()):
+    for node in (*method_kinds().values(), *model_kinds().values(), Optimisation()):
         for leaf in (leaf for leaf in options.leaves(node) if leaf.is_slot):
             every = leaf.field.metadata["kinds"]()
             found[leaf.name] = [kind for kind, node in every.items() if name in _names(node)]

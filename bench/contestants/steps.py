@@ -61,6 +61,7 @@ class EngineStep:
 
     def __init__(self, config: Config, shape: tuple[int, ...]):
         config.check()
+        config.running.check_device()
         self.config, self.v, self.seed, self.count = (
             config,
             batch(config, shape),

@@ -137,7 +137,7 @@ def build(tree: Path, root: Path, name: str) -> Path:
     done = subprocess.run([*command, str(tree)], capture_output=True, text=True)
     if done.returncode:
         raise UserError(f"{name} does not build: {last_lines(done.stderr)}; choose a commit that installs with pip")
-    if not (site / "eblvm" / "bench" / "worker.py").exists():
+    if not (site / "eblvm" / "bench" / "tools" / "worker.py").exists():
         raise UserError(
             f"{name} is older than 'eblvm bench compare': it has no eblvm.bench.tools.worker; choose a newer commit"
         )

@@ -21,8 +21,10 @@ from eblvm.engine.autodiff import collectives
 from eblvm.engine.autodiff.derivatives import grad, vjp
 from eblvm.engine.autodiff.mixed_precision import grad_scaled
 from eblvm.engine.autodiff.unroll import unroll
+from eblvm.engine.methods import newton
 from eblvm.engine.methods.estimators import LowerLevel
 from eblvm.engine.methods.estimators.bism import Bism
+from eblvm.engine.methods.responses import Newton
 from eblvm.engine.methods.types import Batch, Info, Noise, Rates, ScoreEstimate
 from eblvm.engine.models.energy import Energy, call
 from eblvm.engine.models.posteriors import Posterior
@@ -162,10 +164,11 @@ class BilevelScore(VariationalScore):
     """
 
     options: Bism
+    batch_axes: ClassVar[dict[str, int]] = {"latent": 1, "response": 1}
 
     @property
     def steps(self) -> int:
-        return self.options.K + self.options.N + 1
+        return self.options.K + self.options.unrolled + 1
 
     def without_steps(self) -> Self:
         return self.with_options(K=0, N=0)
@@ -188,6 +191,9 @@ class BilevelScore(VariationalScore):
         f, pull = vjp(lambda x: call(self.energy, theta, "features", x), v)
         features = self.features(f, batches)
         phi, phi_opt, info = self.real_steps(theta, phi, phi_opt, features, batches, latents, rates)
+        if isinstance(self.options.best_response, Newton):
+            estimate, newton_info = self.newton_estimate(theta, phi, f, pull, v, noise, rates)
+            return estimate, phi, phi_opt, info | newton_info
         unrolled = self.unrolled_steps(theta, phi, phi_opt, features, batches, latents, rates)
         return self.estimate(theta, unrolled, f, pull, v, latents[-1][0], rates), phi, phi_opt, info
 
@@ -204,11 +210,11 @@ class BilevelScore(VariationalScore):
         """phi_N as a function of theta and the features."""
         if self.options.posterior.exact:
             return call(self.energy, theta, "linear_posterior")
-        if not self.options.N:
+        if not self.options.unrolled:
             return phi
         with torch.no_grad():
             rates = rates | ({"unroll": linear_step_size(batches[-1].v)} if self.options.automatic_step else {})
-        K, N = self.options.K, self.options.N
+        K, N = self.options.K, self.options.unrolled
         contexts = [(theta, features(n, theta), *_lower_batch(batches, n), latents[n], rates) for n in range(K, K + N)]
         moments = () if isinstance(self.unroll_optimizer, Sgd) else phi_opt
         return unroll(self._unrolled_step, phi, moments, contexts, self.options.unroll_memory)
@@ -231,6 +237,38 @@ class BilevelScore(VariationalScore):
             return pulled(pull, u, scale) - grad_scaled(lambda x: (log_q(x).sum(), ()), v, scale)[0]
 
         return ScoreEstimate(log_density, score)
+
+    def newton_estimate(
+        self, theta: Params, phi: Params, f: Any, pull: Callable[..., Any], v: Tensor, noise: Noise, rates: Rates
+    ) -> tuple[ScoreEstimate, Info]:
+        """The estimate at q's best response to theta and f, see newton.py; q's network has no derivative here."""
+        options = self.options.best_response
+        assert isinstance(options, Newton)
+        with torch.no_grad():
+            p = call(self.posterior, phi, "params", v)
+        samples = newton.antithetic(noise["response"])
+        response = newton.best_response(options, self.energy, self.posterior, theta, f, p, samples)
+        eps = noise["latent"][-1][:1]
+
+        def log_density(x: Tensor) -> Tensor:
+            h = newton.latents(options, self.posterior, response.p, eps)
+            features = call(self.energy, theta, "features", x)
+            return newton.log_ratio(self.energy, self.posterior, theta, response, features, h)
+
+        def score() -> Tensor:
+            u = newton.cotangent(options, self.energy, self.posterior, theta, response, f, eps)
+            return pulled(pull, u, rates.get("scale"))
+
+        return ScoreEstimate(log_density, score), response.info
+
+    def draw(self, key: Key, count: int, place: dict[str, Any]) -> Noise:
+        """The noise of q's steps and, for a Newton step, "response" [S, B, H] of its samples of h."""
+        noise = super().draw(key, count, place)
+        if isinstance(self.options.best_response, Newton):
+            shape = (self.options.best_response.response_samples, self.posterior.latent)
+            drawn = philox.normal(key, purpose(Purpose.LATENT_SAMPLE), count, shape, **place)
+            noise["response"] = drawn.movedim(-2, -3)
+        return noise
 
     def _unrolled_step(self, phi: Params, opt: Moments, context: tuple[Any, ...]) -> tuple[Params, Moments]:
         *inputs, rates = context

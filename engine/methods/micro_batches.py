@@ -25,7 +25,6 @@ from eblvm.engine.methods.bilevel import BilevelScore, VariationalScore
 from eblvm.engine.methods.score_matching import ScoreMatchingObjective, scales
 from eblvm.engine.methods.types import Info, Noise, Rates, State
 from eblvm.engine.methods.update import Update
-from eblvm.engine.methods.vages import SampledScore
 from eblvm.engine.models.energy import Energy, call
 from eblvm.engine.types import Params
 from eblvm.kernels.philox import Key
@@ -45,13 +44,14 @@ class MicroBatched:
         return self.objective.draw(key, v, first, total)
 
     def gradient(self, state: State, v: Tensor, noise: Noise, rates: Rates) -> tuple[Params, State, Info]:
-        if isinstance(self.objective.estimator, BilevelScore):
-            return self._bilevel_gradient(self.objective.estimator, state, v, noise, rates)
+        estimator = self.objective.estimator
+        if isinstance(estimator, BilevelScore) and estimator.options.best_response.unrolls:
+            return self._bilevel_gradient(estimator, state, v, noise, rates)
         objective, found = self.objective, None
         lower_info: Info = {}
-        if isinstance(objective.estimator, SampledScore):
-            state, lower_info = self._lower_steps(objective.estimator, state, v, noise, rates)
-            objective = replace(objective, estimator=objective.estimator.without_steps())
+        if isinstance(estimator, VariationalScore):
+            state, lower_info = self._lower_steps(estimator, state, v, noise, rates)
+            objective = replace(objective, estimator=estimator.without_steps())
         for chunk, chunk_noise, weight in self._chunks(v, noise):
             gradient, _, info = objective.gradient(state, chunk, chunk_noise, rates)
             found = _plus(found, (gradient, info), weight)
@@ -96,7 +96,7 @@ class MicroBatched:
             found = _plus(found, grad_scaled(upper, (theta, phi_N), scale), weight)
         (gradient, phi_bar), upper_info = found
 
-        if estimator.options.N or estimator.options.posterior.exact:
+        if estimator.options.unrolled or estimator.options.posterior.exact:
             upscale = 1.0 if scale is None else scale
             theta_bar, f_bar = pull(tree_map(lambda x: x * upscale, phi_bar))
             gradient = _plus(gradient, tree_map(lambda x: x / upscale, theta_bar))

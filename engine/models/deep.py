@@ -26,6 +26,7 @@ from eblvm.engine.autodiff.checkpointing import checkpointed
 from eblvm.engine.autodiff.convolution import Convolution, convolve
 from eblvm.engine.autodiff.mixed_precision import autocast
 from eblvm.engine.errors import UserError
+from eblvm.engine.models import gaussian_elu
 from eblvm.engine.models.energy import Separable, fan_in_uniform
 from eblvm.engine.types import Params
 from eblvm.kernels.elu_second_order import elu_second_order
@@ -175,6 +176,15 @@ class CoupledHead(nn.Module):
     def forward(self, f: Tensor, h: Tensor) -> Tensor:
         coupled = torch.cat([f + h, h.expand(*torch.broadcast_shapes(f.shape, h.shape))], -1)
         return elu_second_order(self.linear(coupled)).square().sum(-1)
+
+    def expected_pull(self, f: Tensor, mean: Tensor, log_std: Tensor) -> Tensor:
+        return gaussian_elu.expected_pull(self.linear.weight, self.linear.bias, f, mean, log_std)
+
+    def expected_slope(self, f: Tensor, mean: Tensor, log_std: Tensor, block: str) -> Tensor:
+        return gaussian_elu.expected_slope(self.linear.weight, self.linear.bias, f, mean, log_std, block)
+
+    def expected_curvature(self, f: Tensor, mean: Tensor, log_std: Tensor, block: str) -> Tensor:
+        return gaussian_elu.expected_curvature(self.linear.weight, self.linear.bias, f, mean, log_std, block)
 
 
 class VisibleHead(nn.Module):

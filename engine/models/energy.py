@@ -60,6 +60,15 @@ class Separable(Energy):
     def head(self, f: Any, h: Tensor) -> Tensor:
         return self.head_net(f, h)
 
+    @property
+    def has_expectations(self) -> bool:
+        """Does the head know its mean over a Gaussian q? See `CoupledHead`."""
+        return hasattr(self.head_net, "expected_slope")
+
+    def expected(self, derivative: str, *args: Any) -> Tensor:
+        """The head's `expected_pull`, `expected_slope` or `expected_curvature`."""
+        return getattr(self.head_net, f"expected_{derivative}")(*args)
+
 
 def fan_in_uniform(model: nn.Module, key: Key, of: Purpose) -> Params:
     """Every weight and bias of linear and convolutional layers uniform in +-1/sqrt(fan in), from the noise of `key`.

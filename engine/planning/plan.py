@@ -113,7 +113,7 @@ def step_cost(config: Config, shape: Sequence[int], gpus: int = 1) -> StepCost:
     reduced = _bytes(theta)
     if isinstance(estimator, BilevelScore):
         bism = estimator.options
-        unrolled = bism.N * (3 if bism.unroll_memory == "recompute" else 2) if bism.sync == "global" else 0
+        unrolled = bism.unrolled * (3 if bism.unroll_memory == "recompute" else 2) if bism.sync == "global" else 0
         reduced += _bytes(phi) * (bism.K + unrolled)
     travelling = 2 * _bytes(theta) if gpus > 1 else 0  # the gradient beside its buckets
     return StepCost(

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING
 
 from eblvm.engine.errors import UserError
 from eblvm.engine.methods.estimators import LowerLevel
+from eblvm.engine.methods.responses import Newton, Response, Unroll, responses
 from eblvm.engine.models.kinds.deep import PIECEWISE_LINEAR
-from eblvm.engine.options import option
+from eblvm.engine.options import option, slot
 
 if TYPE_CHECKING:
     from eblvm.engine.methods.bilevel import BilevelScore
@@ -32,13 +33,26 @@ class Bism(LowerLevel):
     fused_losses = ("dsm",)
     plans = True
 
-    N: int = option(5, "unrolled lower steps that the upper gradient flows through", low=0)
-    unroll_optimizer: str = option("adam", "optimiser of the unrolled steps", choices=("adam", "sgd"))
-    unroll_lr: float | None = option(  # type: ignore[misc]
-        None, "step size of the unrolled steps; none: that of phi for Adam, from the batch's curvature for SGD", above=0
+    best_response: Response = slot(
+        responses,
+        "how the gradient sees q's answer: through N unrolled steps, or by a Newton step on its outputs",
+        Unroll(),
     )
-    unroll_memory: str = option("store", UNROLL_MEMORY_HELP, choices=("store", "recompute"))
-    sync: str = option("global", SYNC_HELP, choices=("global", "local"))
+    N: int = option(5, "unrolled lower steps that the upper gradient flows through", low=0, needs="unrolls")
+    unroll_optimizer: str = option("adam", "optimiser of the unrolled steps", choices=("adam", "sgd"), needs="unrolls")
+    unroll_lr: float | None = option(  # type: ignore[misc]
+        None,
+        "step size of the unrolled steps; none: that of phi for Adam, from the batch's curvature for SGD",
+        above=0,
+        needs="unrolls",
+    )
+    unroll_memory: str = option("store", UNROLL_MEMORY_HELP, choices=("store", "recompute"), needs="unrolls")
+    sync: str = option("global", SYNC_HELP, choices=("global", "local"), needs="unrolls")
+
+    @property
+    def unrolled(self) -> int:
+        """The number of unrolled steps: N, or none of them."""
+        return self.N if self.best_response.unrolls else 0
 
     @property
     def automatic_step(self) -> bool:
@@ -46,15 +60,17 @@ class Bism(LowerLevel):
         return self.unroll_optimizer == "sgd" and self.unroll_lr is None
 
     def check(self, model: ModelOptions, optimisation: Optimisation, running: Running) -> None:
-        if self.posterior.exact and (self.N or self.K):
+        if self.posterior.exact and (self.unrolled or self.K):
             raise UserError(f"posterior 'exact' has nothing to step on, got N={self.N} K={self.K}; use --N 0 --K 0")
+        if isinstance(self.best_response, Newton):
+            self._check_newton(self.best_response, model, running)
         super().check(model, optimisation, running)
-        if self.N and model.activation in PIECEWISE_LINEAR:
+        if self.unrolled and model.activation in PIECEWISE_LINEAR:
             raise UserError(
                 f"N={self.N} needs a twice differentiable energy, {model.activation!r} has no second derivative; "
                 "use 'elu', 'silu' or 'softplus', or N=0"
             )
-        if not (self.N and self.automatic_step):
+        if not (self.unrolled and self.automatic_step):
             return
         if not model.linear_in_h:
             raise UserError("unrolled SGD on a deep model needs a step size; give --unroll-lr, or use Adam")
@@ -63,6 +79,20 @@ class Bism(LowerLevel):
                 "the automatic step size of unrolled SGD needs a linear posterior and the exact KL, whose curvature it "
                 "bounds; give --divergence kl-exact, or a step size --unroll-lr"
             )
+
+    def _check_newton(self, newton: Newton, model: ModelOptions, running: Running) -> None:
+        samples = newton.response_samples
+        if samples % 2:
+            raise UserError(f"got response-samples={samples}, expected an even number: they are antithetic pairs")
+        if self.posterior.exact:
+            raise UserError("posterior 'exact' is the best response already; remove --best-response newton")
+        if model.activation in PIECEWISE_LINEAR:
+            raise UserError(
+                f"a Newton step needs a twice differentiable energy, {model.activation!r} has no second derivative; "
+                "use 'elu', 'silu' or 'softplus', or --best-response unroll --N 0"
+            )
+        if newton.solver == "cg" and running.compile:
+            raise UserError("the cg solver cannot be compiled; remove --compile, or use --solver dense")
 
     def build(self, energy: Energy, posterior: Posterior | None, adam: Adam) -> BilevelScore:
         from eblvm.engine.methods.bilevel import BilevelScore

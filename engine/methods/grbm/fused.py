@@ -13,10 +13,11 @@ from torch import Tensor, nn
 
 from eblvm.engine.methods.bilevel import BilevelScore, ExactScore
 from eblvm.engine.methods.divergences import Kl, KlExact
-from eblvm.engine.methods.grbm.sampled import exact_gradient, packed, sampled_gradient, unpacked
+from eblvm.engine.methods.grbm.sampled import exact_gradient, lower_steps, packed, sampled_gradient, unpacked
 from eblvm.engine.methods.losses import Loss
 from eblvm.engine.methods.losses.dsm import Dsm
 from eblvm.engine.methods.losses.ksd import Ksd
+from eblvm.engine.methods.responses import Newton
 from eblvm.engine.methods.score_matching import ScoreMatchingObjective
 from eblvm.engine.methods.types import Info, Noise, Rates, State
 from eblvm.engine.methods.update import Update
@@ -51,6 +52,8 @@ def fused_step_for(objective: ScoreMatchingObjective) -> Fused | None:
         return estimator if isinstance(loss, Dsm | Ksd) and not estimator.langevin.steps else None
     if not isinstance(estimator, BilevelScore) or not isinstance(loss, Dsm) or estimator.options.posterior.exact:
         return None
+    if isinstance(estimator.options.best_response, Newton):
+        return estimator
     if estimator.options.unroll_memory != "store":
         return None
     unroll = estimator.unroll_optimizer
@@ -75,10 +78,23 @@ def fused_gradient(
         return sampled_gradient(estimator, loss, state, v, noise, rates)
     if isinstance(loss, Ksd):
         return exact_gradient(loss, state, v)
+    if isinstance(estimator, BilevelScore) and isinstance(estimator.options.best_response, Newton):
+        return _newton_gradient(estimator, loss, state, v, noise, rates)
     if isinstance(estimator, BilevelScore):
         return _bilevel_gradient(estimator, loss, state, v, noise, rates)
     value, gradient = grbm_dsm.grbm_dsm(v, noise["perturb"][0], **state.theta, sigma=loss.sigma)
     return gradient._asdict(), state, {"loss": value}
+
+
+def _newton_gradient(
+    estimator: BilevelScore, loss: Dsm, state: State, v: Tensor, noise: Noise, rates: Rates
+) -> tuple[Params, State, Info]:
+    """A Newton step on the logits of q is p(h|v) itself, where BiSM's estimate is the exact score (Theorem 1): the real
+    steps on q, then DSM's own gradient."""
+    theta = grbm_bilevel.Theta(**state.theta)
+    state, info = lower_steps(estimator, state, theta, v, noise["perturb"], loss.sigma, noise, rates)
+    value, gradient = grbm_dsm.grbm_dsm(v, noise["perturb"][-1], **state.theta, sigma=loss.sigma)
+    return gradient._asdict(), state, info | {"loss": value}
 
 
 def _bilevel_gradient(
@@ -96,7 +112,7 @@ def _bilevel_gradient(
         rates["phi"],
         rates["unroll"],
         K=estimator.options.K,
-        N=estimator.options.N,
+        N=estimator.options.unrolled,
         sigma=loss.sigma,
         tau=estimator.posterior.temperature,
         exact=exact,

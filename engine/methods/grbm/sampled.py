@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import softplus
 
+from eblvm.engine.methods.bilevel import VariationalScore
 from eblvm.engine.methods.losses.dsm import Dsm
 from eblvm.engine.methods.losses.ksd import Ksd
 from eblvm.engine.methods.types import Info, Noise, Rates, State
@@ -91,7 +92,7 @@ def _gradient(
 
 
 def lower_steps(
-    estimator: SampledScore,
+    estimator: VariationalScore,
     state: State,
     theta: grbm_bilevel.Theta,
     v_BD: Tensor,

@@ -1,0 +1,135 @@
+"""`--best-response newton` as a part of training: the exact gradient on a GRBM, fused and not, and every way to run."""
+
+from pathlib import Path
+
+import pytest
+import torch
+from torch.utils._pytree import tree_leaves
+
+from eblvm.engine import recipes
+from eblvm.engine.config import Config
+from eblvm.engine.methods.grbm.fused import fused_gradient, fused_step_for
+from eblvm.engine.methods.micro_batches import micro_batched
+from eblvm.engine.optim.schedule import step_rates
+from eblvm.engine.planning import plan
+from eblvm.engine.training.loop import initial_state, train
+from eblvm.engine.training.run import Run
+from eblvm.kernels import philox
+from eblvm.kernels.philox import Key
+
+SMALL = {"width": 2, "posterior_width": 2, "latent": 3, "batch": 8, "dtype": "float64"}
+
+
+def grbm(**changes: object) -> Config:
+    return recipes.recipe("digits").replaced(best_response="newton", latent=5, batch=8, dtype="float64", **changes)
+
+
+def deep(method: str = "bimdsm", **changes: object) -> Config:
+    config = recipes.recipe("digits", model="deep", method=method)
+    return config.replaced(**{"best_response": "newton", "K": 2, **SMALL, **changes})
+
+
+def started(config: Config):
+    """(update, state, batch, noise, rates) of a first step."""
+    v = philox.uniform(Key(3, 0), 0, config.optimisation.batch, config.shape, dtype=torch.float64)
+    update = config.method.build(config.model, config.optimisation, v)
+    state = initial_state(config, update.objective, torch.tensor(0), v, torch.device("cpu"))
+    rates = step_rates(config.optimisation, 0, v, config.method.lower_lr, config.method.unroll_lr)
+    return update, state, v, update.objective.draw(Key(0, 0), v), rates
+
+
+@pytest.mark.parametrize("noise", ["shared", "fresh"])
+@pytest.mark.parametrize("divergence", ["kl-exact", "kl"])
+def test_on_a_grbm_it_is_the_exact_posteriors_gradient(noise: str, divergence: str) -> None:
+    """Theorem 1 of BiSM: by autograd and by the fused step it equals DSM's own gradient, whatever q is."""
+    update, state, v, drawn, rates = started(grbm(noise=noise, divergence=divergence))
+    objective = update.objective
+    with torch.no_grad():
+        generic, generic_state, info = objective.gradient(state, v, drawn, rates)
+        estimator = fused_step_for(objective)
+        assert estimator is not None
+        fused, fused_state, _ = fused_gradient(estimator, objective.loss, state, v, drawn, rates)
+        dsm = started(recipes.recipe("digits", method="dsm").replaced(latent=5, batch=8, dtype="float64"))[0].objective
+        exact, *_ = dsm.gradient(state, v, {**drawn, "perturb": drawn["perturb"][-1:]}, rates)
+    for name, value in exact.items():
+        torch.testing.assert_close(generic[name], value, rtol=1e-10, atol=1e-10)
+        torch.testing.assert_close(fused[name], value, rtol=1e-10, atol=1e-10)
+    for a, b in zip(tree_leaves(generic_state.phi), tree_leaves(fused_state.phi), strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-9, atol=1e-11)
+    assert info["response_slope_after"] < 1e-12
+
+
+@pytest.mark.parametrize("method", ["bidsm", "bissm"])
+def test_on_a_grbm_its_training_is_that_of_the_exact_method(method: str, tmp_path: Path) -> None:
+    how = {"steps": 30, "validations": 0, "dtype": "float64"}
+    train(recipes.recipe("checkerboard", method=method).replaced(best_response="newton", **how), tmp_path / "newton")
+    train(recipes.recipe("checkerboard", method=method.removeprefix("bi")).replaced(**how), tmp_path / "exact")
+    newton, exact = (Run.open(tmp_path / name).thetas("last")[0] for name in ("newton", "exact"))
+    for name, value in exact.items():
+        torch.testing.assert_close(newton[name], value, rtol=1e-6, atol=1e-8)
+
+
+def test_micro_batches_give_the_same_gradient() -> None:
+    update, state, v, noise, rates = started(deep())
+    with torch.no_grad():
+        whole, _, info = update.objective.gradient(state, v, noise, rates)
+        parts, _, part_info = micro_batched(update, 3).objective.gradient(state, v, noise, rates)
+    for name, value in whole.items():
+        torch.testing.assert_close(parts[name], value, rtol=1e-9, atol=1e-9 * float(value.abs().max()))
+    assert set(part_info) == set(info)
+
+
+@pytest.mark.parametrize("checkpoint", ["blocks", "all"])
+@pytest.mark.parametrize("network", ["lean", "published"])
+def test_checkpointing_gives_the_same_gradient(checkpoint: str, network: str) -> None:
+    changes = {"network": network} if network == "lean" else {"network": network, "posterior_width": None}
+    changes = {k: v for k, v in changes.items() if v is not None}
+    small = {k: v for k, v in SMALL.items() if network == "lean" or k != "posterior_width"}
+    config = recipes.recipe("digits", model="deep").replaced(**{"best_response": "newton", "K": 1, **small, **changes})
+    plain = started(config)
+    with torch.no_grad():
+        whole, *_ = plain[0].objective.gradient(*plain[1:])
+        cut = started(config.replaced(checkpoint=checkpoint))
+        found, *_ = cut[0].objective.gradient(*cut[1:])
+    for name, value in whole.items():
+        torch.testing.assert_close(found[name], value, rtol=1e-9, atol=1e-9 * float(value.abs().max()))
+
+
+def test_q_has_no_derivative_and_nothing_is_held_of_it() -> None:
+    """Bytes held between the score and the loss's backward: no more than with N = 0, which holds q's activations."""
+    newton, unroll = (
+        plan.step_cost(recipes.recipe("cifar10", small=True).replaced(batch=8, **changes), (3, 32, 32))
+        for changes in ({"best_response": "newton"}, {"N": 0})
+    )
+    assert newton.saved_bytes <= unroll.saved_bytes
+    assert newton.peak_bytes <= 1.02 * unroll.peak_bytes
+
+
+@pytest.mark.parametrize(
+    ("method", "changes"),
+    [
+        ("bimdsm", {}),
+        ("bidsm", {"divergence": "kl"}),
+        ("bissm", {}),
+        ("bimdsm", {"response_block": "full", "response_score": "pairs"}),
+        ("bimdsm", {"solver": "cg", "response_score": "single"}),
+        ("bimdsm", {"micro_batch": 5, "checkpoint": "blocks"}),
+        ("bimdsm", {"replicas": 2}),
+        ("bimdsm", {"precision": "bf16", "dtype": "float32"}),
+    ],
+    ids=lambda x: "-".join(map(str, x.values())) if isinstance(x, dict) else x,
+)
+def test_deep_models_train_and_resume(method: str, changes: dict, tmp_path: Path) -> None:
+    config = deep(method, **{"dtype": "float32", **changes}).replaced(
+        steps=6, checkpoint_every=3, validations=2, log_every=1
+    )
+    train(config, tmp_path / "whole")
+    train(config.replaced(steps=3), tmp_path / "parts")
+    train(config, tmp_path / "parts")
+    whole, parts = (Run.open(tmp_path / name).payload["state"] for name in ("whole", "parts"))
+    for a, b in zip(tree_leaves(whole), tree_leaves(parts), strict=True):
+        assert torch.equal(a, b)
+        assert torch.isfinite(a).all()
+    logged = (tmp_path / "whole" / "stats.jsonl").read_text()
+    assert "response_slope" in logged
+    assert "response_cut" in logged
