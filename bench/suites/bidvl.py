@@ -155,7 +155,7 @@ def load(method: NaiveBidvl, state: State) -> None:
         assert isinstance(moments, AdamState)
         m, v = (next(iter(tree.values())).flatten()[0] for tree in (moments.m, moments.v))
         for p in optimizer.param_groups[0]["params"]:
-            step = {"step": moments.taken.float().clone()}
+            step = {"step": moments.step_count.float().clone()}
             optimizer.state[p] = step | {
                 "exp_avg": torch.full_like(p, float(m)),
                 "exp_avg_sq": torch.full_like(p, float(v)),

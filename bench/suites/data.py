@@ -112,7 +112,7 @@ def default_pictures() -> Path:
 
 def decoders(paths: Sequence[Path], faces: Config, rounds: int, tick: Any) -> list[dict[str, Any]]:
     """Pillow, DALI and the store at one thread each; the ratio is that of the store to the faster decoder."""
-    framing = Framing(SIZE, folder.CELEBA_SHARE)
+    framing = Framing(SIZE, folder.CELEBA_CROP)
     group: list[Step] = [
         Decoding(paths, PillowDecoder(framing)),
         Decoding(paths, DaliDecoder(framing, threads=1)),

@@ -35,18 +35,36 @@ MIB = 2**20
 
 @dataclass(frozen=True)
 class Case:
+    """The first case of a network is its MDSM, to which the others are compared."""
+
     name: str
     config: Config
     naive: bool = False  # timed against the naive procedure too
 
+    @property
+    def network(self) -> str:
+        return self.config["network"]
+
 
 def cases(base: Config | None = None) -> list[Case]:
     base = base or recipe("cifar10").replaced(batch=BATCH)
-    bilevel = base.replaced(unroll_memory="recompute")
+    bilevel = base.replaced(unroll_memory="recompute", K=5)
     found = [Case("method=mdsm", base.replaced(method="mdsm"))]
-    found += [Case(f"method=bimdsm N={N} K=5", bilevel.replaced(N=N, K=5), N in (0, 5)) for N in (0, 5, 10)]
+    found += [Case(f"method=bimdsm N={N} K=5", bilevel.replaced(N=N), N in (0, 5)) for N in (0, 5, 10)]
     found += [Case(f"method=bimdsm N=0 K=5 checkpoint={c}", bilevel.replaced(checkpoint=c)) for c in ("blocks", "all")]
-    return found
+    found += newton_cases(base)
+    published = base.replaced(network="published")
+    bilevel = published.replaced(N=0, K=5)
+    found.append(Case("network=published method=mdsm", published.replaced(method="mdsm"), naive=True))
+    found.append(Case("network=published method=bimdsm N=0 K=5", bilevel, naive=True))
+    fresh = bilevel.replaced(noise="fresh")
+    found.append(Case("network=published method=bimdsm N=0 K=5 noise=fresh", fresh, naive=True))
+    return found + newton_cases(published, "network=published ")
+
+
+def newton_cases(base: Config, prefix: str = "") -> list[Case]:
+    newton = base.replaced(best_response="newton")
+    return [Case(f"{prefix}method=bimdsm best_response=newton K={K}", newton.replaced(K=K)) for K in (5, 1)]
 
 
 def run(rounds: int, progress: bool = True, found: list[Case] | None = None) -> dict[str, Any]:
@@ -55,17 +73,24 @@ def run(rounds: int, progress: bool = True, found: list[Case] | None = None) -> 
     check()
     found = found or cases()
     engines = [DeepStep(case.config) for case in found]
-    naive = {case.name: NaiveStep(case.config, SHAPE) for case in found if case.naive}
+    naive = {naive_name(case): NaiveStep(case.config, SHAPE) for case in found if case.naive}
     group: list[Step] = [*engines, *naive.values()]
     with tqdm(total=rounds, desc="deep", disable=None if progress else True, file=sys.stderr, leave=False) as bar:
         (readings,) = interleaved([group], rounds, "cpu", bar.update, long=True)
     times = [median(r) for r in readings]
     naive_ms = dict(zip(naive, times[len(found) :], strict=True))
     rows = []
+    mdsm_ms: dict[str, float] = {}
     for case, engine, ms in zip(found, engines, times, strict=False):
         peak_mib = engine.peak_bytes(PUBLISHED_BATCH) / MIB
-        rows.append(row(case, engine, ms, times[0], naive_ms.get(case.name)) | {"peak_published_mib": peak_mib})
+        figures = row(case, engine, ms, mdsm_ms.setdefault(case.network, ms), naive_ms.get(naive_name(case)))
+        rows.append(figures | {"peak_published_mib": peak_mib})
     return record.make(SCHEMA, "deep", f"eblvm bench deep --rounds {rounds}", "cpu", {"rounds": rounds, "rows": rows})
+
+
+def naive_name(case: Case) -> str:
+    """The naive procedure draws fresh noise whatever the case does: one of it serves both."""
+    return case.name.removesuffix(" noise=fresh")
 
 
 def row(case: Case, engine: "DeepStep", ms: float, mdsm_ms: float, naive_ms: float | None) -> dict[str, Any]:
@@ -88,10 +113,16 @@ SMALL = recipe("cifar10").replaced(
     width=2, depth=12, latent=3, head_width=5, posterior_width=2, batch=4, dtype="float64", noise="fresh"
 )
 
+SMALL_PUBLISHED = recipe("cifar10").replaced(
+    width=2, depth=12, latent=3, network="published", batch=4, dtype="float64", noise="fresh"
+)
+
 
 def check() -> float:
     """The largest relative difference between engine and naive gradient on a small model, in fp64 with fresh noise."""
-    return max(difference(c) for c in (SMALL.replaced(method="mdsm"), *(SMALL.replaced(N=N, K=2) for N in (0, 2))))
+    found = [SMALL.replaced(method="mdsm"), *(SMALL.replaced(N=N, K=2) for N in (0, 2))]
+    published = [SMALL_PUBLISHED.replaced(method="mdsm"), SMALL_PUBLISHED.replaced(N=0, K=2)]
+    return max(*(difference(c) for c in found), *(difference(c, (3, 16, 16)) for c in published))
 
 
 def difference(config: Config, shape: tuple[int, int, int] = (3, 8, 8)) -> float:
@@ -129,7 +160,7 @@ def load(method: Mdsm, state: State) -> None:
         for p, name in zip(method.posterior.parameters(), state.phi, strict=True):
             p.copy_(state.phi[name])
             method.lower_optimizer.state[p] = {
-                "step": moments.taken.float().clone(),
+                "step": moments.step_count.float().clone(),
                 "exp_avg": moments.m[name].clone(),
                 "exp_avg_sq": moments.v[name].clone(),
             }
@@ -185,14 +216,15 @@ def naive_method(config: Config, shape: tuple[int, int, int]) -> Mdsm:
     low, high = config["sigma_range"]
     dtype = getattr(torch, config["dtype"])
     how: dict[str, Any] = {
-        **{name: config[name] for name in ("latent", "width", "depth", "head_width", "sigma0")},
-        "lr": config["lr"][0], "betas": config.optimisation.betas,
+        **{name: config[name] for name in ("latent", "width", "depth", "sigma0")},
+        "lr": config["lr"][0], "betas": config.optimisation.betas, "published": config["network"] == "published",
+        "head_width": config.model.network.head_units(shape, config["width"]),
     }  # fmt: skip
     torch.manual_seed(config["seed"])
     sigma = torch.linspace(low, high, config["batch"], dtype=dtype)
     if config["method"] == "mdsm":
         return Mdsm(shape, sigma, **how)
-    how |= {"K": config["K"], "posterior_width": config["posterior_width"]}
+    how |= {"K": config["K"], "posterior_width": config.get("posterior_width", 0)}
     if config["method"] == "vages-mdsm":
         vages = config.method.estimator
         step_size, std = vages.step_size(config["latent"]), vages.langevin_noise

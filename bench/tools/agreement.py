@@ -60,7 +60,7 @@ def under_way(state: State) -> State:
     filled = state.phi_opt._replace(
         m={k: torch.full_like(p, 0.01) for k, p in state.phi.items()},
         v={k: torch.full_like(p, 0.02) for k, p in state.phi.items()},
-        taken=torch.full_like(state.phi_opt.taken, 3),
+        step_count=torch.full_like(state.phi_opt.step_count, 3),
     )
     return state._replace(phi_opt=filled)
 
@@ -97,7 +97,7 @@ def load(method: Naive, state: State) -> None:
         for name, p in method.posterior.named_parameters():
             p.copy_(state.phi[f"net.0.{name}"])
             method.lower_optimizer.state[p] = {
-                "step": moments.taken.float().clone(),
+                "step": moments.step_count.float().clone(),
                 "exp_avg": moments.m[f"net.0.{name}"].clone(),
                 "exp_avg_sq": moments.v[f"net.0.{name}"].clone(),
             }

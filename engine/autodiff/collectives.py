@@ -53,7 +53,7 @@ def differentiable_mean(tree: Any) -> Any:
     if size() == 1:
         return tree
     if inside_torch_func():
-        raise RuntimeError("several processes train in plain autograd; leave --compile and --replicas out")
+        raise RuntimeError("several processes train in plain autograd; remove --compile and --replicas")
     leaves, spec = tree_flatten(tree)
     flat = _Mean.apply(torch.cat([x.reshape(-1) for x in leaves]))
     pieces = flat.split([x.numel() for x in leaves])

@@ -58,7 +58,7 @@ def prepare_store(argv: list[str]) -> None:
         read(arguments.source),
         arguments.folder,
         arguments.size,
-        share=arguments.crop,
+        crop_fraction=arguments.crop,
         decoder=arguments.decoder,
         threads=arguments.threads,
         skip_limit=arguments.skip,
@@ -132,7 +132,7 @@ def contact_sheet(contents: Contents, path: Path) -> None:
     images = next(iter(contents.splits.values())).images
     places = np.linspace(0, len(images) - 1, min(SHEET, len(images))).astype(int)
     if isinstance(images, Pictures):
-        decode = PillowDecoder(Framing(64, contents.share))
+        decode = PillowDecoder(Framing(64, contents.crop_fraction))
         found = decode([images.paths[i].read_bytes() for i in places])
         rows = np.stack([np.zeros((3, 64, 64), np.uint8) if isinstance(one, str) else one for one in found])
     else:

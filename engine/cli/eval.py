@@ -135,9 +135,10 @@ def bias(run: "Run", model: str | None, options: "Options") -> dict[str, object]
     from eblvm.engine import evaluation
 
     facts = evaluation.bias_study(run)
-    print("relative bias of the gradient" + "".join(f"  N={N:<6}" for N in facts["N"]))
-    for K, row in zip(facts["K"], facts["relative_bias"], strict=True):
-        print(f"{'K=' + str(K):>29}" + "".join(f"  {x:<8.2e}" for x in row))
+    for name in ("bias", "spread"):
+        print(f"relative {name} of the gradient".ljust(31) + "".join(f"  N={N:<6}" for N in facts["N"]) + "  Newton")
+        for K, row, newton in zip(facts["K"], facts[f"relative_{name}"], facts[f"newton_{name}"], strict=True):
+            print(f"{'K=' + str(K):>31}" + "".join(f"  {x:<8.2e}" for x in (*row, newton)))
     print(f"plot: {run.folder / 'gradient_bias.png'}")
     write_json(str(run.folder / "gradient_bias.json"), facts)
     return facts

@@ -38,7 +38,7 @@ def cached(
 
 def fingerprint(contents: Contents, size: int) -> str:
     """A digest of the settings and of every picture's split, name, length and time of change."""
-    digest = hashlib.sha256(f"{store.VERSION} {PIXEL_RULES} {size} {contents.share}\n".encode())
+    digest = hashlib.sha256(f"{store.VERSION} {PIXEL_RULES} {size} {contents.crop_fraction}\n".encode())
     for name, split in contents.splits.items():
         assert isinstance(split.images, Pictures)
         for path in split.images.paths:

@@ -37,7 +37,7 @@ class Contents(NamedTuple):
     splits: dict[str, Split]
     published: bool | None = None  # whether the digests are those of the published files; None: not known
     attributes: tuple[str, ...] = ()  # names of the columns of the labels
-    share: float | None = None  # of a picture's width that the centre crop keeps; None: the largest square
+    crop_fraction: float | None = None  # of a picture's width that the centre crop keeps; None: the largest square
     where: str = "the data set"  # the path that it was read from, for messages
 
     def divided(self, sizes: tuple[int, int] | None = None) -> "Contents":

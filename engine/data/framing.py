@@ -16,12 +16,12 @@ DALI_EXTRA = "pip install 'eblvm[dali]'"
 
 class Framing(NamedTuple):
     size: int  # pixels of the result
-    share: float | None = None  # of the width that the centre crop keeps; None: the largest square
+    crop_fraction: float | None = None  # of the width that the centre crop keeps; None: the largest square
 
 
-def box(width: int, height: int, share: float | None) -> tuple[int, int, int]:
+def box(width: int, height: int, crop_fraction: float | None) -> tuple[int, int, int]:
     """(left, top, side) of the centre crop."""
-    side = min(width, height) if share is None else max(1, min(math.floor(share * width + 0.5), height))
+    side = min(width, height) if crop_fraction is None else max(1, min(math.floor(crop_fraction * width + 0.5), height))
     return (width - side) // 2, (height - side) // 2, side
 
 
@@ -43,12 +43,12 @@ class PillowDecoder:
         return [self._decode(content) for content in encoded]
 
     def _decode(self, content: bytes) -> np.ndarray | str:
-        size, share = self.framing
+        size, crop_fraction = self.framing
         try:
             pixels = pictures.rgb(content)
         except pictures.UnreadableError as error:
             return str(error)
-        left, top, side = box(pixels.shape[1], pixels.shape[0], share)
+        left, top, side = box(pixels.shape[1], pixels.shape[0], crop_fraction)
         square = pixels[top : top + side, left : left + side]
         # As DALI the filter meets the edge's own pixels beyond it; Pillow alone would leave them out of the average.
         margin = math.ceil(side / size)
@@ -118,10 +118,10 @@ def dali_framed(encoded: Any, framing: Framing, mirror: Any = None, device: str 
     )
     shape = fn.peek_image_shape(encoded, adjust_orientation=True, dtype=types.INT32)
     height, width = shape[0], shape[1]
-    if framing.share is None:
+    if framing.crop_fraction is None:
         side = dali.math.min(height, width)
     else:
-        side = dali.math.min(fn.cast(dali.math.floor(width * framing.share + 0.5), dtype=types.INT32), height)
+        side = dali.math.min(fn.cast(dali.math.floor(width * framing.crop_fraction + 0.5), dtype=types.INT32), height)
         side = dali.math.max(side, 1)
     start = fn.stack((height - side) // 2, (width - side) // 2)
     square = fn.slice(picture, start=start, shape=fn.stack(side, side), axes=(0, 1))

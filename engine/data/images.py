@@ -15,7 +15,7 @@ from eblvm.engine.data.dataset import Dataset
 from eblvm.engine.data.framing import Framing, import_dali
 from eblvm.engine.data.kinds.files import CelebA, FileData, ImageData
 from eblvm.engine.data.readers import read
-from eblvm.engine.data.readers.folder import CELEBA_SHARE
+from eblvm.engine.data.readers.folder import CELEBA_CROP
 from eblvm.engine.data.resizing import resized
 from eblvm.engine.data.stream import PicturesOnDemand
 from eblvm.engine.errors import UserError
@@ -32,7 +32,7 @@ def load_faces(options: CelebA, threads: int) -> Dataset:
     path = path_of(options)
     contents = read(path)
     if contents.pictures:
-        return of_pictures(options, path, contents._replace(share=CELEBA_SHARE).divided(), threads)
+        return of_pictures(options, path, contents._replace(crop_fraction=CELEBA_CROP).divided(), threads)
     return dataset_of(path, contents, options)
 
 
@@ -56,7 +56,7 @@ def of_pictures(options: CelebA, path: Path, contents: Contents, threads: int) -
     assert isinstance(train, Pictures)
     held_out = contents._replace(splits={name: contents.splits[name] for name in ("valid", "test")})
     splits = cached(path, held_out, size, options.cache, threads, say).contents().splits
-    streamed = PicturesOnDemand(train.paths, Framing(size, contents.share))
+    streamed = PicturesOnDemand(train.paths, Framing(size, contents.crop_fraction))
     valid, test = (torch.from_numpy(pixels(splits[name])) for name in ("valid", "test"))
     return Dataset(cast(Tensor, streamed), valid, test)
 

@@ -26,8 +26,8 @@ class Order:
         """
         if self.batch % world:
             raise UserError(f"got batch={self.batch} for {world} processes, expected a multiple of their number")
-        share = self.batch // world
-        return self._minibatch(step)[..., rank * share : (rank + 1) * share]
+        local = self.batch // world
+        return self._minibatch(step)[..., rank * local : (rank + 1) * local]
 
     def position(self, step: int) -> tuple[int, int]:
         """(epoch, samples of it already seen) before `step`."""

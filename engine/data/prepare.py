@@ -50,7 +50,7 @@ def prepare(
     folder: Path,
     size: int | None = None,
     *,
-    share: float | None = None,
+    crop_fraction: float | None = None,
     decoder: str | None = None,
     threads: int = 1,
     skip_limit: float = SKIP_LIMIT,
@@ -58,13 +58,13 @@ def prepare(
     say: Callable[[str], None] = print,
 ) -> store.Store:
     """The store of `contents` in `folder`, made, continued or found complete."""
-    share = contents.share if share is None else share
-    settings: dict[str, Any] = {"size": size, "share": share}
+    crop_fraction = contents.crop_fraction if crop_fraction is None else crop_fraction
+    settings: dict[str, Any] = {"size": size, "crop_fraction": crop_fraction}
     decode: Decoder | None = None
     if contents.pictures:
         if size is None:
             raise UserError(f"{source} holds pictures of any size; give the size of the squares to make, as --size 64")
-        decode = decoder_for(Framing(size, share), threads, decoder)
+        decode = decoder_for(Framing(size, crop_fraction), threads, decoder)
         settings |= {"decoder": decode.name, "pixel_rules": PIXEL_RULES}
     of: dict[str, Any] = {"name": source.resolve().name, "count": sum(len(s.images) for s in contents.splits.values())}
     if fingerprint is not None:

@@ -27,7 +27,7 @@ from eblvm.engine.training.run import Run
 from eblvm.engine.versions import versions
 
 __all__ = ["Options", "bias_study", "evaluate", "make_shard"]
-BIAS_NS, BIAS_KS = (0, 1, 2, 5, 10, 20), (0, 1, 5, 20)
+BIAS_NS, BIAS_KS = (0, 1, 2, 5, 10, 20, 30), (0, 1, 5, 20)
 
 
 def evaluate(run: Run, model: str, options: Options) -> dict[str, Any]:
@@ -109,6 +109,6 @@ def bias_study(run: Run) -> dict[str, Any]:
     rates = step_rates(optimisation, 0, run.dataset.train, method.lower_lr, method.unroll_lr)
     if run.config.replicated:
         state, rates = replicas.pick((state, rates), 0)
-    table = gradient_bias(objective, state, run.dataset.train[: optimisation.batch], rates, BIAS_NS, BIAS_KS)
-    plots.gradient_bias(table, BIAS_NS, BIAS_KS, run.folder / "gradient_bias.png")
-    return {"N": BIAS_NS, "K": BIAS_KS, "relative_bias": table}
+    facts = gradient_bias(objective, state, run.dataset.train[: optimisation.batch], rates, BIAS_NS, BIAS_KS)
+    plots.gradient_bias(facts, run.folder / "gradient_bias.png")
+    return facts

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import matplotlib
 
@@ -16,6 +17,7 @@ from eblvm.engine.models.energy import call
 from eblvm.engine.models.grbm import GRBM
 from eblvm.engine.types import Params
 
+FLOOR = 1e-9  # what a logarithmic plot shows of zero
 Density = Callable[[Tensor], Tensor]  # of points [n, 2], [n]
 
 
@@ -38,7 +40,7 @@ def density(panels: Sequence[tuple[str, Density]], data: Tensor, path: Path) -> 
     grid = torch.stack(torch.meshgrid(axis, axis, indexing="xy"), -1).view(-1, 2)
     histogram = torch.histogramdd(data, [40, 40], range=[low, high] * 2, density=True).hist
     top = 1.2 * float(histogram[histogram > 0].quantile(0.9))
-    figure, axes = plt.subplots(1, len(panels) + 1, figsize=(3.2 * (len(panels) + 1), 3.6), layout="constrained")
+    figure, axes = plt.subplots(1, len(panels) + 1, figsize=(3.2 * (len(panels) + 1), 3.9), layout="constrained")
     axes[0].hist2d(*data.T.tolist(), bins=80, range=[[low, high]] * 2, density=True, vmin=0, vmax=top)
     axes[0].set_title("data")
     for ax, (title, of) in zip(axes[1:], panels, strict=True):
@@ -97,15 +99,17 @@ def curves(lines: Mapping[str, tuple[Sequence[float], Sequence[float]]], path: P
     _save(figure, path)
 
 
-def gradient_bias(table: Sequence[Sequence[float]], Ns: Sequence[int], Ks: Sequence[int], path: Path) -> None:
-    """The relative bias against N, a line for each K, logarithmic."""
-    figure, ax = plt.subplots(figsize=(4.5, 3.5), layout="constrained")
-    for K, row in zip(Ks, table, strict=True):
-        ax.semilogy(Ns, row, marker="o", label=f"K = {K}")
-    ax.set_xlabel("N, unrolled steps")
-    ax.set_ylabel("relative bias of the gradient")
-    ax.grid(alpha=0.3, which="both")
-    ax.legend()
+def gradient_bias(facts: Mapping[str, Any], path: Path) -> None:
+    """Relative bias and spread against N, a line for each K, logarithmic; the Newton step as a dotted line each."""
+    figure, axes = plt.subplots(1, 2, figsize=(9, 3.6), layout="constrained", sharey=True)
+    for ax, name in zip(axes, ("bias", "spread"), strict=True):
+        for K, row, newton in zip(facts["K"], facts[f"relative_{name}"], facts[f"newton_{name}"], strict=True):
+            (line,) = ax.semilogy(facts["N"], row, marker="o", markersize=4, label=f"unrolled, K = {K}")
+            ax.axhline(max(newton, FLOOR), color=line.get_color(), linestyle=":", label=f"Newton, K = {K}")
+        ax.set_xlabel("N, unrolled steps")
+        ax.set_title(f"{name} of the gradient, relative to the exact one", fontsize=10)
+        ax.grid(alpha=0.3, which="both")
+    axes[1].legend(fontsize=7, ncols=2)
     _save(figure, path)
 
 

@@ -316,11 +316,11 @@ class AlternatingUpdate(Update):
         gradient = collectives.mean(self.objective.encoder_gradient(state.phi, state.buffers, model_v, h))
         moments = state.phi_opt
         assert isinstance(moments, AdamState)
-        own = AdamState({k: moments.m[k] for k in gradient}, {k: moments.v[k] for k in gradient}, moments.taken)
+        own = AdamState({k: moments.m[k] for k in gradient}, {k: moments.v[k] for k in gradient}, moments.step_count)
         phi, own, _ = self.objective.lower_optimizer.move(
             {k: state.phi[k] for k in gradient}, gradient, own, rates["phi"], self.in_place
         )
-        phi_opt = AdamState(moments.m | own.m, moments.v | own.v, moments.taken)
+        phi_opt = AdamState(moments.m | own.m, moments.v | own.v, moments.step_count)
         return state._replace(phi=state.phi | phi, phi_opt=phi_opt)
 
 

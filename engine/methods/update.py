@@ -58,9 +58,9 @@ class Update:
         moments, theta, lr = state.theta_opt, state.theta, rates["theta"]
         assert isinstance(moments, AdamState)
         if self.apex and self.in_place:
-            theta_opt = moments._replace(taken=moments.taken + 1)
-            steered, norm = clipped(list(gradient.values()), lr.dim(), self.clip_norm)
-            apex_adam_(theta, dict(zip(gradient, steered, strict=True)), *theta_opt, lr, self.optimizer.rule)
+            theta_opt = moments._replace(step_count=moments.step_count + 1)
+            adjusted, norm = clipped(list(gradient.values()), lr.dim(), self.clip_norm)
+            apex_adam_(theta, dict(zip(gradient, adjusted, strict=True)), *theta_opt, lr, self.optimizer.rule)
         else:
             theta, theta_opt, norm = self.optimizer.move(theta, gradient, moments, lr, self.in_place, self.clip_norm)
         average = Tensor.copy_ if self.in_place else lambda _, new: new
@@ -92,7 +92,10 @@ def state_from(saved: dict[str, Any], device: torch.device, dtype: torch.dtype |
 
     parts = place(saved)
     for name in ("theta_opt", "phi_opt"):
-        parts[name] = AdamState(**parts[name]) if parts[name] else ()
+        moments = parts[name]
+        if "taken" in moments:  # what `step_count` was called in checkpoints of format 1
+            moments["step_count"] = moments.pop("taken")
+        parts[name] = AdamState(**moments) if moments else ()
     return State(**parts)
 
 

@@ -18,7 +18,7 @@ from eblvm.kernels.adam_unroll import Rule, adam_unroll, adam_unroll_, clipped, 
 class AdamState(NamedTuple):
     m: Params
     v: Params
-    taken: Tensor  # steps so far
+    step_count: Tensor  # steps so far
 
 
 Moments = AdamState | tuple[()]  # an optimiser's state; SGD has none
@@ -49,17 +49,17 @@ class Adam:
     def step(self, params: Params, grads: Params, state: Moments, lr: Tensor) -> tuple[Params, Moments]:
         assert isinstance(state, AdamState)
         b1, b2 = self.betas
-        taken = state.taken + 1
-        steered = decayed(list(params.values()), [grads[k] for k in params], self.weight_decay)
-        grads = dict(zip(params, steered, strict=True))
-        rate, correct2 = lr / (1 - b1**taken), 1 - b2**taken
+        step_count = state.step_count + 1
+        adjusted = decayed(list(params.values()), [grads[k] for k in params], self.weight_decay)
+        grads = dict(zip(params, adjusted, strict=True))
+        rate, correct2 = lr / (1 - b1**step_count), 1 - b2**step_count
         m = {k: torch.lerp(state.m[k], g, 1 - b1) for k, g in grads.items()}
         v = {k: torch.addcmul(b2 * state.v[k], g, g, value=1 - b2) for k, g in grads.items()}
         moved = {
             k: torch.addcmul(p, rate, m[k] / (torch.sqrt(v[k] / correct2 + self.eps_root) + self.eps), value=-1)
             for k, p in params.items()
         }
-        return moved, AdamState(m, v, taken)
+        return moved, AdamState(m, v, step_count)
 
     def move(
         self,
@@ -75,13 +75,13 @@ class Adam:
         assert isinstance(state, AdamState)
         p, g, m, v = ([tree[k] for k in params] for tree in (params, grads, state.m, state.v))
         if in_place:
-            taken, norm = adam_unroll_(p, g, m, v, state.taken, lr, self.rule, self.weight_decay, clip_norm)
-            return params, state._replace(taken=taken), norm
-        taken, (g, norm) = state.taken + 1, clipped(g, lr.dim(), clip_norm)
+            step_count, norm = adam_unroll_(p, g, m, v, state.step_count, lr, self.rule, self.weight_decay, clip_norm)
+            return params, state._replace(step_count=step_count), norm
+        step_count, (g, norm) = state.step_count + 1, clipped(g, lr.dim(), clip_norm)
         g = decayed(p, g, self.weight_decay)
-        moved = [adam_unroll(*one, taken, lr, self.rule) for one in zip(p, g, m, v, strict=True)]
+        moved = [adam_unroll(*one, step_count, lr, self.rule) for one in zip(p, g, m, v, strict=True)]
         new, m_, v_ = (dict(zip(params, part, strict=True)) for part in zip(*moved, strict=True))
-        return new, AdamState(m_, v_, taken), norm
+        return new, AdamState(m_, v_, step_count), norm
 
 
 @dataclass(frozen=True)

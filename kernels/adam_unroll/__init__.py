@@ -44,22 +44,22 @@ def adam_unroll_(
     g: Sequence[Tensor],
     m: Sequence[Tensor],
     v: Sequence[Tensor],
-    taken: Tensor,
+    step_count: Tensor,
     lr: Tensor,
     rule: Rule = DEFAULT,
     weight_decay: float = 0.0,
     clip_norm: float | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """The step after `taken` others, of all parameters p at once and in the place of p, m and v, without a derivative.
-    (taken + 1, the norm of all g), each for every replica. No new memory where g has p's order in memory.
+    """The step after `step_count` others, of all parameters at once, in the place of p, m and v, without a derivative.
+    (step_count + 1, the norm of all g), each for every replica. No new memory where g has p's order in memory.
 
     Their gradient is g, scaled down to a norm of at most `clip_norm`, plus weight_decay p."""
     if not len(p) == len(g) == len(m) == len(v) > 0:
         got = f"{len(p)}, {len(g)}, {len(m)} and {len(v)}"
         raise ValueError(f"adam_unroll_ got {got} of p, g, m and v; expected as many of each, at least one")
     for one in zip(p, g, m, v, strict=True):
-        _check(*one, taken, lr)
-    return _steps_(backend(p[0]), list(p), list(g), list(m), list(v), taken, lr, rule, weight_decay, clip_norm)
+        _check(*one, step_count, lr)
+    return _steps_(backend(p[0]), list(p), list(g), list(m), list(v), step_count, lr, rule, weight_decay, clip_norm)
 
 
 def _steps_(
@@ -68,15 +68,15 @@ def _steps_(
     g: list[Tensor],
     m: list[Tensor],
     v: list[Tensor],
-    taken: Tensor,
+    step_count: Tensor,
     lr: Tensor,
     rule: Rule,
     weight_decay: float,
     clip_norm: float | None,
 ) -> tuple[Tensor, Tensor]:
     if backend is _Native:
-        return torch.ops.eblvm.adam_unroll_(p, g, m, v, taken, lr, *rule, weight_decay, clip_norm)
-    t, (g, norm) = taken + 1, clipped(g, lr.dim(), clip_norm)
+        return torch.ops.eblvm.adam_unroll_(p, g, m, v, step_count, lr, *rule, weight_decay, clip_norm)
+    t, (g, norm) = step_count + 1, clipped(g, lr.dim(), clip_norm)
     for one in zip(p, decayed(p, g, weight_decay), m, v, strict=True):
         backend.step_(*one, t, lr, rule)
     return t, norm

@@ -35,7 +35,7 @@ class Phi(NamedTuple):
     m_bias: Tensor
     v_weight: Tensor
     v_bias: Tensor
-    taken: Tensor
+    step_count: Tensor
 
 
 class Result(NamedTuple):
@@ -79,7 +79,7 @@ def lower_steps(
     """(phi after a step of Adam for each of the perturbed batches, the lower loss of the last step, zero without)."""
     W, b, c, log_sigma = theta
     lower, adam, precision = Lower(tau), adam_backend(W), torch.exp(-2 * log_sigma).unsqueeze(-2)
-    A, a, mA, ma, vA, va, taken = phi
+    A, a, mA, ma, vA, va, step_count = phi
     loss = torch.zeros_like(lr)
     for k, (V, noise) in enumerate(zip(batches, latent, strict=True)):
         if k == 0 or V is not batches[k - 1]:
@@ -89,10 +89,10 @@ def lower_steps(
             quadratic = 0.5 * ((V - b.unsqueeze(-2)).square() * precision).sum(-1)
             loss = (lower.value(z, x, noise) + quadratic).mean(-1)
         delta = lower.delta(z, x, noise) / V.shape[-2]
-        A, mA, vA = adam.step(A, delta.mT @ V, mA, vA, taken + 1, lr, rule)
-        a, ma, va = adam.step(a, delta.sum(-2), ma, va, taken + 1, lr, rule)
-        taken = taken + 1
-    return Phi(A, a, mA, ma, vA, va, taken), loss
+        A, mA, vA = adam.step(A, delta.mT @ V, mA, vA, step_count + 1, lr, rule)
+        a, ma, va = adam.step(a, delta.sum(-2), ma, va, step_count + 1, lr, rule)
+        step_count = step_count + 1
+    return Phi(A, a, mA, ma, vA, va, step_count), loss
 
 
 def grbm_bilevel(
@@ -125,7 +125,7 @@ def grbm_bilevel(
     precision = torch.exp(-2 * log_sigma).unsqueeze(-2)
 
     moved, lower_loss = lower_steps(batches[:K], noises[:K], theta, phi, lr, tau=tau, rule=rule)
-    A, a, mA, ma, vA, va, taken = moved
+    A, a, mA, ma, vA, va, step_count = moved
 
     # N unrolled steps; the tape holds what their reverse reads.
     rate = step_size(V) if auto_rate else unroll_lr
@@ -138,7 +138,7 @@ def grbm_bilevel(
         if sgd:
             A, a = A - axes(rate, 2) * A_grad, a - axes(rate, 1) * a_grad
         else:
-            t = taken + (n - K + 1)
+            t = step_count + (n - K + 1)
             tape.append(((A_grad, mA, vA, t, rate, rule), (a_grad, ma, va, t, rate, rule)))
             A, mA, vA = adam.step(A, A_grad, mA, vA, t, rate, rule)
             a, ma, va = adam.step(a, a_grad, ma, va, t, rate, rule)

@@ -48,7 +48,7 @@ def start(method: ScoreMatchingObjective) -> tuple[Tensor, State, dict[str, Tens
     moments = state.phi_opt._replace(
         m={k: 0.01 * torch.ones_like(p) for k, p in state.phi.items()},
         v={k: 0.02 * torch.ones_like(p) for k, p in state.phi.items()},
-        taken=torch.tensor(3.0, dtype=torch.float64),
+        step_count=torch.tensor(3.0, dtype=torch.float64),
     )
     rates = {name: torch.tensor(LR, dtype=torch.float64) for name in ("theta", "phi", "unroll")}
     return v, state._replace(phi_opt=moments), rates
@@ -92,7 +92,7 @@ def compare(loss: Loss, N: int, sgd: bool, memory: str, exact: bool, shared: boo
     expected, phi = brute_force.bism_gradient(
         state.theta,
         state.phi,
-        (state.phi_opt.m, state.phi_opt.v, int(state.phi_opt.taken)),
+        (state.phi_opt.m, state.phi_opt.v, int(state.phi_opt.step_count)),
         batches,
         [n[0] for n in noise["latent"]],
         upper,

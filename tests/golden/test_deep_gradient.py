@@ -117,7 +117,7 @@ def start(objective: ScoreMatchingObjective):
     moments = state.phi_opt._replace(
         m={k: 0.01 * torch.ones_like(p) for k, p in state.phi.items()},
         v={k: 0.02 * torch.ones_like(p) for k, p in state.phi.items()},
-        taken=torch.tensor(3.0, dtype=torch.float64),
+        step_count=torch.tensor(3.0, dtype=torch.float64),
     )
     rates = {name: torch.tensor(LR, dtype=torch.float64) for name in ("theta", "phi")}
     return v, state._replace(phi_opt=moments), rates | {"unroll": torch.tensor(LR, dtype=torch.float64)}

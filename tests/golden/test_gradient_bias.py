@@ -6,6 +6,7 @@ from itertools import pairwise
 
 import torch
 
+from eblvm.engine import recipes
 from eblvm.engine.evaluation.studies.gradient_bias import gradient_bias
 from eblvm.engine.methods.bilevel import BilevelScore
 from eblvm.engine.methods.divergences import KlExact
@@ -29,7 +30,8 @@ def test_gradient_bias_falls_geometrically() -> None:
     state = torch.utils._pytree.tree_map(lambda t: t.double(), objective.init(Key(7, 0), v))
     rates = {name: torch.tensor(1e-2, dtype=torch.float64) for name in ("theta", "phi", "unroll")}
     Ns = (0, 5, 10, 15, 20, 25, 30)
-    table = gradient_bias(objective, state, v, rates, Ns, (0, 50))
+    facts = gradient_bias(objective, state, v, rates, Ns, (0, 50))
+    table = facts["relative_bias"]
 
     for row in table:
         factors = [after / before for before, after in pairwise(row)]
@@ -38,3 +40,18 @@ def test_gradient_bias_falls_geometrically() -> None:
         logs = [math.log(b) for b in row]
         assert statistics.correlation(Ns, logs) < -0.98  # a straight line in a logarithmic plot
     assert table[1][0] < table[0][0]  # K real steps bring phi_0 nearer
+    # On a GRBM a Newton step on q's outputs is the exact posterior: no bias and no spread, whatever q is.
+    assert max(*facts["newton_bias"], *facts["newton_spread"]) < 1e-10
+
+
+def test_newton_step_on_a_deep_eblvm() -> None:
+    """Truth by the trapezoidal rule, H = 2: the step has less than half the bias and spread of N = 0."""
+    config = recipes.recipe("checkerboard", model="mlp").replaced(width=16, depth=2, dtype="float64", batch=64)
+    v = config.load_data().train[:64]
+    objective = config.method.build(config.model, config.optimisation, v).objective
+    state = torch.utils._pytree.tree_map(lambda t: t.double(), objective.init(Key(7, 0), v))
+    rates = {name: torch.tensor(3e-3, dtype=torch.float64) for name in ("theta", "phi", "unroll")}
+    facts = gradient_bias(objective, state, v, rates, (0, 2), (100,))
+    (bias, *_), (spread, *_) = facts["relative_bias"][0], facts["relative_spread"][0]
+    assert facts["newton_bias"][0] < 0.5 * bias
+    assert facts["newton_spread"][0] < 0.5 * spread

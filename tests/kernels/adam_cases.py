@@ -42,8 +42,8 @@ def check_in_place(backend, size: tuple[int, ...], dtype: torch.dtype, replicas:
     for clip_norm in (None, 0.7 * float(norm.max())):
         scale = torch.ones_like(norm) if clip_norm is None else (clip_norm / (norm + 1e-30)).clamp(max=1)
         for decay in (0.0, 0.1):
-            steered = scale.view(*scale.shape, *[1] * len(size)) * g + decay * p
-            expected = reference.step(p, steered, m, v, t, lr, RULE)
+            adjusted = scale.view(*scale.shape, *[1] * len(size)) * g + decay * p
+            expected = reference.step(p, adjusted, m, v, t, lr, RULE)
             laid_out, other = [order(x) for x in (p, m, v)], [x.clone() for x in (p, m, v)]
             addresses = [x.data_ptr() for x in laid_out]
             p_, m_, v_ = (list(pair) for pair in zip(laid_out, other, strict=True))

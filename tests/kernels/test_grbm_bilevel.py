@@ -75,10 +75,10 @@ def start(
     moments = state.phi_opt._replace(
         m={k: 0.01 * torch.ones_like(p) for k, p in state.phi.items()},
         v={k: 0.02 + 0.01 * p.square() for k, p in state.phi.items()},
-        taken=torch.full(lead, 3.0, dtype=dtype),
+        step_count=torch.full(lead, 3.0, dtype=dtype),
     )
     upper = state.theta_opt._replace(
-        v={k: 0.03 + torch.zeros_like(p) for k, p in state.theta.items()}, taken=torch.full(lead, 2.0, dtype=dtype)
+        v={k: 0.03 + torch.zeros_like(p) for k, p in state.theta.items()}, step_count=torch.full(lead, 2.0, dtype=dtype)
     )
     rates = {"theta": torch.full(lead, 0.01, dtype=dtype), "phi": torch.full(lead, LR, dtype=dtype)}
     rates["unroll"] = torch.full(lead, UNROLL_LR, dtype=dtype)
@@ -100,7 +100,9 @@ def fused(method: ScoreMatchingObjective, state: State, v: Tensor, noise: Any, r
 
 def assert_same(got: Any, expected: Any, tolerance: float) -> None:
     """Gradient, phi, its moments and what is logged, each relative to its largest entry."""
-    trees = [(r[0], r[1].phi, r[1].phi_opt.m, r[1].phi_opt.v, {"n": r[1].phi_opt.taken}, r[2]) for r in (got, expected)]
+    trees = [
+        (r[0], r[1].phi, r[1].phi_opt.m, r[1].phi_opt.v, {"n": r[1].phi_opt.step_count}, r[2]) for r in (got, expected)
+    ]
     for g, e in zip(*trees, strict=True):
         assert g.keys() == e.keys()
         for name, value in e.items():
@@ -131,7 +133,7 @@ def test_equals_the_papers_double_loop(sgd, shared, exact, K, N) -> None:
     expected, phi = brute_force.bism_gradient(
         state.theta,
         state.phi,
-        (state.phi_opt.m, state.phi_opt.v, int(state.phi_opt.taken)),
+        (state.phi_opt.m, state.phi_opt.v, int(state.phi_opt.step_count)),
         [b.v for b in batches] * (K + N + 1 if shared else 1),
         [n[0] for n in noise["latent"]],
         upper,

@@ -13,7 +13,7 @@ from eblvm.engine.errors import UserError
 
 SUFFIXES = (".jpg", ".jpeg", ".png")
 CELEBA_FOLDER, PARTITION, ATTRIBUTES = "img_align_celeba", "list_eval_partition.txt", "list_attr_celeba.txt"
-CELEBA_SHARE = 140 / 178  # the centre of the aligned pictures that the papers keep, as a share of the width
+CELEBA_CROP = 140 / 178  # the centre of the aligned pictures that the papers keep, as a share of the width
 CELEBA_ASPECTS = ((178, 218), (89, 109))  # as published, and at half the size
 SPLITS = ("train", "valid", "test")  # 0, 1, 2 in the partition
 
@@ -82,7 +82,7 @@ def read_folder(folder: Path) -> Contents:
                 f"{printable(partition)} puts no picture into {' and none into '.join(empty)}, expected some of 0 "
                 "(train), 1 (valid) and 2 (test); correct it, or remove it to have the pictures split"
             )
-    return Contents("CelebA, aligned faces", splits, published.agreed(known), names, CELEBA_SHARE)
+    return Contents("CelebA, aligned faces", splits, published.agreed(known), names, CELEBA_CROP)
 
 
 def _beside(folder: Path, name: str) -> Path | None:

@@ -1,23 +1,32 @@
-"""The bias of BiSM's unrolled gradient against N and K (Theorem 2 and Fig. 1 of the BiSM paper).
+"""The bias and the spread of BiSM's gradient against N and K, and of the Newton step beside them (Fig. 1 of BiSM).
 
-    bias(N, K) = |dJ(theta, phi_N)/dtheta - dJ(theta, phi*)/dtheta| / |dJ(theta, phi*)/dtheta|
+    bias = |mean of g - g*| / |g*|,   spread = |deviation of one draw of g| / |g*|,   g* = dJ(theta, phi*)/dtheta
 
-phi_0 is q after K real steps from where the run left it; phi* is the model's own posterior, which a linear Bernoulli q
-contains, so the exact gradient is that of the free energy and the lower level need not be solved.
+g is the gradient on one minibatch, its mean and deviation over draws of the noise on h. The gradient g* of the exact
+marginal is known where h can be summed or integrated out: for a GRBM, and for an EBLVM of points with at most two
+latent units, by the trapezoidal rule.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from typing import Any
 
 import torch
 from torch import Tensor
 
+from eblvm.engine.autodiff.derivatives import grad
 from eblvm.engine.errors import UserError
-from eblvm.engine.methods.bilevel import BilevelScore, ExactScore
+from eblvm.engine.evaluation.metrics.grid_likelihood import QUADRATURE_H, trapezoidal
+from eblvm.engine.methods.bilevel import BilevelScore
+from eblvm.engine.methods.responses import Newton, Unroll
 from eblvm.engine.methods.score_matching import ScoreMatchingObjective
-from eblvm.engine.methods.types import Objective, Rates, State
-from eblvm.engine.models.posteriors import Bernoulli
+from eblvm.engine.methods.types import Noise, Objective, Rates, ScoreEstimate, State
+from eblvm.engine.models.energy import call
+from eblvm.engine.models.posteriors import Gaussian
+from eblvm.engine.types import Params
 from eblvm.kernels.philox import Key
+
+LogMarginal = Callable[[Params, Tensor], Tensor]  # (theta, v [B, D]) -> log p~(v) [B]
 
 
 @torch.no_grad()
@@ -29,31 +38,76 @@ def gradient_bias(
     Ns: Sequence[int],
     Ks: Sequence[int],
     draws: int = 16,
-) -> list[list[float]]:
-    """Relative bias on one minibatch, a row for each K and a column for each N.
+) -> dict[str, Any]:
+    """{N, K, relative_bias and relative_spread [K][N], newton_bias and newton_spread [K]} on one minibatch.
 
-    Gradients are means over `draws` of the noise, the same draws in every cell and for the exact one: what is left is
-    the bias of the unroll, and an error of the mean that falls with the root of `draws`.
+    All cells have the same draws. The noise of the data is one for all of them: what spreads is the noise on h.
     """
     estimator = getattr(objective, "estimator", None)
     if not isinstance(objective, ScoreMatchingObjective) or not isinstance(estimator, BilevelScore):
-        raise UserError("the gradient bias study is about unrolling; train with bidsm, bissm or bimdsm")
-    if not (isinstance(estimator.posterior, Bernoulli) and len(estimator.posterior.net) == 1):
-        raise UserError(
-            "the gradient bias study knows the optimal q of a linear posterior only; use --posterior linear"
-        )
-    exact = replace(objective, estimator=ExactScore(estimator.energy))
-    longest = replace(objective, estimator=estimator.with_options(K=max(Ks), N=max(Ns)))
-    noises = [longest.draw(Key(0, step), v) for step in range(draws)]
+        raise UserError("the gradient bias study is about bi-level methods; train with bidsm, bissm or bimdsm")
+    log_marginal = log_marginal_of(estimator, state)
+    longest = estimator.with_options(best_response=Unroll(), K=max(Ks), N=max(Ns))
+    data = replace(objective, estimator=longest).draw(Key(0, 0), v)["perturb"][:1]
 
-    def mean_gradient(method: ScoreMatchingObjective) -> Tensor:
-        gradients = [method.gradient(state, v, noise, rates)[0] for noise in noises]
-        return torch.stack([torch.cat([g.flatten() for g in one.values()]) for one in gradients]).mean(0)
+    def gradients(one: BilevelScore) -> Tensor:
+        method, found = replace(objective, estimator=one), []
+        for step in range(draws):
+            noise = method.draw(Key(0, step), v)
+            noise["perturb"] = data * len(noise["perturb"])
+            found.append(_flat(method.gradient(state, v, noise, rates)[0]))
+        return torch.stack(found)
 
-    target = mean_gradient(exact)
+    noise = replace(objective, estimator=estimator.with_options(best_response=Unroll(), K=0, N=0)).draw(Key(0, 0), v)
+    noise["perturb"] = data
+    target = _flat(exact_gradient(objective, log_marginal, state, v, noise))
 
-    def bias(N: int, K: int) -> float:
-        one = replace(objective, estimator=estimator.with_options(K=K, N=N))
-        return float((mean_gradient(one) - target).norm() / target.norm())
+    def cell(**changes: Any) -> tuple[float, float]:
+        found = gradients(estimator.with_options(**changes))
+        bias, spread = (found.mean(0) - target).norm(), found.std(0).norm()
+        return float(bias / target.norm()), float(spread / target.norm())
 
-    return [[bias(N, K) for N in Ns] for K in Ks]
+    unrolled = [[cell(best_response=Unroll(), K=K, N=N) for N in Ns] for K in Ks]
+    newton = [cell(best_response=Newton(), K=K) for K in Ks]
+    return {
+        "N": list(Ns),
+        "K": list(Ks),
+        "relative_bias": [[bias for bias, _ in row] for row in unrolled],
+        "relative_spread": [[spread for _, spread in row] for row in unrolled],
+        "newton_bias": [bias for bias, _ in newton],
+        "newton_spread": [spread for _, spread in newton],
+    }
+
+
+def exact_gradient(
+    objective: ScoreMatchingObjective, log_marginal: LogMarginal, state: State, v: Tensor, noise: Noise
+) -> Params:
+    """theta's gradient of the loss at the score of the exact marginal."""
+    batch = objective.batches(v, noise)[-1]
+
+    def upper(theta: Params) -> tuple[Tensor, tuple[()]]:
+        def log_density(x: Tensor) -> Tensor:
+            return log_marginal(theta, x)
+
+        estimate = ScoreEstimate(log_density, lambda: grad(lambda x: (log_density(x).sum(), ()), batch.v)[0])
+        return objective.value(estimate, batch, noise)[0], ()
+
+    return grad(upper, state.theta)[0]
+
+
+def log_marginal_of(estimator: BilevelScore, state: State) -> LogMarginal:
+    """log p~(v) with h summed or integrated out, or an error that says which models have it."""
+    energy, posterior = estimator.energy, estimator.posterior
+    if hasattr(energy, "free_energy"):
+        return lambda theta, v: -call(energy, theta, "free_energy", v)
+    if isinstance(posterior, Gaussian) and posterior.latent <= QUADRATURE_H:
+        phi = state.phi
+        return lambda theta, v: trapezoidal(energy, theta, posterior, phi, v)
+    raise UserError(
+        f"the gradient bias study needs the exact marginal: a GRBM, or an EBLVM with at most {QUADRATURE_H} latent "
+        f"units, got {type(energy).__name__} with {posterior.latent}; train 'checkerboard --model mlp' for it"
+    )
+
+
+def _flat(gradient: Params) -> Tensor:
+    return torch.cat([g.flatten() for g in gradient.values()])

@@ -128,13 +128,13 @@ def packed(state: State) -> grbm_bilevel.Phi:
     moments = state.phi_opt
     assert isinstance(moments, AdamState)
     pairs = [tree[name] for tree in (state.phi, moments.m, moments.v) for name in (WEIGHT, BIAS)]
-    return grbm_bilevel.Phi._make([*pairs, moments.taken])
+    return grbm_bilevel.Phi._make([*pairs, moments.step_count])
 
 
 def unpacked(state: State, moved: grbm_bilevel.Phi) -> State:
     """The state with the posterior that the kernel gives."""
-    A, a, mA, ma, vA, va, taken = moved
-    phi_opt = AdamState({WEIGHT: mA, BIAS: ma}, {WEIGHT: vA, BIAS: va}, taken)
+    A, a, mA, ma, vA, va, step_count = moved
+    phi_opt = AdamState({WEIGHT: mA, BIAS: ma}, {WEIGHT: vA, BIAS: va}, step_count)
     return state._replace(phi={WEIGHT: A, BIAS: a}, phi_opt=phi_opt)
 
 

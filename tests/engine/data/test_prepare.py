@@ -117,16 +117,16 @@ def test_unreadable_pictures_are_named_skipped_and_recorded(
 
 
 @needs_dali
-@pytest.mark.parametrize("share", [None, 140 / 178])
+@pytest.mark.parametrize("crop_fraction", [None, 140 / 178])
 @pytest.mark.parametrize("size", [16, 32, 64, 128])
-def test_dali_and_pillow_agree(size: int, share: float | None, pictures: Path, tmp_path: Path) -> None:
+def test_dali_and_pillow_agree(size: int, crop_fraction: float | None, pictures: Path, tmp_path: Path) -> None:
     """The decoded pixels are the same; resizing rounds differently, by one level at most."""
     encoded = [path.read_bytes() for path in sorted(pictures.glob("*.jpg"))]
     for i, mode in enumerate(("L", "RGB", "RGBA")):
         Image.new(mode, (50 + i, 41)).save(tmp_path / "picture.png")
         encoded.append((tmp_path / "picture.png").read_bytes())
     pillow, dali = (
-        np.stack(decode(encoded)) for decode in (d(Framing(size, share)) for d in (PillowDecoder, DaliDecoder))
+        np.stack(decode(encoded)) for decode in (d(Framing(size, crop_fraction)) for d in (PillowDecoder, DaliDecoder))
     )
     difference = np.abs(pillow.astype(int) - dali)
     assert difference.max() <= 1

@@ -229,7 +229,7 @@ def test_celeba_with_its_lists(pictures: Path) -> None:
         assert [path.name for path in valid.images.paths] == names[18:22]
         assert valid.labels.tolist() == [[1, 1], [-1, 1], [1, 1], [-1, 1]]
         assert contents.attributes == ("Bald", "Smiling")
-        assert contents.share == 140 / 178
+        assert contents.crop_fraction == 140 / 178
     (pictures / names[5]).unlink()
     with pytest.raises(UserError, match=rf"{names[5]} missing; CelebA is published at https://mmlab"):
         read(pictures)
@@ -246,7 +246,7 @@ def test_plain_folders(tmp_path: Path) -> None:
         (tmp_path / name).parent.mkdir(exist_ok=True)
         Image.new("RGB", (30, 20)).save(tmp_path / name)
     contents = read(tmp_path)
-    assert (contents.kind, contents.share) == ("folder of pictures", None)
+    assert (contents.kind, contents.crop_fraction) == ("folder of pictures", None)
     assert [path.name for path in contents.splits["all"].images.paths] == ["1.png", "3.jpg", "2.png"]
 
 

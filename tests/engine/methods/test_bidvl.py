@@ -308,7 +308,7 @@ def test_lower_steps_see_the_moved_energy_and_their_own_noise() -> None:
     case = Case(K=2)
     after, info = case.update(case.state, case.images, case.noise, case.rates)
     assert len(case.noise["h"]) == 2
-    assert float(after.phi_opt.taken) == 2
+    assert float(after.phi_opt.step_count) == 2
     assert {"loss", "lower", "energy_data", "energy_model", "reconstruction", "latent", "gradient_norm"} <= set(info)
 
 
@@ -322,7 +322,7 @@ def test_unrolled_gradient_is_the_total_derivative(memory: str) -> None:
         # Moments of a run under way: the derivative of Adam's first step is that of a sign.
         moments = case.state.phi_opt
         v = {k: torch.full_like(p, 0.5) for k, p in moments.v.items()}
-        case.state = case.state._replace(phi_opt=moments._replace(v=v, taken=moments.taken + 5))
+        case.state = case.state._replace(phi_opt=moments._replace(v=v, step_count=moments.step_count + 5))
         gradient, *_ = case.objective.gradient(case.state, case.images, case.noise, case.rates)
         direction = {
             k: philox.normal(Key(3, i), 0, *p.shape[:1], tuple(p.shape[1:]), dtype=p.dtype)

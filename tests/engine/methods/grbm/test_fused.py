@@ -42,7 +42,7 @@ def start(
     state = tree_map(lambda t: t.to(dtype), method.init(Key(seed, 0), v))
     state.theta["log_sigma"] = 0.2 * philox.normal(Key(seed, 1), 0, 1, (D,), dtype=dtype).squeeze(-2)
     moments = state.theta_opt._replace(
-        v={k: 0.03 + torch.zeros_like(p) for k, p in state.theta.items()}, taken=torch.full(lead, 2.0, dtype=dtype)
+        v={k: 0.03 + torch.zeros_like(p) for k, p in state.theta.items()}, step_count=torch.full(lead, 2.0, dtype=dtype)
     )
     rates = {name: torch.full(lead, 0.01, dtype=dtype) for name in ("theta", "phi", "unroll")}
     return state._replace(theta_opt=moments), v, method.draw(Key(seed, 4), v), rates

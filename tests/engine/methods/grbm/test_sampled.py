@@ -40,9 +40,9 @@ def start(objective: ScoreMatchingObjective, B: int, D: int, seed: int | torch.T
     state = tree_map(lambda t: t.double(), objective.init(Key(seed, 1), v))
     lead = tuple(torch.as_tensor(seed).shape)
     if state.phi:
-        state = state._replace(phi_opt=state.phi_opt._replace(taken=torch.full(lead, 2.0, dtype=v.dtype)))
+        state = state._replace(phi_opt=state.phi_opt._replace(step_count=torch.full(lead, 2.0, dtype=v.dtype)))
     state = state._replace(
-        theta_opt=state.theta_opt._replace(taken=torch.zeros(lead, dtype=v.dtype)),
+        theta_opt=state.theta_opt._replace(step_count=torch.zeros(lead, dtype=v.dtype)),
     )
     rates = {name: torch.full(lead, 0.01, dtype=v.dtype) for name in ("theta", "phi", "unroll")}
     return state, v, objective.draw(Key(seed, 4), v), rates
