@@ -94,7 +94,7 @@ class CaseStep(EngineStep):
     """A case's step, with theta's gradient by autograd and by the fused step."""
 
     def __init__(self, case: Case):
-        super().__init__(case.config, (case.visible,))
+        super().__init__(case.config, case.shape)
         running = self.config.running
         self.fused = running.fused and not running.compile and fused_update_for(self.update) is not None
 
@@ -126,7 +126,7 @@ class NaiveStep:
 
     def __init__(self, case: Case):
         c = case.config
-        self.v = batch(c, (case.visible,))
+        self.v = batch(c, case.shape)
         self.batches = list(self.v) if c.replicated else [self.v]
         self.methods = [naive_method(case, v) for v in self.batches]
 

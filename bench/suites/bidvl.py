@@ -5,7 +5,6 @@ the engine's step: the share of every kind of operator in its time.
 """
 
 import sys
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -18,6 +17,7 @@ from eblvm.bench.naive import Bidvl as NaiveBidvl
 from eblvm.bench.suites.ratios import mib
 from eblvm.bench.tools import record
 from eblvm.bench.tools.agreement import TOLERANCE, AgreementError, under_way
+from eblvm.bench.tools.registry import Case
 from eblvm.bench.tools.timing import Step, interleaved, median
 from eblvm.engine import tables
 from eblvm.engine.config import Config
@@ -49,17 +49,10 @@ KINDS = {  # operators by what they are for; the first name that fits
 }
 
 
-@dataclass(frozen=True)
-class Case:
-    name: str
-    config: Config
-    naive: bool = False  # timed against the naive procedure too
-
-
 def cases(base: Config | None = None) -> list[Case]:
     base = base or recipe("cifar10", method="bidvl")
-    found = [Case(f"batch={batch} N=0", base.replaced(batch=batch), naive=True) for batch in BATCHES]
-    return [*found, Case(f"batch={BATCHES[-1]} N=1", base.replaced(batch=BATCHES[-1], N=1))]
+    found = [Case(base.replaced(batch=batch), SHAPE, title=f"batch={batch} N=0", naive=True) for batch in BATCHES]
+    return [*found, Case(base.replaced(batch=BATCHES[-1], N=1), SHAPE, title=f"batch={BATCHES[-1]} N=1")]
 
 
 def run(

@@ -6,7 +6,6 @@ backward has not begun, here and, on the meta device, at the published batch.
 """
 
 import sys
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -18,6 +17,7 @@ from eblvm.bench.contestants.steps import EngineStep
 from eblvm.bench.naive import BiMdsm, Mdsm, VagesMdsm
 from eblvm.bench.tools import record
 from eblvm.bench.tools.agreement import TOLERANCE, AgreementError, under_way
+from eblvm.bench.tools.registry import Case
 from eblvm.bench.tools.timing import Step, interleaved, median
 from eblvm.engine import tables
 from eblvm.engine.config import Config
@@ -33,38 +33,30 @@ SCHEMA = "eblvm-bench-deep/1"
 MIB = 2**20
 
 
-@dataclass(frozen=True)
-class Case:
-    """The first case of a network is its MDSM, to which the others are compared."""
-
-    name: str
-    config: Config
-    naive: bool = False  # timed against the naive procedure too
-
-    @property
-    def network(self) -> str:
-        return self.config["network"]
-
-
 def cases(base: Config | None = None) -> list[Case]:
     base = base or recipe("cifar10").replaced(batch=BATCH)
     bilevel = base.replaced(unroll_memory="recompute", K=5)
-    found = [Case("method=mdsm", base.replaced(method="mdsm"))]
-    found += [Case(f"method=bimdsm N={N} K=5", bilevel.replaced(N=N), N in (0, 5)) for N in (0, 5, 10)]
-    found += [Case(f"method=bimdsm N=0 K=5 checkpoint={c}", bilevel.replaced(checkpoint=c)) for c in ("blocks", "all")]
+    found = [named("method=mdsm", base.replaced(method="mdsm"))]
+    found += [named(f"method=bimdsm N={N} K=5", bilevel.replaced(N=N), N in (0, 5)) for N in (0, 5, 10)]
+    found += [named(f"method=bimdsm N=0 K=5 checkpoint={c}", bilevel.replaced(checkpoint=c)) for c in ("blocks", "all")]
     found += newton_cases(base)
     published = base.replaced(network="published")
     bilevel = published.replaced(N=0, K=5)
-    found.append(Case("network=published method=mdsm", published.replaced(method="mdsm"), naive=True))
-    found.append(Case("network=published method=bimdsm N=0 K=5", bilevel, naive=True))
+    found.append(named("network=published method=mdsm", published.replaced(method="mdsm"), naive=True))
+    found.append(named("network=published method=bimdsm N=0 K=5", bilevel, naive=True))
     fresh = bilevel.replaced(noise="fresh")
-    found.append(Case("network=published method=bimdsm N=0 K=5 noise=fresh", fresh, naive=True))
+    found.append(named("network=published method=bimdsm N=0 K=5 noise=fresh", fresh, naive=True))
     return found + newton_cases(published, "network=published ")
+
+
+def named(name: str, config: Config, naive: bool = False) -> Case:
+    """A case by its own name. The first of a network is its MDSM, to which the others are compared."""
+    return Case(config, SHAPE, title=name, naive=naive)
 
 
 def newton_cases(base: Config, prefix: str = "") -> list[Case]:
     newton = base.replaced(best_response="newton")
-    return [Case(f"{prefix}method=bimdsm best_response=newton K={K}", newton.replaced(K=K)) for K in (5, 1)]
+    return [named(f"{prefix}method=bimdsm best_response=newton K={K}", newton.replaced(K=K)) for K in (5, 1)]
 
 
 def run(rounds: int, progress: bool = True, found: list[Case] | None = None) -> dict[str, Any]:
@@ -83,7 +75,7 @@ def run(rounds: int, progress: bool = True, found: list[Case] | None = None) -> 
     mdsm_ms: dict[str, float] = {}
     for case, engine, ms in zip(found, engines, times, strict=False):
         peak_mib = engine.peak_bytes(PUBLISHED_BATCH) / MIB
-        figures = row(case, engine, ms, mdsm_ms.setdefault(case.network, ms), naive_ms.get(naive_name(case)))
+        figures = row(case, engine, ms, mdsm_ms.setdefault(case.config["network"], ms), naive_ms.get(naive_name(case)))
         rows.append(figures | {"peak_published_mib": peak_mib})
     return record.make(SCHEMA, "deep", f"eblvm bench deep --rounds {rounds}", "cpu", {"rounds": rounds, "rows": rows})
 
@@ -224,7 +216,7 @@ def naive_method(config: Config, shape: tuple[int, int, int]) -> Mdsm:
     sigma = torch.linspace(low, high, config["batch"], dtype=dtype)
     if config["method"] == "mdsm":
         return Mdsm(shape, sigma, **how)
-    how |= {"K": config["K"], "posterior_width": config.get("posterior_width", 0)}
+    how |= {"K": config["K"], "posterior_width": config.get("posterior_width", 1)}
     if config["method"] == "vages-mdsm":
         vages = config.method.estimator
         step_size, std = vages.step_size(config["latent"]), vages.langevin_noise

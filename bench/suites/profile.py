@@ -34,7 +34,7 @@ def run(config: Config, Ns: Sequence[int], Ks: Sequence[int], rounds: int, progr
         raise UserError(f"got rounds={rounds}, expected 1 or more")
     torch.set_num_threads(config["threads"])
     points = [(N, K) for N in sorted(set(Ns)) for K in sorted(set(Ks))]
-    steps = [CaseStep(Case(config.replaced(N=N, K=K), config.shape[0])) for N, K in points]
+    steps = [CaseStep(Case(config.replaced(N=N, K=K), config.shape)) for N, K in points]
     total = len(points) * (rounds + 1)
     with tqdm(
         total=total, desc=f"profile {config.recipe}", disable=None if progress else True, file=sys.stderr, leave=False

@@ -24,12 +24,12 @@ COLUMNS = ("case", "ms", "to_mdsm", "naive_ms", "ratio", "held_mib", "held_publi
 SCHEMA = "eblvm-bench-vages/1"
 
 
-def deep_cases(base: Config | None = None) -> list[deep.Case]:
+def deep_cases(base: Config | None = None) -> list[Case]:
     base = base or recipe("cifar10").replaced(batch=deep.BATCH)
-    found = [deep.Case("method=mdsm", base.replaced(method="mdsm"))]
+    found = [deep.named("method=mdsm", base.replaced(method="mdsm"))]
     for L in (2, 10):
         config = base.replaced(method="vages-mdsm", L=L, K=5, C=5)
-        found.append(deep.Case(f"method=vages-mdsm L={L} K=5 C=5", config, naive=L == 2))
+        found.append(deep.named(f"method=vages-mdsm L={L} K=5 C=5", config, naive=L == 2))
     return found
 
 
@@ -37,12 +37,12 @@ def grbm_cases(base: Config | None = None, visible: int = 560) -> list[Case]:
     """VaGES in the engine's default semantics and in those of the papers, then BiDSM in the latter."""
     base = (base or recipe("freyface")).replaced(K=5)
     papers = base.replaced(noise="fresh", divergence="kl")
-    vages = [Case(c.replaced(method="vages-dsm"), visible) for c in (base, papers)]
-    return [*vages, *(Case(papers.replaced(method="bidsm", N=N), visible) for N in (0, 1, 5, 10))]
+    vages = [Case(c.replaced(method="vages-dsm"), (visible,)) for c in (base, papers)]
+    return [*vages, *(Case(papers.replaced(method="bidsm", N=N), (visible,)) for N in (0, 1, 5, 10))]
 
 
 def run(
-    rounds: int, progress: bool = True, images: list[deep.Case] | None = None, flat: list[Case] | None = None
+    rounds: int, progress: bool = True, images: list[Case] | None = None, flat: list[Case] | None = None
 ) -> dict[str, Any]:
     """The record of the suite. Raises `AgreementError` before anything is timed if a gradient is wrong."""
     torch.set_num_threads(1)

@@ -17,15 +17,24 @@ SEMANTICS: tuple[dict[str, Any], ...] = (
 
 @dataclass(frozen=True)
 class Case:
-    """`labels` are the fields named in addition to those that the method itself calls for."""
+    """A configuration of the engine on a batch of samples of a shape. `labels` are the options named in addition to
+    those that the method itself calls for; `title` is a name of its own."""
 
     config: Config
-    visible: int
+    shape: tuple[int, ...]
     labels: tuple[str, ...] = ()
+    title: str = ""
+    naive: bool = False  # timed against the naive procedure too
+
+    @property
+    def visible(self) -> int:
+        return self.shape[0]
 
     @property
     def name(self) -> str:
         """Space-separated key=value pairs: the case's identity in records."""
+        if self.title:
+            return self.title
         c = self.config
         pairs: dict[str, Any] = {"method": c.method.kind}
         if c.get("divergence") is not None:  # it has a lower level
@@ -54,20 +63,20 @@ def grbm() -> list[Case]:
     pairs = [(N, 5) for N in (0, 1, 5, 10)] + [(5, K) for K in (1, 2, 10)]
     base = recipe("freyface")
     bilevel = [
-        Case(base.replaced(method="bidsm", **semantics, N=N, K=K), 560) for semantics in SEMANTICS for N, K in pairs
+        Case(base.replaced(method="bidsm", **semantics, N=N, K=K), (560,)) for semantics in SEMANTICS for N, K in pairs
     ]
-    return [*bilevel, Case(base.replaced(method="dsm"), 560)]
+    return [*bilevel, Case(base.replaced(method="dsm"), (560,))]
 
 
 def toy() -> list[Case]:
     """Checkerboard's sizes (B=100, D=2, H=4), one run against ten replicas in one vmapped step."""
     base = recipe("checkerboard")
     bilevel = [
-        Case(base.replaced(**semantics, replicas=replicas), 2, ("replicas",))
+        Case(base.replaced(**semantics, replicas=replicas), (2,), ("replicas",))
         for semantics in SEMANTICS
         for replicas in (1, 10)
     ]
-    return [*bilevel, *(Case(base.replaced(method="dsm", replicas=r), 2, ("replicas",)) for r in (1, 10))]
+    return [*bilevel, *(Case(base.replaced(method="dsm", replicas=r), (2,), ("replicas",)) for r in (1, 10))]
 
 
 def gates() -> list[Case]:
@@ -75,11 +84,11 @@ def gates() -> list[Case]:
     frey, digits, board = recipe("freyface"), recipe("digits"), recipe("checkerboard")
     generic, size = {"fused": False}, ("D", "H")
     found = [
-        Case(frey.replaced(**semantics, **generic, unroll_memory=memory), 560, ("memory", *size))
+        Case(frey.replaced(**semantics, **generic, unroll_memory=memory), (560,), ("memory", *size))
         for semantics in SEMANTICS
         for memory in ("store", "recompute")
     ]
-    found += [Case(digits.replaced(method="bidsm", N=0, **generic), 64, size)]
+    found += [Case(digits.replaced(method="bidsm", N=0, **generic), (64,), size)]
     methods = (
         "bissm",
         "bimdsm",
@@ -95,7 +104,7 @@ def gates() -> list[Case]:
         "vages-ssm",
         "ksd",
     )
-    found += [Case(digits.replaced(method=method), 64, size) for method in methods]
-    found += [Case(board.replaced(replicas=10, **generic), 2, ("replicas", *size))]
-    found += [Case(frey.replaced(**semantics), 560, ("fused", *size)) for semantics in SEMANTICS]
-    return [*found, Case(board.replaced(replicas=10), 2, ("fused", "replicas", *size))]
+    found += [Case(digits.replaced(method=method), (64,), size) for method in methods]
+    found += [Case(board.replaced(replicas=10, **generic), (2,), ("replicas", *size))]
+    found += [Case(frey.replaced(**semantics), (560,), ("fused", *size)) for semantics in SEMANTICS]
+    return [*found, Case(board.replaced(replicas=10), (2,), ("fused", "replicas", *size))]

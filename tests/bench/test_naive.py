@@ -15,7 +15,7 @@ SIZE = {"batch": 13, "latent": 7}
 
 
 def small(case: Case) -> Case:
-    return replace(case, config=case.config.replaced(**SIZE), visible=min(case.visible, 11))
+    return replace(case, config=case.config.replaced(**SIZE), shape=(min(case.visible, 11),))
 
 
 CASES = [small(case) for suite in ("grbm", "toy") for case in registry.cases(suite)]
@@ -35,7 +35,7 @@ def test_all_semantics_agree(noise: str, unroll: str, memory: str, divergence: s
     semantics = {"noise": noise, "divergence": divergence, "unroll_optimizer": unroll, "unroll_memory": memory}
     rate = 0.02 if unroll == "sgd" else None
     config = registry.recipe("digits").replaced(**SIZE, **semantics, unroll_lr=rate, N=3)
-    agreement.check(Case(config, 11))
+    agreement.check(Case(config, (11,)))
 
 
 def test_a_wrong_gradient_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -50,14 +50,15 @@ def test_a_wrong_gradient_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(AgreementError, match="no speed is reported"):
         agreement.check(
             Case(
-                registry.recipe("digits").replaced(**SIZE, divergence="kl", unroll_optimizer="sgd", unroll_lr=0.02), 11
+                registry.recipe("digits").replaced(**SIZE, divergence="kl", unroll_optimizer="sgd", unroll_lr=0.02),
+                (11,),
             )
         )
 
 
 def test_naive_steps_train() -> None:
     """A naive run lowers DSM's loss: it is a training procedure, not only a gradient."""
-    step = NaiveStep(Case(registry.recipe("digits").replaced(**SIZE, lr=(0.02,)), 11))
+    step = NaiveStep(Case(registry.recipe("digits").replaced(**SIZE, lr=(0.02,)), (11,)))
     (method,) = step.methods
 
     def loss() -> float:

@@ -9,7 +9,6 @@ import pytest
 from PIL import Image
 
 from eblvm.engine import lock
-from eblvm.engine.data import load
 from eblvm.engine.errors import UserError
 from eblvm.engine.recipes import recipe
 
@@ -38,7 +37,7 @@ def test_a_file_system_without_locks_is_no_other_process(
     for i in range(20):
         Image.fromarray(np.full((20, 20, 3), i, np.uint8)).save(folder / f"{i}.png")
     config = recipe("celeba32").replaced(data=str(folder), cache=str(tmp_path / "cache"))
-    assert len(load(config).train) == 18
+    assert len(config.load_data().train) == 18
 
 
 def test_other_errors_are_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -71,7 +71,7 @@ def committed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     registry.write_text(
         registry.read_text() + "\n\ndef gates() -> list[Case]:\n"
         "    config = recipe('checkerboard').replaced(batch=10, N=1, K=1, fused=False)\n"
-        "    return [Case(config, 2), Case(config.replaced(method='dsm'), 2)]\n"
+        "    return [Case(config, (2,)), Case(config.replaced(method='dsm'), (2,))]\n"
     )
     git(copy, "init", "-q")
     git(copy, "add", "-A")

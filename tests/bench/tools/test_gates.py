@@ -24,7 +24,7 @@ def test_gates_of_this_version(run: Callable[..., None]) -> None:
 @pytest.fixture
 def one_case(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> str:
     """A gate of one small case in a file of its own."""
-    case = Case(registry.recipe("digits").replaced(batch=10, latent=6, fused=False), 8, ("D", "H"))
+    case = Case(registry.recipe("digits").replaced(batch=10, latent=6, fused=False), (8,), ("D", "H"))
     monkeypatch.setattr(registry, "gates", lambda: [case])
     path = tmp_path / "gates.json"
     assert gates.run(update=True, path=path) == []

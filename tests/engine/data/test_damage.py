@@ -15,9 +15,10 @@ from PIL import Image
 from scipy.io import savemat
 
 from eblvm.engine.damage import damaged, printable, reason
-from eblvm.engine.data import load, open_input, prepare, store
+from eblvm.engine.data import prepare, store
 from eblvm.engine.data.contents import Contents, Split
 from eblvm.engine.data.framing import has_dali
+from eblvm.engine.data.input import open_input
 from eblvm.engine.data.readers import read
 from eblvm.engine.errors import UserError
 from eblvm.engine.recipes import recipe
@@ -152,15 +153,15 @@ def test_empty_and_small_sets(cifar: dict, tmp_path: Path) -> None:
         with pytest.raises(
             UserError, match=rf"two.npz has {count} images, expected at least 3: 1 to validate, 1 to test"
         ):
-            load(recipe("cifar10").replaced(data=str(tmp_path / "two.npz")))
+            recipe("cifar10").replaced(data=str(tmp_path / "two.npz")).load_data()
     np.savez(tmp_path / "one.npz", x_train=cifar["x_train"][:1], x_test=cifar["x_test"])
     with pytest.raises(UserError, match=r"one.npz has 1 training image and none to validate"):
-        load(recipe("cifar10").replaced(data=str(tmp_path / "one.npz")))
+        recipe("cifar10").replaced(data=str(tmp_path / "one.npz")).load_data()
     np.savez(tmp_path / "nine.npz", x_train=cifar["x_train"][:9], x_test=cifar["x_test"])
-    assert len(load(recipe("cifar10").replaced(data=str(tmp_path / "nine.npz"))).valid) == 1
+    assert len(recipe("cifar10").replaced(data=str(tmp_path / "nine.npz")).load_data().valid) == 1
     np.savez(tmp_path / "frey.npz", x=np.zeros((400, 28, 20), np.uint8))
     with pytest.raises(UserError, match=r"frey.npz holds 400 faces, expected Frey face's 1965"):
-        load(recipe("freyface").replaced(data=str(tmp_path / "frey.npz")))
+        recipe("freyface").replaced(data=str(tmp_path / "frey.npz")).load_data()
 
 
 def test_partitions_that_leave_a_split_empty(pictures: Path) -> None:
@@ -336,8 +337,8 @@ def test_names_that_are_not_utf8(path: str, tmp_path: Path, capfd: pytest.Captur
     contents = read(folder)
     assert [len(split.images) for split in contents.splits.values()] == [16, 4, 4]
     config = recipe("celeba32").replaced(data=str(folder), cache=str(tmp_path / ODD), batch=8, input=path)
-    dataset = load(config)
-    batch = open_input(config, dataset, torch.tensor(1)).batch(0)
+    dataset = config.load_data()
+    batch = open_input(config.dataset, dataset, torch.tensor(1), config.optimisation.batch).batch(0)
     assert sorted((batch[:, 0, 0, 0] * 255).round().int().tolist())[0] < 16
 
     (folder / names[3]).write_bytes(b"no picture")
@@ -348,7 +349,10 @@ def test_names_that_are_not_utf8(path: str, tmp_path: Path, capfd: pytest.Captur
     assert read(tmp_path / f"{ODD} store").splits["train"].images.shape == (15, 3, 8, 8)
     config = config.replaced(size=16, flip=True)
     with pytest.raises(UserError, match=r"caf\\xe9 \\xff03.png cannot be read as a picture") as told:
-        [open_input(config, load(config), torch.tensor(1)).batch(step) for step in range(3)]
+        [
+            open_input(config.dataset, config.load_data(), torch.tensor(1), config.optimisation.batch).batch(step)
+            for step in range(3)
+        ]
     str(told.value).encode()
 
 

@@ -5,8 +5,8 @@ import torch
 from eblvm.engine.data import datasets
 
 
-def test_checkerboard_covers_the_dark_cells_evenly() -> None:
-    data = datasets.checkerboard()
+def test_the_4x4_board_covers_its_dark_cells_evenly() -> None:
+    data = datasets.points("checkerboard4")
     assert [len(part) for part in data[:3]] == [60_000, 10_000, 10_000]
     column, row = (torch.floor(data.train / 2).long() + 2).T
     assert column.min() == row.min() == 0

@@ -9,8 +9,9 @@ import pytest
 import torch
 from PIL import Image
 
-from eblvm.engine.data import load, open_input, pictures
+from eblvm.engine.data import pictures
 from eblvm.engine.data.framing import DaliDecoder, Framing, PillowDecoder, has_dali
+from eblvm.engine.data.input import open_input
 from eblvm.engine.errors import UserError
 from eblvm.engine.evaluation.image_sets import read_images
 from eblvm.engine.recipes import recipe
@@ -111,7 +112,7 @@ def test_a_stream_is_bounded_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         side = 300 if i == 5 else 20
         Image.new("RGB", (side, side)).save(folder / f"{i:02}.png")
     config = recipe("celeba32").replaced(data=str(folder), cache=str(tmp_path / "cache"), batch=8, input="dali")
-    batches = open_input(config, load(config), torch.tensor(1))
+    batches = open_input(config.dataset, config.load_data(), torch.tensor(1), config.optimisation.batch)
     monkeypatch.setenv("EBLVM_MAX_PIXELS", "1000")
     with pytest.raises(
         UserError, match=r"05.png cannot be read as a picture \(it has 300x300 pixels, the limit is 1,000"

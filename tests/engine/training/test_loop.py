@@ -25,7 +25,7 @@ from eblvm.engine.training.run import Run
 
 def small(**changes: object) -> Config:
     defaults = {"steps": 60, "checkpoint_every": 20, "log_every": 10, "validations": 3, "method": "dsm"}
-    return recipes.checkerboard().replaced(**{**defaults, **changes})
+    return recipes.points("checkerboard4").replaced(**{**defaults, **changes})
 
 
 def small_of(method: str, **wanted: object) -> Config:
