@@ -27,13 +27,17 @@ def test_a_wrong_gradient_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_record_of_a_small_model() -> None:
     result = deep.run(1, progress=False, found=deep.cases(SMALL))
-    assert [set(row) for row in result["rows"]] == [set(deep.COLUMNS)] * 6
+    assert [set(row) for row in result["rows"]] == [set(deep.COLUMNS)] * 13
     by_case = {row["case"]: row for row in result["rows"]}
     assert by_case["method=bimdsm N=5 K=5"]["naive_ms"] > 0
     plain, cut = by_case["method=bimdsm N=0 K=5"], by_case["method=bimdsm N=0 K=5 checkpoint=all"]
     assert cut["held_mib"] * 3 < plain["held_mib"]
     # Convolutions' own copies are counted in both, as the allocator sees them (tests/engine/test_plan.py).
     assert cut["peak_published_mib"] * 1.8 < plain["peak_published_mib"]
+    newton = by_case["method=bimdsm best_response=newton K=5"]
+    assert newton["held_mib"] <= plain["held_mib"]
+    assert newton["peak_published_mib"] <= plain["peak_published_mib"]
+    assert by_case["network=published method=bimdsm N=0 K=5 noise=fresh"]["naive_ms"] > 0
     assert "checkpoint=blocks" in deep.format_table(result)
 
 

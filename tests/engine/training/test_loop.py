@@ -288,7 +288,7 @@ def test_a_finished_run_is_left_as_it_is(tmp_path: Path) -> None:
 def test_another_configuration_is_refused_and_nothing_is_overwritten(tmp_path: Path) -> None:
     train(small(), tmp_path)
     before = {p: p.read_bytes() for p in tmp_path.rglob("*") if p.is_file()}
-    with pytest.raises(UserError, match=r"another configuration \(sigma 0.05 -> 0.1\)"):
+    with pytest.raises(UserError, match=r"another configuration \(sigma 0.3 -> 0.1\)"):
         train(small(sigma=0.1), tmp_path)
     assert {p: p.read_bytes() for p in tmp_path.rglob("*") if p.is_file()} == before
 
