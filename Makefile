@@ -9,7 +9,7 @@ STAMP := .venv/.installed
 WORKERS ?= 2
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: setup demo test lint typecheck format bench clean
+.PHONY: setup demo test fuzz lint typecheck format bench clean
 
 setup: $(STAMP)
 
@@ -25,6 +25,11 @@ demo: setup
 
 test: setup
 	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile
+
+# Every property of tests/fuzz at this many examples; the seed is in the report's header (EBLVM_FUZZ_SEED).
+EXAMPLES ?= 1500
+fuzz: setup
+	EBLVM_FUZZ=$(EXAMPLES) $(BIN)/python -m pytest tests/fuzz
 
 lint: setup
 	$(BIN)/ruff check .

@@ -168,18 +168,23 @@ def recipe(name: str, model: str | None = None, small: bool = False, method: str
 
 def arguments(config: Config, without: Collection[str] = ()) -> list[str]:
     """The options of `eblvm train` that make `config` of its recipe; of a data set the name, no folders."""
-    start = recipe(config.recipe, config.model.kind, config.small, config.method.kind)
-    default = recipe(config.recipe, small=config.small)
+    method, model = config.method.kind, config.model.kind
+    start = recipe(config.recipe, model, config.small, method)
     found = ["--small"] if config.small else []
+    if config.method.generates or method != recipe(config.recipe, model, config.small).method.kind:
+        found.append(f"--method {method}")
+    if model != recipe(config.recipe, None, config.small, method).model.kind:
+        found.append(f"--model {model}")
+    # A model's slots first: the kinds of a method's may follow from them.
+    slots = [leaf for leaf in config.leaves() if leaf.is_slot and len(leaf.path) > 1]
+    for leaf in sorted(slots, key=lambda leaf: leaf.path[0] != "model"):
+        if start.get(leaf.name) != leaf.value:
+            start = start.replaced(**{leaf.name: leaf.value})
+            found.append(f"{flag(leaf.name)} {leaf.value}")
     before = {leaf.name: leaf.value for leaf in start.leaves()}
     for leaf in config.leaves():
         name, value = leaf.name, leaf.value
-        chosen = name == "method" and value != default.method.kind
-        chosen |= name == "model" and value not in (
-            default.model.kind,
-            recipe(config.recipe, None, config.small, config.method.kind).model.kind,
-        )
-        if not chosen and (name in (*without, "cache", "dataset") or value == before.get(name)):
+        if leaf.is_slot or name in (*without, "cache") or value == before.get(name):
             continue
         if isinstance(value, bool):
             found.append(flag(name) if value else "--no-" + name.replace("_", "-"))

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 import pytest
 
 from eblvm.engine import options, recipes
-from eblvm.engine.cli.configuration import _every_option
+from eblvm.engine.cli.configuration import _every_option, add_run_options, configuration
+from eblvm.engine.cli.parser import Parser
 from eblvm.engine.config import Config, who_reads
 from eblvm.engine.errors import UserError
 from eblvm.engine.methods.kinds import kinds as methods
@@ -131,3 +132,34 @@ def test_capabilities_decide_what_is_there() -> None:
     assert [leaf.name for leaf in options.leaves(Leaf())] == []
     assert [leaf.name for leaf in options.leaves(Leaf(able=True))] == ["x"]
     assert {name for name, model in models().items() if model.images} >= {"deep", "sn-conv"}
+
+
+def parsed(config: Config) -> Config:
+    """The configuration that the command line makes of a configuration's own arguments."""
+    parser = Parser("train", add_help=False)
+    add_run_options(parser)
+    words = " ".join(recipes.arguments(config)).split()
+    return configuration(parser, parser.parse([config.recipe, *words]))
+
+
+@pytest.mark.parametrize("config", RUNS, ids=lambda c: f"{c.recipe}-{c.method.kind}-{c.model.kind}")
+def test_arguments_make_the_configuration_again(config: Config) -> None:
+    changes = {
+        "steps": 7,
+        "lr": (1e-3, 2e-3),
+        "schedule": "step",
+        "decay": 0.25,
+        "ema": 0.5,
+        "K": 2,
+        "network": "published",
+    }
+    read = {leaf.name for leaf in config.replaced(schedule="step").leaves()}
+    changed = config.replaced(**{name: value for name, value in changes.items() if name in read})
+    for one in (config, changed):
+        assert parsed(one) == one
+
+
+def test_arguments_name_only_what_differs() -> None:
+    config = recipes.recipe("celeba64").replaced(network="published", best_response="newton", K=1)
+    assert recipes.arguments(config) == ["--network published", "--best-response newton", "--K 1"]
+    assert recipes.arguments(recipes.recipe("celeba128", method="bidvl")) == ["--method bidvl"]
