@@ -9,9 +9,9 @@
 #include <vector>
 
 #include "../common/batched.h"
+#include "../common/product.h"
 #include "../grbm/sizes.h"
 #include "../philox/philox.h"
-#include "../common/product.h"
 
 namespace {
 

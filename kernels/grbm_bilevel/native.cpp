@@ -12,9 +12,9 @@
 #include <vector>
 
 #include "../common/batched.h"
-#include "../grbm/sizes.h"
 #include "../common/product.h"
 #include "../common/workspace.h"
+#include "../grbm/sizes.h"
 #include "loops.h"
 
 namespace {

@@ -7,10 +7,10 @@
 #include <vector>
 
 #include "../common/batched.h"
-#include "../grbm/loops.h"
-#include "../grbm/sizes.h"
 #include "../common/product.h"
 #include "../common/workspace.h"
+#include "../grbm/loops.h"
+#include "../grbm/sizes.h"
 
 namespace {
 

@@ -6,10 +6,10 @@
 
 #include <vector>
 
-#include "../grbm/loops.h"
-#include "../grbm/sizes.h"
 #include "../common/product.h"
 #include "../common/workspace.h"
+#include "../grbm/loops.h"
+#include "../grbm/sizes.h"
 
 namespace {
 
