@@ -63,7 +63,7 @@ def run(argv: list[str]) -> None:
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Run a command: 0 done, 1 a gate failed, 2 a mistake in what was given, 3 the run diverged."""
+    """Run a command: 0 done, 1 a gate failed, 2 a mistake in what was given, 3 the run diverged, 130 interrupted."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):  # names of files that are not UTF-8 are shown, not refused
             stream.reconfigure(errors="backslashreplace")
@@ -74,6 +74,9 @@ def main(argv: list[str] | None = None) -> int:
         if speaks():
             print(f"eblvm: {error}", file=sys.stderr)
         return error.exit_code
+    except KeyboardInterrupt:
+        print("eblvm: interrupted; what was saved before is kept", file=sys.stderr)
+        return 130
     except OSError as error:
         print(f"eblvm: {error.filename}: {error.strerror}; give a path that can be read and written", file=sys.stderr)
         return UserError.exit_code

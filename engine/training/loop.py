@@ -218,11 +218,11 @@ def newest_step(out: Path) -> int | None:
 
 
 class Interrupt:
-    """SIGINT and SIGTERM ask the loop to save and leave; a second SIGINT ends at once."""
+    """SIGINT, SIGTERM and SIGHUP ask the loop to save and leave; a second SIGINT ends at once."""
 
     def __init__(self) -> None:
         self.requested = False
-        self._before = {s: signal.signal(s, self._ask) for s in (signal.SIGINT, signal.SIGTERM)}
+        self._before = {s: signal.signal(s, self._ask) for s in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
 
     def _ask(self, number: int, frame: FrameType | None) -> None:
         if self.requested and number == signal.SIGINT:

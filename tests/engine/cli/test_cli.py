@@ -192,3 +192,12 @@ def test_help_names_every_command(capsys) -> None:
     text = capsys.readouterr().out
     for command in ("train", "eval", "sample", "report", "profile", "bench", "doctor", "demo"):
         assert f"  {command} " in text
+
+
+def test_an_interrupt_is_one_line(capsys, monkeypatch) -> None:
+    def interrupted(argv: list[str]) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("eblvm.engine.cli.doctor.main", interrupted)
+    assert main(["doctor"]) == 130
+    assert capsys.readouterr().err == "eblvm: interrupted; what was saved before is kept\n"

@@ -86,14 +86,15 @@ def test_any_end_at_any_moment_then_continue_is_bitwise_equal(tmp_path: Path) ->
     assert (broken / "stats.jsonl").read_text() == (whole / "stats.jsonl").read_text()
 
 
-def test_sigterm_says_where_it_saved(tmp_path: Path) -> None:
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP], ids=["term", "hup"])
+def test_a_signal_says_where_it_saved(number: signal.Signals, tmp_path: Path) -> None:
     command = train_command(tmp_path / "run", 1_000_000)
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
     deadline = time.monotonic() + 120
     while not checkpoint.steps(tmp_path / "run" / "checkpoints"):
         assert time.monotonic() < deadline
         time.sleep(0.01)
-    process.send_signal(signal.SIGTERM)
+    process.send_signal(number)
     said, _ = process.communicate()
     assert process.returncode == 0
     assert f"saved at step {checkpoint.steps(tmp_path / 'run' / 'checkpoints')[0]}" in said
