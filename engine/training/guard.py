@@ -5,6 +5,7 @@ import math
 from eblvm.engine.errors import DivergedError
 
 LIMIT = 1e9  # no loss, gradient norm or parameter of a healthy run is near it
+UNBOUNDED = ("moments", "buffers")  # squares of gradients may be large in health; NaN and infinity are not
 RUNAWAY = "--upper hinge --output real, a smaller --ratio, or a smaller --lr"
 
 ADVICE = {
@@ -13,6 +14,9 @@ ADVICE = {
     "langevin": "a smaller --langevin-step, or fewer steps --C",
     "gradient_norm": "a smaller --lr; with unrolled steps a smaller --unroll-lr or fewer --N",
     "theta": "a smaller --lr or --clip-norm 1",
+    "phi": "a smaller --lower-lr, or --divergence kl-exact on a GRBM",
+    "moments": "a smaller --lr, or --clip-norm 1",
+    "buffers": "a smaller --lr",
     "energy_data": RUNAWAY,
     "energy_model": RUNAWAY,
 }
@@ -24,7 +28,9 @@ def check(
     """Raise `DivergedError` naming the first broken quantity (and replica) of `quantities`, values by replica."""
     for name, values in quantities.items():
         for replica, value in enumerate(values):
-            limit = energy_limit if energy_limit and name.startswith("energy") else LIMIT
+            limit = math.inf if name in UNBOUNDED else LIMIT
+            if energy_limit and name.startswith("energy"):
+                limit = energy_limit
             if math.isfinite(value) and abs(value) < limit:
                 continue
             where = f" of replica {replica}" if len(values) > 1 else ""

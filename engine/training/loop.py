@@ -25,6 +25,7 @@ from eblvm.engine.models.energy import Energy
 from eblvm.engine.models.posteriors import Posterior
 from eblvm.engine.optim import apex
 from eblvm.engine.optim.loss_scale import initial_scale
+from eblvm.engine.optim.optimizers import AdamState
 from eblvm.engine.optim.schedule import step_rates
 from eblvm.engine.planning import plan
 from eblvm.engine.training import checkpoint, distributed, guard, replicas
@@ -140,8 +141,8 @@ def training_loop(config: Config, dataset: Dataset, update: Update, out: Path, s
                 if validating:
                     values["validation"] = validation(config, objective, state, dataset)
                 largest = torch.vmap(magnitude) if config.replicated else magnitude
-                theta = torch.atleast_1d(largest(state.theta)).tolist()
-                guard.check(done, values | {"theta": theta}, newest_step(out), config.method.energy_limit)
+                sizes = {name: torch.atleast_1d(largest(x)).tolist() for name, x in watched(state).items()}
+                guard.check(done, values | sizes, newest_step(out), config.method.energy_limit)
             if validating:
                 best = better(best, done, values["validation"], state)
             if logging:
@@ -208,9 +209,22 @@ def initial_state(config: Config, objective: Objective, seed: Tensor, v: Tensor,
     return replicas.stack([one(int(s), v[r]) for r, s in enumerate(seed)])
 
 
-def magnitude(theta: Params) -> Tensor:
-    """The largest absolute parameter."""
-    return torch.stack([p.abs().max() for p in theta.values()]).max()
+def watched(state: State) -> dict[str, Params]:
+    """What the guard looks at: parameters, both optimisers' moments, what nets hold beside parameters."""
+    moments = {
+        f"{who}.{kind}.{name}": p
+        for who, optimizer in (("theta", state.theta_opt), ("phi", state.phi_opt))
+        if isinstance(optimizer, AdamState)
+        for kind, tree in (("m", optimizer.m), ("v", optimizer.v))
+        for name, p in tree.items()
+    }
+    parts = {"theta": state.theta, "phi": state.phi, "moments": moments, "buffers": state.buffers}
+    return {name: tree for name, tree in parts.items() if tree}
+
+
+def magnitude(tree: Params) -> Tensor:
+    """The largest absolute entry; NaN if there is one."""
+    return torch.stack([p.abs().max() for p in tree.values()]).max()
 
 
 def newest_step(out: Path) -> int | None:

@@ -1,0 +1,36 @@
+"""The guard: what it looks at, and when it stops a run."""
+
+import math
+
+import pytest
+import torch
+
+from eblvm.engine import recipes
+from eblvm.engine.errors import DivergedError
+from eblvm.engine.training import guard
+from eblvm.engine.training.loop import initial_state, magnitude, watched
+
+
+def state():
+    config = recipes.recipe("digits", method="bidsm")
+    v = torch.rand(4, 64)
+    objective = config.method.build(config.model, config.optimisation, v).objective
+    return initial_state(config, objective, torch.tensor(0), v, torch.device("cpu"))
+
+
+@pytest.mark.parametrize("part", ["theta", "phi", "moments"])
+def test_a_nan_anywhere_in_the_state_stops_the_run(part: str) -> None:
+    found = watched(state())
+    assert set(found) == {"theta", "phi", "moments"}
+    next(iter(found[part].values())).view(-1)[1] = math.nan
+    sizes = {name: [float(magnitude(tree))] for name, tree in found.items()}
+    with pytest.raises(DivergedError, match=rf"stopped at step 7: {part} is nan; the checkpoint of step 5 is kept"):
+        guard.check(7, sizes, 5)
+
+
+def test_large_moments_are_healthy_and_infinite_ones_are_not() -> None:
+    guard.check(1, {"moments": [1e20], "phi": [1.0]}, None)
+    with pytest.raises(DivergedError, match="moments is inf"):
+        guard.check(1, {"moments": [math.inf]}, None)
+    with pytest.raises(DivergedError, match=r"phi is 1000000000000\.0"):
+        guard.check(1, {"phi": [1e12]}, None)
