@@ -23,7 +23,7 @@ def small_suites(monkeypatch: pytest.MonkeyPatch) -> None:
     full = registry.grbm
 
     def grbm() -> list[registry.Case]:
-        return [replace(c, config=c.config.replaced(batch=10, latent=6), visible=8) for c in full()[::5]]
+        return [replace(c, config=c.config.replaced(batch=10, latent=6), shape=(8,)) for c in full()[::5]]
 
     monkeypatch.setattr(registry, "grbm", grbm)
 

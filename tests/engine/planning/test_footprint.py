@@ -51,7 +51,7 @@ def test_saved_bytes_are_those_held_at_once() -> None:
 
 
 def test_hooks_leave_the_gradient_alone_and_nothing_behind() -> None:
-    step = CaseStep(Case(registry.recipe("digits").replaced(batch=13, latent=7, noise="fresh"), 11))
+    step = CaseStep(Case(registry.recipe("digits").replaced(batch=13, latent=7, noise="fresh"), (11,)))
     plain = step.gradient(step.noise())
     storages = Storages(step.inputs())
     with torch.autograd.graph.saved_tensors_hooks(lambda t: Saved(storages, t), lambda s: s.tensor):
@@ -63,7 +63,7 @@ def test_hooks_leave_the_gradient_alone_and_nothing_behind() -> None:
 
 
 def test_footprint_is_deterministic() -> None:
-    step = CaseStep(Case(registry.recipe("digits").replaced(batch=13, latent=7), 11))
+    step = CaseStep(Case(registry.recipe("digits").replaced(batch=13, latent=7), (11,)))
     step()
     assert footprint(step, step.inputs) == footprint(step, step.inputs)
 
@@ -90,7 +90,7 @@ def test_floor_is_the_engine_s_own_products(case: Case, fused: bool) -> None:
     if fused and not grbm_bilevel.native():
         pytest.skip("the native library is not built")
     B, D, H = 16, 24, 40
-    case = replace(case, config=case.config.replaced(batch=B, latent=H, fused=fused), visible=D)
+    case = replace(case, config=case.config.replaced(batch=B, latent=H, fused=fused), shape=(D,))
     step = CaseStep(case)
     step()
     counted = footprint(step, step.inputs).flops
@@ -107,7 +107,7 @@ def test_scratch_memory_of_the_fused_step_is_counted() -> None:
     found = []
     for N in (1, 3):
         config = registry.recipe("digits").replaced(batch=B, latent=H, divergence="kl", noise="fresh", N=N)
-        step = CaseStep(Case(config, D))
+        step = CaseStep(Case(config, (D,)))
         step()
         found.append(footprint(step, step.inputs))
     tape, noise = FLOAT * 2 * (2 * B * H + 3 * (D * H + H)), FLOAT * 2 * (B * D + B * H)
