@@ -145,7 +145,6 @@ def with_values(root: T, changes: Mapping[str, Any], presets: Mapping[str, Any])
     A new kind in a slot takes what it declares from `presets` and `changes`; a kind that does not fit the rest of the
     tree gives way to the first that does, unless it was asked for."""
     known = {**presets, **changes}
-    pending = dict(changes)
     for _ in range(8):  # a slot's new kind may bring further slots
         before = root
         for leaf in list(leaves(root)):
@@ -153,9 +152,9 @@ def with_values(root: T, changes: Mapping[str, Any], presets: Mapping[str, Any])
                 continue
             kinds, asked = kinds_of(root, leaf), known.get(leaf.name)
             wanted = asked.kind if isinstance(asked, Options) else asked
-            if leaf.name in pending and wanted not in kinds:
+            if leaf.name in changes and wanted not in kinds:
                 raise _no_such_kind(root, leaf, wanted, kinds)
-            chosen = wanted if leaf.name in pending else leaf.value
+            chosen = wanted if leaf.name in changes else leaf.value
             if chosen not in kinds:
                 chosen = wanted if wanted in kinds else next(iter(kinds), leaf.value)
             if chosen != leaf.value:
@@ -164,7 +163,7 @@ def with_values(root: T, changes: Mapping[str, Any], presets: Mapping[str, Any])
         if root is before:
             break
     found = {leaf.name: leaf for leaf in leaves(root)}
-    for name, value in pending.items():
+    for name, value in changes.items():
         if name not in found:
             raise UnreadOptionError(name, root)
         leaf = found[name]

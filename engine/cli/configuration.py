@@ -23,7 +23,7 @@ from eblvm.engine.optim.options import Optimisation
 from eblvm.engine.options import Leaf, flag, range_text, value_type
 from eblvm.engine.running import Running
 
-TITLES = {"method": "method", "model": "model", "data": "data", "optimisation": "optimisation", "running": "running"}
+GROUPS = ("method", "model", "data", "optimisation", "running")
 NONE = "none"  # the value that unsets an option
 
 
@@ -130,7 +130,7 @@ def _value(config: Config, name: str, text: Any) -> Any:
 
 def _help(parser: Parser, config: Config) -> str:
     """The command's help with the options of this run, in titled groups."""
-    groups = {title: parser.add_argument_group(f"{title} options") for title in TITLES.values()}
+    groups = {title: parser.add_argument_group(f"{title} options") for title in GROUPS}
     for leaf in config.leaves():
         if leaf.name in ("dataset", "help"):
             continue
@@ -139,8 +139,7 @@ def _help(parser: Parser, config: Config) -> str:
             continue  # the command's own
         parser._remove_action(action)
         owner = getattr(config, leaf.path[0]) if leaf.path[0] in ("method", "model") else leaf.owner
-        title = TITLES.get(leaf.owner.group or owner.group, "method")
-        shown = groups[title].add_argument(
+        shown = groups[leaf.owner.group or owner.group].add_argument(
             flag(leaf.name) + "\0", metavar=_metavar(leaf), help=_described(config, leaf).replace("%", "%%")
         )
         shown.option_strings = list(action.option_strings)

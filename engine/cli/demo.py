@@ -56,20 +56,13 @@ def demo(out: Path) -> None:
 
 def exact_density(run: Run) -> tuple[float, Density]:
     """The mean test log-likelihood of a run's last model, and its density: by enumeration of h, or by a grid."""
-    import torch
-
     from eblvm.engine.evaluation import plots
-    from eblvm.engine.evaluation.metrics.grid_likelihood import grid_log_likelihood, log_marginal_of
     from eblvm.engine.evaluation.metrics.likelihood import exact_log_z, log_likelihood
-    from eblvm.engine.models.posteriors import Gaussian
-    from eblvm.kernels.philox import Key
+    from eblvm.engine.evaluation.sections import grid_density
 
-    theta, test = run.thetas("last")[0], run.dataset.test
-    if run.is_grbm:
-        log_z = exact_log_z(run.grbm, theta).value
-        return log_likelihood(run.grbm, theta, test, log_z), plots.grbm_density(run.grbm, theta, log_z)
-    assert isinstance(run.posterior, Gaussian)
-    phi = run.phi("last")
-    found = grid_log_likelihood(run.energy, theta, test, run.posterior, phi)
-    log_marginal = log_marginal_of(run.energy, theta, run.posterior, phi, 64, Key(0, 0))
-    return found.log_likelihood, lambda v: torch.exp(log_marginal(v).value - found.log_z)
+    if not run.is_grbm:
+        found, density = grid_density(run, "last")
+        return found.log_likelihood, density
+    theta = run.thetas("last")[0]
+    log_z = exact_log_z(run.grbm, theta).value
+    return log_likelihood(run.grbm, theta, run.dataset.test, log_z), plots.grbm_density(run.grbm, theta, log_z)

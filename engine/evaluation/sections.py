@@ -16,7 +16,7 @@ from eblvm.engine.evaluation.eval_model import EVAL_SEED, EvalModel, eval_models
 from eblvm.engine.evaluation.fingerprint import fingerprint
 from eblvm.engine.evaluation.image_sets import as_bytes, as_images, read_images
 from eblvm.engine.evaluation.metrics.features import svm_accuracy, tsne
-from eblvm.engine.evaluation.metrics.grid_likelihood import grid_log_likelihood, log_marginal_of
+from eblvm.engine.evaluation.metrics.grid_likelihood import GridLikelihood, grid_log_likelihood, log_marginal_of
 from eblvm.engine.evaluation.metrics.image_distances import Images, cached_images, image_distances
 from eblvm.engine.evaluation.metrics.importance import LogDensity
 from eblvm.engine.evaluation.metrics.inception import Inception
@@ -27,6 +27,7 @@ from eblvm.engine.methods.score_matching import ScoreMatchingObjective
 from eblvm.engine.models.grbm import MAX_ENUMERATED_H
 from eblvm.engine.models.kinds import image_shape
 from eblvm.engine.models.posteriors import Gaussian
+from eblvm.engine.sampling.run_samples import value_range
 from eblvm.engine.training.run import Run
 from eblvm.kernels import philox
 from eblvm.kernels.philox import Key, Purpose, purpose
@@ -109,18 +110,20 @@ def _likelihood(run: Run, model: str, options: Options) -> Section:
     return Section("likelihood", {"log_z": how}, lambda: grbm.rows(run, model, chains, temperatures))
 
 
-def grid(run: Run, model: str) -> Figures:
-    """Log-likelihood of a model of points by a grid over the plane, and a picture of its density."""
+def grid_density(run: Run, model: str) -> tuple[GridLikelihood, plots.Density]:
+    """Log-likelihood of a model of points by a grid over the plane, and its density."""
     theta, phi, posterior = run.thetas(model)[0], run.phi(model), run.posterior
     assert isinstance(posterior, Gaussian)
     found = grid_log_likelihood(run.energy, theta, run.dataset.test, posterior, phi)
     log_marginal = log_marginal_of(run.energy, theta, posterior, phi, GRID_SAMPLES, Key(EVAL_SEED, 0))
+    return found, lambda v: torch.exp(log_marginal(v).value - found.log_z)
+
+
+def grid(run: Run, model: str) -> Figures:
+    """The figures of `grid_density`, and a picture."""
+    found, density = grid_density(run, model)
     title = f"{run.config.method.kind}, {found.log_likelihood:.3f} nats"
-    plots.density(
-        [(title, lambda v: torch.exp(log_marginal(v).value - found.log_z))],
-        run.dataset.train,
-        run.folder / "density.png",
-    )
+    plots.density([(title, density)], run.dataset.train, run.folder / "density.png")
     return {
         "test_log_likelihood": found.log_likelihood,
         "test_log_likelihood_error": found.standard_error,
@@ -200,7 +203,7 @@ def _ood(run: Run, judged: list[EvalModel], options: Options) -> list[Section]:
 def uniform_noise(run: Run) -> Tensor:
     """As many samples as the test set has, at most JUDGED, uniform over the range of the training data."""
     train = run.dataset.train
-    low, high = (0.0, 1.0) if train.dtype == torch.uint8 else (float(train.min()), float(train.max()))
+    low, high = value_range(run)
     place: dict[str, Any] = {"dtype": run.dataset.dtype, "device": train.device}
     count = min(JUDGED, len(run.dataset.test))
     u = philox.uniform(Key(EVAL_SEED, 0), purpose(Purpose.EVAL, 4), count, run.shape, **place)

@@ -9,12 +9,10 @@ from torch import Tensor
 from eblvm.engine.autodiff.derivatives import grad
 from eblvm.engine.methods.types import Info, Noise, Rates, State
 from eblvm.engine.models.energy import call
-from eblvm.engine.models.grbm import GRBM
+from eblvm.engine.models.grbm import GRBM, sweep
 from eblvm.engine.optim.optimizers import Adam
 from eblvm.engine.types import Params
 from eblvm.kernels import philox
-from eblvm.kernels.gibbs import Noise as GibbsNoise
-from eblvm.kernels.gibbs import gibbs
 from eblvm.kernels.philox import Key, Purpose, purpose
 
 
@@ -60,8 +58,3 @@ class ContrastiveDivergence:
         """The squared error of one-sweep reconstruction: the usual early-stopping signal of CD."""
         _, mean = sweep(state.theta, v, noise["sweeps"][:1])
         return (v - mean).square().sum(-1).mean()
-
-
-def sweep(theta: Params, v: Tensor, noise: GibbsNoise) -> tuple[Tensor, Tensor]:
-    """Sweeps of a GRBM's chains at v [B, D], one for each pair of noise: (v, mean of the last p(v|h))."""
-    return gibbs(v, theta["W"], theta["b"], theta["c"], theta["log_sigma"], noise)

@@ -15,6 +15,7 @@ from eblvm.engine.errors import UserError
 from eblvm.engine.models.energy import Energy
 from eblvm.engine.types import Params
 from eblvm.kernels import philox
+from eblvm.kernels.gibbs import Noise, gibbs
 from eblvm.kernels.grbm import grbm
 from eblvm.kernels.philox import Key, Purpose
 from eblvm.kernels.sliced_hvp import sliced_hvp
@@ -102,6 +103,11 @@ class GRBM(Energy):
             m = h @ self.W.T
             log_terms.append(h @ self.c + m @ self.b + 0.5 * (m * torch.exp(self.log_sigma)).square().sum(-1))
         return torch.cat(log_terms).logsumexp(0) + self.log_sigma.sum() + 0.5 * self.visible * math.log(2 * math.pi)
+
+
+def sweep(theta: Params, v_BD: Tensor, noise: Noise, sweeps: int | None = None) -> tuple[Tensor, Tensor]:
+    """Gibbs sweeps of chains at v [B, D], one for each pair of noise: (v, mean of the last p(v|h))."""
+    return gibbs(v_BD, theta["W"], theta["b"], theta["c"], theta["log_sigma"], noise, sweeps)
 
 
 def require_grbm(energy: Energy, method: str) -> GRBM:

@@ -19,9 +19,7 @@ from eblvm.engine.types import Params
 from eblvm.kernels.elu_second_order import elu_second_order
 from eblvm.kernels.philox import Key, Purpose
 
-FIRST_GAIN = (
-    4.0  # of the first layer's initial weights and biases: edges much finer than the data's std are learnt fast
-)
+FIRST_GAIN = 4.0  # of the first layer's initial weights and biases: edges finer than the data's std are learnt fast
 WIDE = 2.0  # sigma at the start, in units of the data's std: no mass far away, where no data correct the model
 
 

@@ -5,18 +5,13 @@ from typing import Any
 
 from torch import Tensor
 
+from eblvm.engine.models.grbm import sweep
 from eblvm.engine.types import Params
 from eblvm.kernels import philox
-from eblvm.kernels.gibbs import Noise, Stream
-from eblvm.kernels.gibbs import gibbs as sweeps_of
+from eblvm.kernels.gibbs import Stream
 from eblvm.kernels.philox import Key, Purpose, purpose
 
 CHUNK = 50  # sweeps between two reports of progress
-
-
-def sweep(theta: Params, v: Tensor, noise: Noise, sweeps: int | None = None) -> tuple[Tensor, Tensor]:
-    """Sweeps of a GRBM's chains at v [count, D], one for each pair of noise: (v, mean of the last p(v|h))."""
-    return sweeps_of(v, theta["W"], theta["b"], theta["c"], theta["log_sigma"], noise, sweeps)
 
 
 def gibbs(

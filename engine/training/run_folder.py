@@ -6,13 +6,15 @@ import hashlib
 import inspect
 import json
 from pathlib import Path
-from typing import IO
+from typing import IO, TYPE_CHECKING
 
 from eblvm.engine import lock
 from eblvm.engine.config import Config
 from eblvm.engine.durable import write_atomic
 from eblvm.engine.errors import UserError
-from eblvm.engine.models.energy import Model
+
+if TYPE_CHECKING:
+    from eblvm.engine.models.energy import Model
 
 LOCK = ".lock"
 MODELS = "custom_models.json"

@@ -30,6 +30,8 @@ sys.exit(code)
         ("bench --help", 0),
         ("bench nosuch", 2),
         ("eval nowhere --chains 1", 2),
+        ("eval nowhere", 2),
+        ("sample nowhere", 2),
         ("plan celeba64 --gpus 0", 2),
         ("nosuch", 2),
     ],
