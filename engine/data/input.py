@@ -28,11 +28,16 @@ class Input(Protocol):
 
 
 class Batches:
-    """The seed's order and noise over a data set, in one process of `world`."""
+    """The seed's order and noise over a data set, in one process of `world`.
+
+    The order lives where the samples are chosen: with the data set in memory, on the host for pictures decoded by name.
+    """
 
     def __init__(self, options: DataOptions, dataset: Dataset, seed: Tensor, batch: int, rank: int = 0, world: int = 1):
-        self.options, self.dataset, self.seed = options, dataset, seed
-        self.order = Order(seed, len(dataset.train), batch)
+        self.options, self.dataset = options, dataset
+        self.seed = seed.to(dataset.train.device)
+        on_demand = isinstance(cast(object, dataset.train), PicturesOnDemand)
+        self.order = Order(seed.cpu() if on_demand else self.seed, len(dataset.train), batch)
         self.rank, self.world = rank, world
         self.count = batch // world
         self.first = rank * self.count  # the global index of this process's first sample
@@ -42,7 +47,8 @@ class Batches:
 
     def mirrored(self, step: int) -> Tensor:
         """Which samples are mirrored, bool [*seed.shape, B]."""
-        return philox.uniform(Key(self.seed, step), FLIP, self.count, first=self.first) < 0.5
+        seed = self.order.seed
+        return philox.uniform(Key(seed, step), FLIP, self.count, first=self.first, device=seed.device) < 0.5
 
     def floats(self, x: Tensor, step: int) -> Tensor:
         """Bytes x as x/255, or dequantised as (x + u)/256 with u uniform in [0, 1)."""
@@ -62,11 +68,11 @@ class Memory:
 
     def batch(self, step: int) -> Tensor:
         batches, train = self.batches, self.batches.dataset.train
-        places = batches.indices(step).to(train.device)
+        places = batches.indices(step)
         # Whole rows are copied, where an index by a tensor would go element by element.
         x = train.index_select(0, places.flatten()).view(*places.shape, *train.shape[1:])
         if batches.options.flip:
-            mirrored = batches.mirrored(step).to(x.device)[..., None, None, None]
+            mirrored = batches.mirrored(step)[..., None, None, None]
             x = torch.where(mirrored, x.flip(-1), x)
         return batches.floats(x, step)
 

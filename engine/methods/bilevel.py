@@ -21,13 +21,13 @@ from eblvm.engine.autodiff import collectives
 from eblvm.engine.autodiff.derivatives import grad, vjp
 from eblvm.engine.autodiff.mixed_precision import grad_scaled
 from eblvm.engine.autodiff.unroll import unroll
-from eblvm.engine.methods import newton
+from eblvm.engine.methods import fisher_lower, newton
 from eblvm.engine.methods.estimators import LowerLevel
 from eblvm.engine.methods.estimators.bism import Bism
 from eblvm.engine.methods.responses import Newton
 from eblvm.engine.methods.types import Batch, Info, Noise, Rates, ScoreEstimate
 from eblvm.engine.models.energy import Energy, call
-from eblvm.engine.models.posteriors import Posterior
+from eblvm.engine.models.posteriors import Gaussian, Posterior
 from eblvm.engine.optim.optimizers import Adam, Moments, Sgd
 from eblvm.engine.optim.step_size import linear_step_size
 from eblvm.engine.types import Params
@@ -134,10 +134,23 @@ class VariationalScore:
         """phi after its K steps on the divergence, at `features(step, theta)`; theta gets no gradient."""
         theta = tree_map(Tensor.detach, theta)
         info: Info = {}
+        f_k: Any = None
+        head: fisher_lower.Head | None = None
         for k in range(self.options.K):
-            f_k = tree_map(Tensor.detach, features(k, theta))
-            lower = partial(self._lower_loss, theta, f_k, *_lower_batch(batches, k), latents[k])
-            gradient, info["lower"] = grad_scaled(lower, phi, rates.get("scale"))
+            before, f_k = f_k, features(k, theta)
+            if fisher_lower.serves(self.options.divergence, self.energy, self.posterior, f_k):
+                assert isinstance(self.posterior, Gaussian)
+                head = head if f_k is before and head is not None else fisher_lower.head_of(theta, f_k.detach())
+                gradient, r = fisher_lower.fisher_gradient(
+                    head, self.posterior, phi, *_lower_batch(batches, k), latents[k], rates.get("scale")
+                )
+                if k == self.options.K - 1:
+                    info["lower"] = 0.5 * r.square().mean() * r.shape[-1]
+            else:
+                lower = partial(
+                    self._lower_loss, theta, tree_map(Tensor.detach, f_k), *_lower_batch(batches, k), latents[k]
+                )
+                gradient, info["lower"] = grad_scaled(lower, phi, rates.get("scale"))
             phi, phi_opt = self.optimizer.step(phi, collectives.mean(gradient), phi_opt, rates["phi"])
         return phi, phi_opt, info
 

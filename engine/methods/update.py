@@ -17,7 +17,7 @@ from eblvm.engine.optim.loss_scale import SMALLEST, next_scale
 from eblvm.engine.optim.optimizers import Adam, AdamState
 from eblvm.engine.optim.options import Optimisation
 from eblvm.engine.types import Params
-from eblvm.kernels.adam_unroll import clipped
+from eblvm.kernels.adam_unroll import all_finite, clipped, restore_, serves_lists
 
 
 @dataclass(frozen=True)
@@ -42,35 +42,49 @@ class Update:
         before = state
         gradient, state, info = self.objective.gradient(state, v, noise, rates)
         gradient, info = collectives.mean((gradient, info))
+        go = None
         if before.scale:
-            finite = all_finite((gradient, state.phi))
-            info = info | {"loss_scale": before.scale["value"]}
-            if (
-                not finite and float(before.scale["value"]) > SMALLEST
-            ):  # an overflow of the scale's making: no step is taken
-                skipped = {"loss_scale": info["loss_scale"], "skipped": torch.ones_like(info["loss_scale"])}
-                return before._replace(scale=next_scale(before.scale, finite)), skipped
+            value = before.scale["value"]
+            finite = all_finite([x for x in tree_leaves((gradient, state.phi)) if isinstance(x, Tensor)])
+            go = finite | (value <= SMALLEST)  # else an overflow of the scale's making: no step is taken
             state = state._replace(scale=next_scale(before.scale, finite))
-        return self.move(state, gradient, info, rates)
+            info = info | {"loss_scale": value}
+            if serves_lists(value):  # nobody waits for the answer
+                info["skipped"] = (~go).to(value.dtype)
+                restore_(tree_leaves((state.phi, state.phi_opt)), tree_leaves((before.phi, before.phi_opt)), go)
+            elif not go:
+                skipped = {"loss_scale": value, "skipped": torch.ones_like(value)}
+                return before._replace(scale=state.scale), skipped
+            else:
+                go = None
+        return self.move(state, gradient, info, rates, go)
 
-    def move(self, state: State, gradient: Params, info: Info, rates: Rates) -> tuple[State, Info]:
-        """theta and its average one step on; leading axes of the rates, and so of all tensors, are replicas."""
+    def move(
+        self, state: State, gradient: Params, info: Info, rates: Rates, go: Tensor | None = None
+    ) -> tuple[State, Info]:
+        """theta and its average one step on; leading axes of the rates, and so of all tensors, are replicas.
+
+        With `go`, a bool on the device, nothing moves where it is false."""
         moments, theta, lr = state.theta_opt, state.theta, rates["theta"]
         assert isinstance(moments, AdamState)
         if self.apex and self.in_place:
+            if go is not None and not go:
+                return state, info
             theta_opt = moments._replace(step_count=moments.step_count + 1)
             adjusted, norm = clipped(list(gradient.values()), lr.dim(), self.clip_norm)
             apex_adam_(theta, dict(zip(gradient, adjusted, strict=True)), *theta_opt, lr, self.optimizer.rule)
+        elif self.in_place:
+            decay = self.ema_decay or 0.0
+            theta, theta_opt, norm = self.optimizer.move(
+                theta, gradient, moments, lr, True, self.clip_norm, state.ema, decay, go
+            )
+            return state._replace(theta=theta, theta_opt=theta_opt), info | {"gradient_norm": norm}
         else:
-            theta, theta_opt, norm = self.optimizer.move(theta, gradient, moments, lr, self.in_place, self.clip_norm)
+            theta, theta_opt, norm = self.optimizer.move(theta, gradient, moments, lr, False, self.clip_norm)
         average = Tensor.copy_ if self.in_place else lambda _, new: new
         ema = {k: average(e, torch.lerp(theta[k], e, self.ema_decay or 0.0)) for k, e in state.ema.items()}
         state = state._replace(theta=theta, theta_opt=theta_opt, ema=ema)
         return state, info | {"gradient_norm": norm}
-
-
-def all_finite(values: Any) -> bool:
-    return bool(torch.stack([x.isfinite().all() for x in tree_leaves(values)]).all())
 
 
 def tree(value: Any) -> Any:

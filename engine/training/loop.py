@@ -90,7 +90,7 @@ def training_loop(config: Config, dataset: Dataset, update: Update, out: Path, s
     device, steps = torch.device(running.device), optimisation.steps
     update = micro_batched(update, running.micro_batch)
     objective = update.objective
-    seed = replicas.seeds(optimisation)
+    seed = replicas.seeds(optimisation).to(device)
     training_step = training_step_of(config, update)
     here = distributed.local_slice(optimisation.batch)
 
@@ -138,6 +138,8 @@ def training_loop(config: Config, dataset: Dataset, update: Update, out: Path, s
             logging = done % running.log_every == 0 or last or validating
             if saving or logging:
                 values = {name: torch.atleast_1d(x).tolist() for name, x in info.items()}
+                if any(values.get("skipped", ())):  # a step of fp16 that overflowed has no other figures
+                    values = {name: values[name] for name in ("loss_scale", "skipped")}
                 if validating:
                     values["validation"] = validation(config, objective, state, dataset)
                 largest = torch.vmap(magnitude) if config.replicated else magnitude
