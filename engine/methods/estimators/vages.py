@@ -25,6 +25,7 @@ STEP_PER_UNIT = 2e-4  # the Langevin step size of one latent unit
 class Vages(LowerLevel):
     kind = "vages"
     prefix = "vages-"
+    plans = True
     fused_losses = ("dsm", "ksd")
     scales_gradients = False
 
