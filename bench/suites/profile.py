@@ -1,8 +1,8 @@
 """`eblvm profile`: time, memory and FLOPs of one training step over N and K, or over L, K and C, of any recipe.
 
 A point is one configuration. Its values on the axes (N, K, L, C) are numbers; what is compared with each other, a
-Newton step beside N, networks, checkpointing, precisions, are series. All points are read in turn, on a batch that fits; what
-graphs hold and the peak at the recipe's own batch are counted on the meta device.
+Newton step beside N, networks, checkpointing, precisions, are series. All points are read in turn, on a batch that
+fits; what graphs hold and the peak at the recipe's own batch are counted on the meta device.
 """
 
 import itertools

@@ -113,7 +113,7 @@ def _packed(t: Tensor) -> bool:
 
 
 def held_bytes(build: Callable[[], Any], known: Iterable[Tensor]) -> int:
-    """Bytes that the graphs of `build`'s result hold for its backward pass, beyond the tensors that were there before."""
+    """Bytes that the graphs of `build`'s result hold for its backward pass, beyond tensors that are known."""
     saved = Storages(known)
     with torch.autograd.graph.saved_tensors_hooks(lambda t: Saved(saved, t), lambda s: s.tensor):
         result = build()
