@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import signal
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
-from types import FrameType
 
 import torch
 from torch import Tensor
@@ -28,6 +26,7 @@ from eblvm.engine.optim.loss_scale import initial_scale
 from eblvm.engine.optim.schedule import step_rates
 from eblvm.engine.planning import plan
 from eblvm.engine.training import checkpoint, distributed, guard, replicas
+from eblvm.engine.training.interrupt import Interrupt
 from eblvm.engine.training.log import Log, NullLog
 from eblvm.engine.training.precision import set_products
 from eblvm.engine.training.run_folder import open_run, write_config
@@ -209,20 +208,3 @@ def initial_state(config: Config, objective: Objective, seed: Tensor, v: Tensor,
 
 def newest_step(out: Path) -> int | None:
     return next(iter(checkpoint.steps(out / "checkpoints")), None)
-
-
-class Interrupt:
-    """SIGINT, SIGTERM and SIGHUP ask the loop to save and leave; a second SIGINT ends at once."""
-
-    def __init__(self) -> None:
-        self.requested = False
-        self._before = {s: signal.signal(s, self._ask) for s in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
-
-    def _ask(self, number: int, frame: FrameType | None) -> None:
-        if self.requested and number == signal.SIGINT:
-            raise KeyboardInterrupt
-        self.requested = True
-
-    def restore(self) -> None:
-        for number, handler in self._before.items():
-            signal.signal(number, handler)
