@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import warnings
 from pathlib import Path
 from typing import Any
@@ -13,12 +14,9 @@ from eblvm.engine import recipes
 from eblvm.engine.durable import write_atomic
 from eblvm.engine.errors import UserError
 from eblvm.engine.evaluation.compare import read_evaluation
-from eblvm.engine.methods.types import State
-from eblvm.engine.models.energy import call
 from eblvm.engine.training import exported, parent, replicas
 from eblvm.engine.training.run import Run
 from eblvm.engine.training.run_folder import MODELS, write_config
-from eblvm.engine.types import Params
 from eblvm.engine.versions import versions
 
 LICENCE_LINE = "The licence of these weights is for their author to state here."
@@ -72,21 +70,12 @@ class EnergyGraph(nn.Module):
 
     def __init__(self, run: Run, model: str):
         super().__init__()
-        self.run, self.theta = run, run.thetas(model)[0]
-        self.names = list(self.theta)
-        self.weights = nn.ParameterList([nn.Parameter(p, requires_grad=False) for p in self.theta.values()])
-        self.generates = run.config.model.generates
-        if self.generates:
-            self.objective: Any = run.update.objective
-            self.state = State(self.theta, run.phi(model), (), (), {}, {}, buffers=run.buffers(model))
+        self.net = copy.deepcopy(run.energy)
+        self.net.load_state_dict(run.thetas(model)[0], assign=True)  # the net itself is on the meta device
 
     def forward(self, v: Tensor, h: Tensor | None = None) -> Tensor:
-        theta: Params = dict(zip(self.names, self.weights, strict=True))
-        if self.generates:
-            return self.objective.marginal_energy(self.state._replace(theta=theta), v)
-        if h is None:
-            return call(self.run.energy, theta, "free_energy", v)
-        return call(self.run.energy, theta, "energy", v, h)
+        net: Any = self.net
+        return net.free_energy(v) if h is None else net.energy(v, h)
 
 
 def onnx_energy(run: Run, model: str, path: Path) -> None:
@@ -96,13 +85,17 @@ def onnx_energy(run: Run, model: str, path: Path) -> None:
         import onnxscript  # type: ignore[import-not-found, unused-ignore]  # noqa: F401
     except ImportError:
         raise UserError("onnx and onnxscript are not installed; pip install 'eblvm[onnx]'") from None
+    if run.config.model.generates:
+        raise UserError(f"model {run.config.model.kind!r} keeps its energy in its method; ONNX is for the other models")
     graph = EnergyGraph(run, model).eval()
-    closed = run.config.model.generates or hasattr(run.energy, "free_energy")
+    closed = hasattr(run.energy, "free_energy")
     v = torch.zeros(2, *run.shape, dtype=getattr(torch, run.config.running.dtype))
     inputs, names = (v,), ["v"]
     if not closed:
         inputs, names = (v, torch.zeros(2, run.config.model.latent, dtype=v.dtype)), ["v", "h"]  # type: ignore[assignment]
     batch = torch.export.Dim("batch")
+    # torch.export reads the old switch, which stops where a run has set the new ones; this brings them together.
+    torch.backends.cudnn.allow_tf32 = run.config.model.precision == "tf32"
     with warnings.catch_warnings(), torch.no_grad():
         warnings.simplefilter("ignore")
         torch.onnx.export(
