@@ -25,12 +25,15 @@ class Constant(Schedule):
 
 @dataclass(frozen=True)
 class Cosine(Schedule):
-    """Half a cosine, from 1 to 0 over the run."""
+    """Half a cosine, from 1 to 0 over its horizon, and 0 after it."""
 
     kind = "cosine"
 
+    horizon: int | None = option(None, "steps over which the cosine falls to 0; none: those of the run", low=1)
+
     def factor(self, step: int, steps: int) -> float:
-        return 0.5 * (1 + math.cos(math.pi * step / steps))
+        horizon = self.horizon or steps
+        return 0.5 * (1 + math.cos(math.pi * min(step, horizon) / horizon))
 
 
 @dataclass(frozen=True)
