@@ -22,7 +22,7 @@ from eblvm.kernels.adam_unroll import clipped
 
 @dataclass(frozen=True)
 class Update:
-    """One training step: the objective's gradient, clipped by norm if asked, Adam on theta, its moving average."""
+    """One training step: the objective's gradient, clipped by norm if asked, Adam on theta, both moving averages."""
 
     objective: Objective
     optimizer: Adam
@@ -54,6 +54,16 @@ class Update:
         return self.move(state, gradient, info, rates)
 
     def move(self, state: State, gradient: Params, info: Info, rates: Rates) -> tuple[State, Info]:
+        """theta and both averages one step on, after phi's steps."""
+        state, info = self.move_theta(state, gradient, info, rates)
+        return state._replace(phi_ema=self.averaged(state.phi_ema, state.phi)), info
+
+    def averaged(self, average: Params, new: Params) -> Params:
+        """A moving average one step on: decay * average + (1 - decay) * new; nothing where there is none."""
+        place = Tensor.copy_ if self.in_place else lambda _, moved: moved
+        return {k: place(e, torch.lerp(new[k], e, self.ema_decay or 0.0)) for k, e in average.items()}
+
+    def move_theta(self, state: State, gradient: Params, info: Info, rates: Rates) -> tuple[State, Info]:
         """theta and its average one step on; leading axes of the rates, and so of all tensors, are replicas."""
         moments, theta, lr = state.theta_opt, state.theta, rates["theta"]
         assert isinstance(moments, AdamState)
@@ -63,9 +73,7 @@ class Update:
             apex_adam_(theta, dict(zip(gradient, adjusted, strict=True)), *theta_opt, lr, self.optimizer.rule)
         else:
             theta, theta_opt, norm = self.optimizer.move(theta, gradient, moments, lr, self.in_place, self.clip_norm)
-        average = Tensor.copy_ if self.in_place else lambda _, new: new
-        ema = {k: average(e, torch.lerp(theta[k], e, self.ema_decay or 0.0)) for k, e in state.ema.items()}
-        state = state._replace(theta=theta, theta_opt=theta_opt, ema=ema)
+        state = state._replace(theta=theta, theta_opt=theta_opt, ema=self.averaged(state.ema, theta))
         return state, info | {"gradient_norm": norm}
 
 

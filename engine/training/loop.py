@@ -194,12 +194,14 @@ def silently(sentence: str) -> None:
 
 
 def initial_state(config: Config, objective: Objective, seed: Tensor, v: Tensor, device: torch.device) -> State:
-    """The start of every replica from its own seed; theta's moving average starts at theta."""
+    """The start of every replica from its own seed; the moving averages start at theta and phi."""
 
     def one(seed: int, v: Tensor) -> State:
         state = objective.init(Key(seed, 0), v)
+        averages = config.optimisation.ema is not None
         state = state._replace(
-            ema={k: p.clone() for k, p in state.theta.items()} if config.optimisation.ema is not None else {},
+            ema={k: p.clone() for k, p in state.theta.items()} if averages else {},
+            phi_ema={k: p.clone() for k, p in state.phi.items()} if averages else {},
             scale=initial_scale(config.model.precision, torch.zeros(())),
         )
         return state_from(tree(state), device, v.dtype)
