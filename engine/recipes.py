@@ -12,11 +12,12 @@ from pathlib import Path
 from typing import Any
 
 from eblvm.engine.config import Config
-from eblvm.engine.data.kinds import kinds as datasets
+from eblvm.engine.data.kinds import KINDS as DATASETS
 from eblvm.engine.data.kinds.toys import Points
 from eblvm.engine.errors import UserError, unknown
-from eblvm.engine.methods.kinds import kinds as method_kinds
-from eblvm.engine.options import flag
+from eblvm.engine.methods.estimators.vages import Vages
+from eblvm.engine.methods.kinds import KINDS as METHODS
+from eblvm.engine.options import flag, nodes
 
 
 def checkerboard(method: str = "bidsm") -> Config:
@@ -36,7 +37,7 @@ def points(name: str, method: str = "bidsm") -> Config:
 
 def points_deep(name: str, method: str = "bidsm") -> Config:
     """The EBLVM of MLPs on points: sharp edges in about a minute on a CPU. Needs no files."""
-    toy = datasets()[name]
+    toy = DATASETS[name]
     assert isinstance(toy, Points)
     return Config.of(
         name, method, "mlp", name, latent=2, sigma=0.07 * toy.std, divergence="kl", N=0, K=1, batch=500, steps=2_000,
@@ -71,7 +72,7 @@ def deep(recipe: str, method: str, small: bool = False, **settings: Any) -> Conf
 
 
 def is_vages(method: str) -> bool:
-    return method.startswith("vages-")
+    return any(isinstance(node, Vages) for node in nodes(METHODS[method]))
 
 
 SMALL: dict[str, Any] = {"width": 16, "depth": 12, "posterior_width": 16, "batch": 32, "lr": (3e-4,), "steps": 2_000}
@@ -167,12 +168,12 @@ def recipe(name: str, model: str | None = None, small: bool = False, method: str
     """The configuration of a recipe, for another model, as its --small variant, with another method."""
     if name not in RECIPES:
         raise unknown("recipe", name, list(RECIPES))
-    if method is not None and method not in method_kinds():
-        raise unknown("method", method, list(method_kinds()))
+    if method is not None and method not in METHODS:
+        raise unknown("method", method, list(METHODS))
     if small and name in EMBEDDED:
         raise UserError(f"recipe {name!r} is small already; remove --small")
     given = () if method is None else (method,)
-    if method is not None and method_kinds()[method].generates and name in (*STEPS_PER_EPOCH, "digits"):
+    if method is not None and METHODS[method].generates and name in (*STEPS_PER_EPOCH, "digits"):
         found = with_generator(name, method, small)
     elif name in IMAGES:
         found = IMAGES[name](method or "bimdsm", small)

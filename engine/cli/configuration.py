@@ -15,10 +15,10 @@ from typing import Any
 from eblvm.engine import options, recipes
 from eblvm.engine.cli.parser import Parser
 from eblvm.engine.config import Config
-from eblvm.engine.data.kinds import kinds as datasets
+from eblvm.engine.data.kinds import KINDS as DATASETS
 from eblvm.engine.errors import UserError
-from eblvm.engine.methods.kinds import kinds as methods
-from eblvm.engine.models.kinds import kinds as models
+from eblvm.engine.methods.kinds import KINDS as METHODS
+from eblvm.engine.models.kinds import KINDS as MODELS
 from eblvm.engine.optim.options import Optimisation
 from eblvm.engine.options import Leaf, flag, range_text, value_type
 from eblvm.engine.running import Running
@@ -45,7 +45,7 @@ def add_run_options(parser: Parser, without: tuple[str, ...] = ()) -> None:
 def _every_option() -> dict[str, bool]:
     """All names, and whether each is a switch."""
     found = {"method": False, "model": False}
-    for node in (*methods().values(), *models().values(), *datasets().values(), Optimisation(), Running()):
+    for node in (*METHODS.values(), *MODELS.values(), *DATASETS.values(), Optimisation(), Running()):
         for owner, f in _fields(node):
             if f.name != "kind":
                 found[f.name] = "kinds" not in f.metadata and value_type(type(owner), f.name)[0] is bool
@@ -57,7 +57,7 @@ def _fields(node: options.Options) -> Iterator[tuple[options.Options, Any]]:
     for f in fields(node):
         if "kinds" in f.metadata:
             yield node, f
-            for kind in f.metadata["kinds"]().values():
+            for kind in f.metadata["kinds"].values():
                 yield from _fields(kind)
         elif isinstance(value := getattr(node, f.name), options.Options):
             yield from _fields(value)

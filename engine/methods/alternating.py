@@ -9,7 +9,7 @@ from eblvm.engine.autodiff import collectives
 from eblvm.engine.methods.bidvl import BidvlObjective, Generated, centred
 from eblvm.engine.methods.types import Info, Noise, Rates, State
 from eblvm.engine.methods.update import Update
-from eblvm.engine.optim.optimizers import AdamState
+from eblvm.engine.optim.optimizers import AdamState, averaged
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,8 @@ class AlternatingUpdate(Update):
                 state.phi, gradient, state.phi_opt, rates["phi"], self.in_place
             )
             state = state._replace(phi=phi, phi_opt=phi_opt, buffers=buffers)
-        return state._replace(phi_ema=self.averaged(state.phi_ema, state.phi)), info | lower
+        phi_ema = averaged(state.phi_ema, state.phi, self.ema_decay, self.in_place)
+        return state._replace(phi_ema=phi_ema), info | lower
 
     def _move_energy(
         self, state: State, v: Tensor, fake: Generated, noise: Noise, rates: Rates

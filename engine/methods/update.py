@@ -14,7 +14,7 @@ from eblvm.engine.errors import UserError
 from eblvm.engine.methods.types import Info, Noise, Objective, Rates, State
 from eblvm.engine.optim.apex import apex_adam_
 from eblvm.engine.optim.loss_scale import SMALLEST, next_scale
-from eblvm.engine.optim.optimizers import Adam, AdamState
+from eblvm.engine.optim.optimizers import Adam, AdamState, averaged
 from eblvm.engine.optim.options import Optimisation
 from eblvm.engine.types import Params
 from eblvm.kernels.adam_unroll import clipped
@@ -56,12 +56,7 @@ class Update:
     def move(self, state: State, gradient: Params, info: Info, rates: Rates) -> tuple[State, Info]:
         """theta and both averages one step on, after phi's steps."""
         state, info = self.move_theta(state, gradient, info, rates)
-        return state._replace(phi_ema=self.averaged(state.phi_ema, state.phi)), info
-
-    def averaged(self, average: Params, new: Params) -> Params:
-        """A moving average one step on: decay * average + (1 - decay) * new; nothing where there is none."""
-        place = Tensor.copy_ if self.in_place else lambda _, moved: moved
-        return {k: place(e, torch.lerp(new[k], e, self.ema_decay or 0.0)) for k, e in average.items()}
+        return state._replace(phi_ema=averaged(state.phi_ema, state.phi, self.ema_decay, self.in_place)), info
 
     def move_theta(self, state: State, gradient: Params, info: Info, rates: Rates) -> tuple[State, Info]:
         """theta and its average one step on; leading axes of the rates, and so of all tensors, are replicas."""
@@ -73,7 +68,8 @@ class Update:
             apex_adam_(theta, dict(zip(gradient, adjusted, strict=True)), *theta_opt, lr, self.optimizer.rule)
         else:
             theta, theta_opt, norm = self.optimizer.move(theta, gradient, moments, lr, self.in_place, self.clip_norm)
-        state = state._replace(theta=theta, theta_opt=theta_opt, ema=self.averaged(state.ema, theta))
+        ema = averaged(state.ema, theta, self.ema_decay, self.in_place)
+        state = state._replace(theta=theta, theta_opt=theta_opt, ema=ema)
         return state, info | {"gradient_norm": norm}
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from eblvm.engine.errors import UserError
-from eblvm.engine.options import Options, option, slot
+from eblvm.engine.options import Options, by_kind, option, slot
 
 
 @dataclass(frozen=True)
@@ -53,8 +53,7 @@ class Step(Schedule):
         return self.decay ** (step // self.decay_every)
 
 
-def schedules() -> dict[str, Schedule]:
-    return {s.kind: s for s in (Constant(), Cosine(), Step())}
+SCHEDULES = by_kind((Constant(), Cosine(), Step()))
 
 
 @dataclass(frozen=True)
@@ -67,7 +66,7 @@ class Optimisation(Options):
     optimizer: str = option("adam", "who takes theta's Adam step: the engine, or NVIDIA apex", choices=("adam", "apex"))
     beta1: float = option(0.9, "Adam's first decay", low=0, below=1)
     beta2: float = option(0.95, "Adam's second decay", low=0, below=1)
-    schedule: Schedule = slot(schedules, "learning rate schedule", Constant())
+    schedule: Schedule = slot(SCHEDULES, "learning rate schedule", Constant())
     clip_norm: float | None = option(None, "clip theta's gradient to this norm", above=0)
     ema: float | None = option(None, "decay of a moving average of theta and phi, kept beside them", above=0, below=1)
     seed: int = option(0, "seed of everything random", low=0)

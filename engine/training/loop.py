@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import signal
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
-from types import FrameType
 
 import torch
 from torch import Tensor
@@ -25,15 +23,14 @@ from eblvm.engine.models.energy import Energy
 from eblvm.engine.models.posteriors import Posterior
 from eblvm.engine.optim import apex
 from eblvm.engine.optim.loss_scale import initial_scale
-from eblvm.engine.optim.optimizers import AdamState
 from eblvm.engine.optim.schedule import step_rates
 from eblvm.engine.planning import plan
 from eblvm.engine.training import checkpoint, distributed, guard, replicas
+from eblvm.engine.training.interrupt import Interrupt
 from eblvm.engine.training.log import Log, NullLog
 from eblvm.engine.training.precision import set_products
 from eblvm.engine.training.run_folder import open_run, write_config
 from eblvm.engine.training.validation import better, validation
-from eblvm.engine.types import Params
 from eblvm.kernels.philox import Key
 
 
@@ -140,8 +137,7 @@ def training_loop(config: Config, dataset: Dataset, update: Update, out: Path, s
                 values = {name: torch.atleast_1d(x).tolist() for name, x in info.items()}
                 if validating:
                     values["validation"] = validation(config, objective, state, dataset)
-                largest = torch.vmap(magnitude) if config.replicated else magnitude
-                sizes = {name: torch.atleast_1d(largest(x)).tolist() for name, x in watched(state).items()}
+                sizes = guard.sizes(state, optimisation.replicated)
                 guard.check(done, values | sizes, newest_step(out), config.method.energy_limit)
             if validating:
                 best = better(best, done, values["validation"], state)
@@ -163,7 +159,7 @@ def training_step_of(config: Config, update: Update) -> TrainingStep:
     """`update` as this configuration takes it: over its replicas, fused where it has such a form, or compiled.
 
     It may overwrite the state it is given: keep a copy of what is wanted later."""
-    step: TrainingStep = torch.vmap(update.__call__) if config.replicated else update.__call__
+    step: TrainingStep = torch.vmap(update.__call__) if config.optimisation.replicated else update.__call__
     if config.running.compile:
         if config.running.memory_budget is not None:
             torch._functorch.config.activation_memory_budget = config.running.memory_budget
@@ -171,7 +167,7 @@ def training_step_of(config: Config, update: Update) -> TrainingStep:
     in_place = replace(update, in_place=True)
     # The fused steps hold their lower steps inside, where nothing can be averaged over processes.
     fused = fused_update_for(in_place) if config.running.fused and collectives.size() == 1 else None
-    return fused or (step if config.replicated else in_place.__call__)
+    return fused or (step if config.optimisation.replicated else in_place.__call__)
 
 
 def check_world(config: Config) -> None:
@@ -181,7 +177,7 @@ def check_world(config: Config) -> None:
         return
     if batch % size:
         raise UserError(f"got batch={batch} for {size} processes, expected a multiple of {size}")
-    if config.replicated or config.running.compile:
+    if config.optimisation.replicated or config.running.compile:
         raise UserError(
             f"{size} processes train one run with the eager step; remove --replicas, --lr lists and --compile"
         )
@@ -206,45 +202,10 @@ def initial_state(config: Config, objective: Objective, seed: Tensor, v: Tensor,
         )
         return state_from(tree(state), device, v.dtype)
 
-    if not config.replicated:
+    if not config.optimisation.replicated:
         return one(int(seed), v)
     return replicas.stack([one(int(s), v[r]) for r, s in enumerate(seed)])
 
 
-def watched(state: State) -> dict[str, Params]:
-    """What the guard looks at: parameters, both optimisers' moments, what nets hold beside parameters."""
-    moments = {
-        f"{who}.{kind}.{name}": p
-        for who, optimizer in (("theta", state.theta_opt), ("phi", state.phi_opt))
-        if isinstance(optimizer, AdamState)
-        for kind, tree in (("m", optimizer.m), ("v", optimizer.v))
-        for name, p in tree.items()
-    }
-    parts = {"theta": state.theta, "phi": state.phi, "moments": moments, "buffers": state.buffers}
-    return {name: tree for name, tree in parts.items() if tree}
-
-
-def magnitude(tree: Params) -> Tensor:
-    """The largest absolute entry; NaN if there is one."""
-    return torch.stack([p.abs().max() for p in tree.values()]).max()
-
-
 def newest_step(out: Path) -> int | None:
     return next(iter(checkpoint.steps(out / "checkpoints")), None)
-
-
-class Interrupt:
-    """SIGINT, SIGTERM and SIGHUP ask the loop to save and leave; a second SIGINT ends at once."""
-
-    def __init__(self) -> None:
-        self.requested = False
-        self._before = {s: signal.signal(s, self._ask) for s in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
-
-    def _ask(self, number: int, frame: FrameType | None) -> None:
-        if self.requested and number == signal.SIGINT:
-            raise KeyboardInterrupt
-        self.requested = True
-
-    def restore(self) -> None:
-        for number, handler in self._before.items():
-            signal.signal(number, handler)

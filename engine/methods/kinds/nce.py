@@ -58,7 +58,7 @@ class Vnce(Method):
     lower_lr: float | None = option(None, "Adam's learning rate for phi; none: that of theta", above=0)
     latent_samples: int = option(1, "samples of h in the importance average", low=1)
     contrast: str = option("fitted", CONTRAST_HELP, choices=("fitted", "standard"))
-    posterior: PosteriorOptions = slot(posteriors.learned, "net of q(h|v)", Linear())
+    posterior: PosteriorOptions = slot(posteriors.LEARNED, "net of q(h|v)", Linear())
 
     def build(
         self,

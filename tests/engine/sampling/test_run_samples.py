@@ -1,10 +1,12 @@
 """Where the Langevin chains of a run start."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 
 from eblvm.engine import recipes
-from eblvm.engine.data.kinds import kinds
+from eblvm.engine.data.kinds import KINDS
 from eblvm.engine.errors import UserError
 from eblvm.engine.sampling.langevin import conditional_score, denoised, normal_start
 from eblvm.engine.sampling.run_samples import default_start, posterior_means, sample
@@ -36,9 +38,9 @@ def test_chains_start_where_they_are_told(run: Run) -> None:
 
 def test_images_of_the_papers_start_as_published(run: Run) -> None:
     starts = {}
-    for name, dataset in kinds().items():
-        run.config = run.config.__class__(run.config.method, run.config.model, dataset)
-        starts[name] = default_start(run)
+    for name, dataset in KINDS.items():
+        there = replace(run, config=replace(run.config, dataset=dataset))
+        starts[name] = default_start(there)
     assert {name for name, start in starts.items() if start == "normal"} == {
         "mnist", "cifar10", "svhn", "celeba32", "celeba64", "celeba128",
     }  # fmt: skip

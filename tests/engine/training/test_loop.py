@@ -18,7 +18,7 @@ from eblvm.engine import recipes
 from eblvm.engine.cli import main
 from eblvm.engine.config import Config
 from eblvm.engine.errors import DivergedError, UserError
-from eblvm.engine.methods.kinds import kinds
+from eblvm.engine.methods.kinds import KINDS
 from eblvm.engine.training import checkpoint
 from eblvm.engine.training.loop import train
 from eblvm.engine.training.run import Run
@@ -51,7 +51,7 @@ def assert_bitwise_equal(a: dict, b: dict) -> None:
             assert torch.equal(x, y) if isinstance(x, torch.Tensor) else x == y
 
 
-GRBM_METHODS = [m for m in kinds() if m != "bidvl"]
+GRBM_METHODS = [m for m in KINDS if m != "bidvl"]
 QUIET = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
 
 
