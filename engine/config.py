@@ -137,9 +137,15 @@ class Config(Options):
         found = options.differences(other, self)
         if self.recipe != other.recipe:
             found.insert(0, f"recipe {other.recipe!r} -> {self.recipe!r}")
-        if not isinstance(self.optimisation.schedule, Cosine):
+        schedule = self.optimisation.schedule
+        if not isinstance(schedule, Cosine) or schedule.horizon is not None:
             found = [sentence for sentence in found if not sentence.startswith("steps ")]
         return found
+
+    def longer(self, other: Config) -> bool:
+        """Does this differ from the run `other` in how long it trains, and in nothing else that decides its numbers?"""
+        names = {sentence.split()[0] for sentence in self.differences(other)}
+        return bool(names) and names <= {"steps", "horizon"}
 
     def unread(self, name: str) -> UserError:
         """The error for an option that this run does not read: who does, or the nearest names."""

@@ -49,5 +49,5 @@ def main(argv: list[str]) -> None:
     name = "samples" if arguments.kind is None else f"samples-{arguments.kind}"
     torch.save(v, run.folder / f"{name}.pt")
     columns = -(-arguments.count // run_samples.CONDITIONS) if arguments.kind == "conditional" else 10
-    plots.samples(v, run.dataset.image_shape, run.folder / f"{name}.png", columns)
+    plots.samples(v, run.image_shape, run.folder / f"{name}.png", columns)
     print(f"{len(v)} samples: {run.folder / name}.pt, {run.folder / name}.png")

@@ -6,8 +6,8 @@ from typing import Any
 
 from eblvm.engine.errors import UserError
 from eblvm.engine.evaluation import plots
-from eblvm.engine.training.log import read_rows
 from eblvm.engine.training.run_folder import read_config
+from eblvm.engine.training.stats import read_rows
 
 
 def report(folder: Path) -> dict[str, Any]:

@@ -32,14 +32,16 @@ class Constant(Schedule):
 
 @dataclass(frozen=True)
 class Cosine(Schedule):
-    """Half a cosine over the run, from a learning rate to the final one."""
+    """Half a cosine over its horizon, from a learning rate to the final one, where it stays."""
 
     kind = "cosine"
 
+    horizon: int | None = option(None, "steps over which the cosine falls; none: those of the run", low=1)
     final_lr: float = option(0.0, "learning rate at the end of the cosine", low=0)  # type: ignore[misc]
 
     def factor(self, step: int, steps: int) -> float:
-        return 0.5 * (1 + math.cos(math.pi * step / steps))
+        horizon = self.horizon or steps
+        return 0.5 * (1 + math.cos(math.pi * min(step, horizon) / horizon))
 
 
 @dataclass(frozen=True)

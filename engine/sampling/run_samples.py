@@ -71,10 +71,10 @@ def sample(
 def sample_grbm(run: Run, model: str, count: int, sweeps: int, seed: int, first: int = 0) -> Tensor:
     """By Gibbs sampling; for images the means of p(v|h), as is usual to show."""
     theta, key = run.thetas(model)[0], Key(seed, 0)
-    start = uniform_start(key, count, run.dataset.train, first)
+    start = uniform_start(key, count, run.extent, first)
     with progress(sweeps, "Gibbs", "sweep") as bar:
         v, mean = gibbs(theta, key, start, sweeps, lambda count: bar.update(count) and None, first)
-    return v if run.dataset.image_shape is None else mean
+    return v if run.image_shape is None else mean
 
 
 def sample_continuous(
@@ -103,7 +103,10 @@ def sample_continuous(
         raise UserError(f"a model trained by {run.config.method.kind!r} has no kind {kind!r}; use {expected}")
     config, theta, key, energy = run.config, run.thetas(model)[0], Key(seed, 0), run.energy
     blur = config.method.blur
-    place: dict[str, Any] = {"dtype": run.dataset.dtype, "device": torch.device(config.running.device)}
+    place: dict[str, Any] = {
+        "dtype": getattr(torch, config.running.dtype),
+        "device": torch.device(config.running.device),
+    }
     schedule = ld.temperatures() if steps is None else ld.temperatures(steps)
     v = started(run, start or default_start(run), key, count, first, place)
 
@@ -162,8 +165,7 @@ def latent_units(run: Run) -> int:
 
 def value_range(run: Run) -> tuple[float, float]:
     """The lowest and highest value in the training data."""
-    train = run.dataset.train
-    return (0.0, 1.0) if train.dtype == torch.uint8 else (float(train.min()), float(train.max()))
+    return float(run.extent.min()), float(run.extent.max())
 
 
 def infer(run: Run, model: str) -> Callable[[Tensor], Tensor]:

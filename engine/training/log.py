@@ -10,27 +10,7 @@ from tqdm import tqdm
 
 from eblvm.engine.durable import failed, make_folder, open_to_append, write_atomic
 from eblvm.engine.progress import progress
-
-
-def read_rows(path: Path) -> list[dict[str, Any]]:
-    """The rows of a stats.jsonl, without the line that a run is writing, or was when it was killed.
-
-    Other lines that are no rows (the zeros that a power cut leaves, half a line) are passed over with a warning.
-    """
-    *lines, _ = path.read_bytes().split(b"\n")
-    rows = [row for line in lines if (row := _row(line)) is not None]
-    if len(rows) < len(lines):
-        print(f"warning: {path}: {len(lines) - len(rows)} damaged lines are passed over", file=sys.stderr)
-    return rows
-
-
-def _row(line: bytes) -> dict[str, Any] | None:
-    """A line of the log; None if it is none. Zeros of a power cut may stand before the one written next."""
-    try:
-        row = json.loads(line.strip(b"\0"))
-    except (ValueError, RecursionError):
-        return None
-    return row if isinstance(row, dict) and type(row.get("step")) is int else None
+from eblvm.engine.training.stats import read_rows
 
 
 class Log:

@@ -26,8 +26,10 @@ from eblvm.engine.optim.loss_scale import initial_scale
 from eblvm.engine.optim.schedule import step_rates
 from eblvm.engine.planning import plan
 from eblvm.engine.training import checkpoint, distributed, guard, replicas
+from eblvm.engine.training.fork import Fork
 from eblvm.engine.training.interrupt import Interrupt
 from eblvm.engine.training.log import Log, NullLog
+from eblvm.engine.training.parent import Parent, begins_at
 from eblvm.engine.training.precision import set_products
 from eblvm.engine.training.run_folder import open_run, write_config
 from eblvm.engine.training.validation import better, validation
@@ -42,8 +44,12 @@ def train(
     dataset: Dataset | None = None,
     energy: Energy | None = None,
     posterior: Posterior | None = None,
+    init: Parent | None = None,
+    extend: bool = False,
 ) -> bool:
     """Train `config` in folder `out`, continuing what is there. True if the run is complete, False if interrupted.
+
+    `init` names the run whose weights a new one starts from, `extend` lets the run in `out` become longer.
 
     Data and models are the recipe's, or your own (docs/models.md); a run continues only with the ones it began with.
     Started by torchrun, each process takes its part of every batch (docs/scale.md), and the first one writes.
@@ -72,16 +78,25 @@ def train(
             micro_batch = config.running.micro_batch or "none"
             say(f"the plan chooses --checkpoint {config.model.checkpoint}, micro-batch {micro_batch}")
         update = config.method.build(config.model, config.optimisation, dataset.train, energy, posterior)
-        distributed.broadcast_from_rank0(lambda: held.enter_context(open_run(config, out, energy, posterior)) and None)
+        init = begins_at(init, out, newest_step(out) is not None)
+        fork = None if init is None else Fork.of(init, config)
+        if fork is not None:
+            fork.check(update.objective.init(Key(0, 0), torch.zeros(batch, *shape)))
+        record = None if fork is None else fork.record
+        distributed.broadcast_from_rank0(
+            lambda: held.enter_context(open_run(config, out, energy, posterior, extend=extend, origin=record)) and None
+        )
         try:
-            return training_loop(config, dataset, update, out, say)
+            return training_loop(config, dataset, update, out, say, fork)
         except RuntimeError as error:
             if not plan.out_of_memory(error):
                 raise
             raise UserError(f"out of memory: {plan.next_smaller(config, shape, collectives.size())}") from error
 
 
-def training_loop(config: Config, dataset: Dataset, update: Update, out: Path, say: Callable[[str], None]) -> bool:
+def training_loop(
+    config: Config, dataset: Dataset, update: Update, out: Path, say: Callable[[str], None], fork: Fork | None = None
+) -> bool:
     # The training step: a pure function, vectorised over the replicas.
     optimisation, running = config.optimisation, config.running
     device, steps = torch.device(running.device), optimisation.steps
@@ -107,7 +122,9 @@ def training_loop(config: Config, dataset: Dataset, update: Update, out: Path, s
         say(f"continuing {out} at step {start}")
     else:
         v = open_input(*source).batch(0)
-        initial = distributed.broadcast_from_rank0(lambda: tree(initial_state(config, objective, seed, v, device)))
+        initial = distributed.broadcast_from_rank0(
+            lambda: tree(initial_state(config, objective, seed, v, device, fork, say))
+        )
         start, best, state = 0, {}, state_from(initial, device)
     saved = payload and payload.get("input")
     batches = open_input(*source, saved, collectives.rank(), collectives.size())
@@ -115,6 +132,9 @@ def training_loop(config: Config, dataset: Dataset, update: Update, out: Path, s
     first = distributed.is_first()
     if first:
         write_config(config, out)
+    if first and fork is not None:  # from here on it does not need its parent
+        begun = {"step": 0, "best": best, "state": tree(state), "input": batches.state()}
+        checkpoint.save(out / "checkpoints", 0, begun, running.keep)
     stop = Interrupt()
     log = Log(out, start, steps, f"{config.recipe} {config.method.kind}") if first else NullLog()
     validate_every = max(1, steps // running.validations) if running.validations else 0
@@ -189,8 +209,16 @@ def silently(sentence: str) -> None:
     """What a process that is not the first says."""
 
 
-def initial_state(config: Config, objective: Objective, seed: Tensor, v: Tensor, device: torch.device) -> State:
-    """The start of every replica from its own seed; the moving averages start at theta and phi."""
+def initial_state(
+    config: Config,
+    objective: Objective,
+    seed: Tensor,
+    v: Tensor,
+    device: torch.device,
+    fork: Fork | None = None,
+    say: Callable[[str], None] = silently,
+) -> State:
+    """The start of every replica from its own seed, or of a fork; the moving averages start at theta and phi."""
 
     def one(seed: int, v: Tensor) -> State:
         state = objective.init(Key(seed, 0), v)
@@ -202,9 +230,15 @@ def initial_state(config: Config, objective: Objective, seed: Tensor, v: Tensor,
         )
         return state_from(tree(state), device, v.dtype)
 
-    if not config.optimisation.replicated:
-        return one(int(seed), v)
-    return replicas.stack([one(int(s), v[r]) for r, s in enumerate(seed)])
+    if config.optimisation.replicated:
+        state: State = replicas.stack([one(int(s), v[r]) for r, s in enumerate(seed)])
+    else:
+        state = one(int(seed), v)
+    if fork is not None:
+        state, said = fork.started(state)
+        for sentence in said:
+            say(sentence)
+    return state
 
 
 def newest_step(out: Path) -> int | None:

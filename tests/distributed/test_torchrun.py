@@ -16,7 +16,7 @@ from torch.utils._pytree import tree_flatten
 
 from eblvm.engine.cli import main
 from eblvm.engine.training import checkpoint
-from eblvm.engine.training.log import read_rows
+from eblvm.engine.training.stats import read_rows
 from tests.distributed.ranks import on_ranks
 
 OPTIONS = (

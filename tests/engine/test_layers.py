@@ -23,6 +23,7 @@ LAYERS = (
     ("engine.training",),
     ("engine.sampling",),
     ("engine.evaluation",),
+    ("engine.sharing",),
     ("engine.api", "engine.public"),
     ("engine.cli",),
     ("bench",),
