@@ -262,8 +262,9 @@ class Run:
             raise UserError(f"model {self.config.model.kind!r} has no decoder; sample p(v|h) with kind='given-h'")
         return evaluated.reconstruct(v)
 
-    def evaluate(self, **options: Any) -> dict[str, float]:
-        """The figures of `eblvm eval`, by name; `options` are those of `eblvm.engine.evaluation.Options`."""
+    def evaluate(self, **options: Any) -> dict[str, float | str]:
+        """The figures of `eblvm eval`, by name, or why one is not known; `options` are those of
+        `eblvm.engine.evaluation.Options`."""
         known = [f.name for f in fields(sections.Options)]
         if extra := sorted(set(options) - set(known)):
             raise UserError(f"unknown option {extra[0]!r} of evaluate; valid: {', '.join(known)}")

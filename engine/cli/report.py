@@ -18,6 +18,6 @@ def main(argv: list[str]) -> None:
     facts = report(Path(arguments.dir))
     print(f"{arguments.dir}: {facts['recipe']} {facts['method']}, step {facts['step']} of {facts['steps']}")
     for name, value in {**facts["last"], **(facts["eval"] or {})}.items():
-        print(f"  {name:24} {value:.6g}")
+        print(f"  {name:24} {value if isinstance(value, str) else format(value, '.6g')}")
     print(f"curves: {Path(arguments.dir) / 'curves.png'}")
     write_json(arguments.json, facts)

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from eblvm.engine.cli.parser import Parser, at_least
+from eblvm.engine.cli.parser import Parser, at_least, write_json
 
 EXAMPLES = ("eblvm sample runs/frey --count 100", "eblvm sample runs/mnist --kind interpolation")
 
@@ -36,6 +36,7 @@ def main(argv: list[str]) -> None:
 
     from eblvm.engine.evaluation import plots
     from eblvm.engine.sampling import run_samples
+    from eblvm.engine.sampling.run_mixing import run_mixing
     from eblvm.engine.training import distributed
     from eblvm.engine.training.run import Run
 
@@ -51,3 +52,7 @@ def main(argv: list[str]) -> None:
     columns = -(-arguments.count // run_samples.CONDITIONS) if arguments.kind == "conditional" else 10
     plots.samples(v, run.image_shape, run.folder / f"{name}.png", columns)
     print(f"{len(v)} samples: {run.folder / name}.pt, {run.folder / name}.png")
+    mixing = run_mixing(run, model, arguments.steps, arguments.seed)
+    if mixing is not None:
+        print(mixing.sentence)
+        write_json(str(run.folder / f"{name}.json"), {"steps": arguments.steps, **mixing.facts()})

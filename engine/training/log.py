@@ -2,6 +2,7 @@
 
 import json
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,13 +11,16 @@ from tqdm import tqdm
 
 from eblvm.engine.durable import failed, make_folder, open_to_append, write_atomic
 from eblvm.engine.progress import progress
+from eblvm.engine.training.replicas import by_rate
 from eblvm.engine.training.stats import read_rows
 
 
 class Log:
     """Appends to a run's log. A resumed run drops the lines after the step it continues from: no step stands twice."""
 
-    def __init__(self, folder: Path, start: int, steps: int, description: str):
+    def __init__(self, folder: Path, start: int, steps: int, description: str, labels: Sequence[str] = ()):
+        """`labels` are the replicas' learning rates (`replicas.rate_labels`): curves are means over seeds only."""
+        self.labels = labels
         self.path = folder / "stats.jsonl"
         make_folder(folder / "tensorboard")
         if self.path.exists():
@@ -33,13 +37,20 @@ class Log:
             record[name] = by_replica[0] if len(by_replica) == 1 else by_replica
         try:
             for name, by_replica in values.items():
-                self.board.add_scalar(name, sum(by_replica) / len(by_replica), step)
+                for label, mean in self._means(by_replica).items():
+                    self.board.add_scalar(f"{name}/{label}" if label else name, mean, step)
             self.file.write(json.dumps(record) + "\n")
             self.file.flush()
         except OSError as error:
             raise failed(self.path, error, "its rows before this one and the checkpoints are kept") from None
         if "loss" in values:
-            self.bar.set_postfix_str(f"loss {sum(values['loss']) / len(values['loss']):.4g}", refresh=False)
+            losses = ", ".join(f"{mean:.4g}" for mean in self._means(values["loss"]).values())
+            self.bar.set_postfix_str(f"loss {losses}", refresh=False)
+
+    def _means(self, by_replica: list[float]) -> dict[str, float]:
+        """Means over seeds, by learning rate."""
+        groups = by_rate(by_replica, self.labels or [""] * len(by_replica))
+        return {label: sum(found) / len(found) for label, found in groups.items()}
 
     def close(self) -> None:
         self.bar.close()

@@ -136,7 +136,8 @@ def training_loop(
         begun = {"step": 0, "best": best, "state": tree(state), "input": batches.state()}
         checkpoint.save(out / "checkpoints", 0, begun, running.keep)
     stop = Interrupt()
-    log = Log(out, start, steps, f"{config.recipe} {config.method.kind}") if first else NullLog()
+    title, labels = f"{config.recipe} {config.method.kind}", replicas.rate_labels(optimisation)
+    log = Log(out, start, steps, title, labels) if first else NullLog()
     validate_every = max(1, steps // running.validations) if running.validations else 0
     try:
         for step in range(start, steps):
