@@ -25,6 +25,7 @@ ALPHA_PER_UNIT = 2e-4  # of one latent unit: 1e-2 for the 50 of the paper
 class Vages(LowerLevel):
     kind = "vages"
     prefix = "vages-"
+    plans = True
     fused_losses = ("dsm", "ksd")
     scales_gradients = False
 

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 @dataclass(frozen=True)
 class Bidvl(Method):
     kind = "bidvl"
-    learns_q = generates = True
+    learns_q = generates = plans = True
     compiles = False
     energy_limit = 1e3  # energies of spectrally normalised nets are some tens in health
 
