@@ -240,11 +240,19 @@ class Run:
     def _generator(self) -> Any:
         return generator.trained(self.saved, self.model)
 
-    def sample(self, count: int = 100, *, steps: int | None = None, kind: str | None = None, seed: int = 0) -> Tensor:
+    def sample(
+        self,
+        count: int = 100,
+        *,
+        steps: int | None = None,
+        kind: str | None = None,
+        seed: int = 0,
+        start: str | None = None,
+    ) -> Tensor:
         """Samples [count, ...] by Gibbs sweeps, annealed Langevin dynamics or a generator, as `eblvm sample` has them.
 
         Sample i depends on the seed and on i only."""
-        return run_samples.sample(self.saved, self.model, count, steps, seed, kind)
+        return run_samples.sample(self.saved, self.model, count, steps, seed, kind, start=start)
 
     @torch.no_grad()
     def reconstruct(self, v: Tensor) -> Tensor:

@@ -214,8 +214,8 @@ def naive_method(config: Config, shape: tuple[int, int, int]) -> Mdsm:
     how |= {"K": config["K"], "posterior_width": config.get("posterior_width", 1)}
     if config["method"] == "vages-mdsm":
         vages = config.method.estimator
-        step_size, std = vages.step_size(config["latent"]), vages.langevin_noise
-        return VagesMdsm(shape, sigma, **how, L=vages.L, C=vages.C, step_size=step_size, std=std)
+        alpha, std = vages.alpha(config["latent"]), vages.langevin_noise
+        return VagesMdsm(shape, sigma, **how, L=vages.L, C=vages.C, alpha=alpha, std=std)
     return BiMdsm(shape, sigma, **how, N=config["N"])
 
 

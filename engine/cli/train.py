@@ -97,7 +97,7 @@ def check_extension(before: Config, config: Config, folder: str) -> None:
     schedule, steps = config.optimisation.schedule, config.optimisation.steps
     if isinstance(schedule, Cosine) and differences:
         print(
-            f"the cosine schedule now falls to 0 at step {schedule.horizon or steps}, no longer at "
+            f"the cosine schedule now ends at step {schedule.horizon or steps}, no longer at "
             f"{before.get('horizon') or before.optimisation.steps}: the learning rate changes where the run goes on"
         )
 

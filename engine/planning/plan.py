@@ -103,7 +103,7 @@ def step_cost(config: Config, shape: Sequence[int], gpus: int = 1) -> StepCost:
     noise = update.objective.draw(Key(0, 0), v, 0, batch)
     peak, saved, flops = _counted(update, state, v, noise, rates, batch, micro_batch)
     kept = _bytes(theta) + _bytes(phi) if running.validations else 0
-    averages = _bytes(theta) * (2 if running.validations else 1) if optimisation.ema is not None else 0
+    averages = _bytes(theta) * (2 if running.validations else 1) + _bytes(phi) if optimisation.ema is not None else 0
     ring = 2 * (gpus - 1) / gpus
     reduced = _bytes(theta)
     if phi:

@@ -277,12 +277,14 @@ def initial_state(
     fork: Fork | None = None,
     say: Callable[[str], None] = silently,
 ) -> State:
-    """The start of every replica from its own seed, or of a fork; theta's moving average starts at theta."""
+    """The start of every replica from its own seed, or of a fork; the moving averages start at theta and phi."""
 
     def one(seed: int, v: Tensor) -> State:
         state = objective.init(Key(seed, 0), v)
+        averages = config.optimisation.ema is not None
         state = state._replace(
-            ema={k: p.clone() for k, p in state.theta.items()} if config.optimisation.ema is not None else {},
+            ema={k: p.clone() for k, p in state.theta.items()} if averages else {},
+            phi_ema={k: p.clone() for k, p in state.phi.items()} if averages else {},
             scale=initial_scale(config.model.precision, torch.zeros(())),
         )
         return state_from(tree(state), device, v.dtype)
