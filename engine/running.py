@@ -14,6 +14,12 @@ class Running(Options):
     group = "running"
 
     device: str = option("cpu", "cpu or cuda (cuda:0, cuda:1, ...)", mathematical=False)
+    deterministic: bool = option(
+        False, "the same bits from run to run on a GPU too, at some cost; the CPU gives them anyway", mathematical=False
+    )
+    timeout: float = option(
+        30.0, "minutes that a process of several waits for the others before it gives up", above=0, mathematical=False
+    )
     threads: int = option(1, "CPU threads; more than one rarely pays for a GRBM", low=1, mathematical=False)
     dtype: str = option("float32", "of parameters and data", choices=("float32", "float64"))
     micro_batch: int | None = option(

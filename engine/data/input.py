@@ -10,6 +10,7 @@ from eblvm.engine.data.dataset import Dataset
 from eblvm.engine.data.kinds import DataOptions
 from eblvm.engine.data.order import Order
 from eblvm.engine.data.stream import PicturesOnDemand, Stream
+from eblvm.engine.device import start_thread
 from eblvm.engine.errors import UserError
 from eblvm.kernels import philox
 from eblvm.kernels.philox import Key, Purpose, purpose
@@ -90,7 +91,7 @@ class Streaming:
         self.stream.restore(state)
         self._state = state  # after the minibatch given last; the stream itself is ahead of it
         self._ahead: tuple[int, Future[tuple[Tensor, dict[str, Any]]]] | None = None
-        self._thread = ThreadPoolExecutor(1, "input", torch.set_num_threads, (threads,))
+        self._thread = ThreadPoolExecutor(1, "input", start_thread, (threads, pictures.device))
 
     def batch(self, step: int) -> Tensor:
         if self._ahead is None or self._ahead[0] != step:

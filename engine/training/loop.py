@@ -15,6 +15,7 @@ from eblvm.engine.autodiff import collectives
 from eblvm.engine.config import Config
 from eblvm.engine.data.dataset import Dataset
 from eblvm.engine.data.input import open_input
+from eblvm.engine.device import own_device, set_repeatable
 from eblvm.engine.errors import UserError
 from eblvm.engine.methods.grbm.fused import TrainingStep, fused_update_for
 from eblvm.engine.methods.micro_batches import micro_batched
@@ -65,7 +66,8 @@ def train(
     if config.optimisation.optimizer == "apex":
         apex.require()
     torch.set_num_threads(config.running.threads)
-    with distributed.joined(config.running.device), ExitStack() as held:
+    with distributed.joined(config.running.device, config.running.timeout), ExitStack() as held:
+        config = config.replaced(device=own_device(config.running.device))
         check_world(config)
         dataset = dataset or config.load_data()
         batch = config.optimisation.batch
@@ -77,6 +79,8 @@ def train(
         if sentence := dispatch.notice():
             say(sentence)
         set_products(config.model.precision)
+        if config.running.on_cuda:
+            set_repeatable(config.running.deterministic)
         shape = tuple(dataset.train.shape[1:])
         if config.model.checkpoint == "auto":
             memory = plan.device_memory(config.running.device)
@@ -138,7 +142,8 @@ def training_loop(
     else:
         v = open_input(*source).batch(0)
         initial = distributed.broadcast_from_rank0(
-            lambda: tree(initial_state(config, objective, seed, v, device, fork, say))
+            # On the host: what is sent arrives where it was, and that would be rank 0's GPU on every rank.
+            lambda: tree(initial_state(config, objective, seed.cpu(), v.cpu(), torch.device("cpu"), fork, say))
         )
         start, best, state = 0, {}, state_from(initial, device)
     saved = payload and payload.get("input")
