@@ -11,7 +11,8 @@ def own_device(device: str) -> str:
     """`device` with its number, made this thread's current one: 'cuda' is torchrun's local rank, or the current GPU."""
     if torch.device(device).type != "cuda":
         return device
-    index, count = torch.device(device).index, torch.cuda.device_count()
+    index: int | None = torch.device(device).index
+    count = torch.cuda.device_count()
     local, processes = int(os.environ.get("LOCAL_RANK", 0)), int(os.environ.get("LOCAL_WORLD_SIZE", 1))
     if processes > count:
         raise UserError(

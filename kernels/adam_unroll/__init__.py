@@ -260,8 +260,9 @@ class _Steps(torch.autograd.Function):
         m_bar, v_bar = (moments[:count], moments[count:]) if moments else (None, None)
         if torch.is_grad_enabled():  # torch knows the derivatives of the reference
             zeros = [torch.zeros_like(x) for x in g]
-            every: Any = zip(p_bar, m_bar or zeros, v_bar or zeros, g, m, v, strict=True)
-            found = [reference.reverse(*one, step_count + 1, lr, ctx.rule) for one in every]
+            reverse: Any = reference.reverse
+            every = zip(p_bar, m_bar or zeros, v_bar or zeros, g, m, v, strict=True)
+            found = [reverse(*one, step_count + 1, lr, ctx.rule) for one in every]
             g_bar, m_bar_, v_bar_ = (list(part) for part in zip(*found, strict=True))
         else:
             g_bar, m_bar_, v_bar_ = ctx.lists.reverses(p_bar, m_bar, v_bar, g, m, v, step_count, lr, ctx.rule)

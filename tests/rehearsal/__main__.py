@@ -21,6 +21,7 @@ from tests.rehearsal import record, watch  # noqa: E402
 watch.install()
 
 from tests.rehearsal.cases import cases  # noqa: E402
+from tests.rehearsal.parts import PARTS, rehearsed_part  # noqa: E402
 from tests.rehearsal.steps import rehearsed  # noqa: E402
 
 
@@ -40,10 +41,15 @@ def main() -> None:
         print(f"{case.name:46} {facts['launches']:6} launches", *facts["faults"], sep="\n    ", file=sys.stderr)
         for name, number in facts.pop("sites")[:60]:
             print(f"{number:6} {name}", file=sys.stderr)
+    launches = {name: facts["launches"] for name, facts in found.items()}
+    for name, part in PARTS.items():
+        if arguments.part in name:
+            found[name] = {"faults": faults_of(part)}
+            print(name, *found[name]["faults"], sep="\n    ", file=sys.stderr)
     if arguments.json:
         arguments.json.write_text(json.dumps(found))
     if arguments.update:
-        record.write({name: facts["launches"] for name, facts in found.items()})
+        record.write(launches)
 
 
 def figures(case: Any, sites: bool) -> dict[str, Any]:
@@ -54,6 +60,13 @@ def figures(case: Any, sites: bool) -> dict[str, Any]:
         return {"launches": 0, "faults": [traceback.format_exc()], "sites": []}
     faults = [*seen.problems, *(f"waits for the device: {w}" for w in seen.waits), *seen.copies]
     return {"launches": sum(seen.launches.values()), "faults": faults, "sites": seen.sites.most_common()}
+
+
+def faults_of(part: Any) -> list[str]:
+    try:
+        return rehearsed_part(part)
+    except Exception:
+        return [traceback.format_exc()]
 
 
 main()

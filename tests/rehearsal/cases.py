@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 from eblvm.engine.config import Config
-from eblvm.engine.methods.kinds import kinds as method_kinds
+from eblvm.engine.methods.kinds import KINDS
 from eblvm.engine.recipes import recipe
 
 POINT, IMAGE = (56,), (3, 16, 16)
@@ -31,7 +31,7 @@ def bars() -> Iterator[Case]:
 
 def grbm() -> Iterator[Case]:
     base = recipe("freyface").replaced(latent=40, batch=20)
-    for method in method_kinds():
+    for method in KINDS:
         if method == "bidvl":
             continue
         yield case(f"grbm {method}", base, POINT, method=method)
@@ -71,7 +71,7 @@ def mlp() -> Iterator[Case]:
 
 def deep() -> Iterator[Case]:
     base = recipe("cifar10").replaced(width=8, depth=12, posterior_width=8, latent=10, head_width=16, batch=6, K=2)
-    for method in method_kinds():
+    for method in KINDS:
         if method in ("cd", "pcd", "nce", "vnce", "bidvl"):
             continue
         yield case(f"deep {method}", base, (1, 8, 8) if method == "sm" else IMAGE, method=method)

@@ -40,11 +40,11 @@ class Watch(TorchDispatchMode):
         self.problems: Counter[str] = Counter()
 
     def __enter__(self) -> "Watch":
-        Watch.current = self
+        self._outer, Watch.current = Watch.current, self
         return super().__enter__()
 
     def __exit__(self, *error: Any) -> None:
-        Watch.current = None
+        Watch.current = self._outer
         super().__exit__(*error)
 
     def launch(self, name: str) -> None:
