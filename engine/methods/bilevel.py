@@ -20,6 +20,7 @@ from torch.utils._pytree import tree_map
 from eblvm.engine.autodiff import collectives
 from eblvm.engine.autodiff.derivatives import grad, vjp
 from eblvm.engine.autodiff.mixed_precision import grad_scaled
+from eblvm.engine.autodiff.ranges import named
 from eblvm.engine.autodiff.unroll import unroll
 from eblvm.engine.methods import fisher_lower, newton
 from eblvm.engine.methods.estimators import LowerLevel
@@ -201,13 +202,16 @@ class BilevelScore(VariationalScore):
     ) -> tuple[ScoreEstimate, Params, Moments, Info]:
         v, latents = batches[-1].v, noise["latent"]
         # The only pass of the features when the noise is shared; `pull` is its transposed Jacobian.
-        f, pull = vjp(lambda x: call(self.energy, theta, "features", x), v)
+        with named("features"):
+            f, pull = vjp(lambda x: call(self.energy, theta, "features", x), v)
         features = self.features(f, batches)
-        phi, phi_opt, info = self.real_steps(theta, phi, phi_opt, features, batches, latents, rates)
+        with named("lower steps"):
+            phi, phi_opt, info = self.real_steps(theta, phi, phi_opt, features, batches, latents, rates)
         if isinstance(self.options.best_response, Newton):
             estimate, newton_info = self.newton_estimate(theta, phi, f, pull, v, noise, rates)
             return estimate, phi, phi_opt, info | newton_info
-        unrolled = self.unrolled_steps(theta, phi, phi_opt, features, batches, latents, rates)
+        with named("unrolled steps"):
+            unrolled = self.unrolled_steps(theta, phi, phi_opt, features, batches, latents, rates)
         return self.estimate(theta, unrolled, f, pull, v, latents[-1][0], rates), phi, phi_opt, info
 
     def unrolled_steps(

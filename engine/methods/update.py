@@ -10,6 +10,7 @@ from torch import Tensor
 from torch.utils._pytree import tree_leaves
 
 from eblvm.engine.autodiff import collectives
+from eblvm.engine.autodiff.ranges import named
 from eblvm.engine.errors import UserError
 from eblvm.engine.methods.types import Info, Noise, Objective, Rates, State
 from eblvm.engine.optim.apex import apex_adam_
@@ -40,8 +41,10 @@ class Update:
     @torch.no_grad()
     def __call__(self, state: State, v: Tensor, noise: Noise, rates: Rates) -> tuple[State, Info]:
         before = state
-        gradient, state, info = self.objective.gradient(state, v, noise, rates)
-        gradient, info = collectives.mean((gradient, info))
+        with named("gradient"):
+            gradient, state, info = self.objective.gradient(state, v, noise, rates)
+        with named("mean over processes"):
+            gradient, info = collectives.mean((gradient, info))
         go = None
         if before.scale:
             value = before.scale["value"]
@@ -64,7 +67,8 @@ class Update:
     ) -> tuple[State, Info]:
         """theta and both averages one step on, after phi's steps. With `go`, a bool on the device, nothing moves where
         it is false."""
-        state, info = self.move_theta(state, gradient, info, rates, go)
+        with named("move theta"):
+            state, info = self.move_theta(state, gradient, info, rates, go)
         before, gated = state.phi_ema, go is not None and bool(state.phi_ema)
         phi_ema = averaged(before, state.phi, self.ema_decay, self.in_place and not gated)
         if gated and go is not None:

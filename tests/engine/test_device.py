@@ -120,3 +120,10 @@ def test_a_recomputed_unroll_is_not_compiled() -> None:
 
 def test_versions_are_those_of_the_device() -> None:
     assert "grbm_bilevel=reference" in versions("cuda:1")["kernels"]
+
+
+def test_the_self_test_says_that_there_is_no_gpu(capsys: pytest.CaptureFixture[str]) -> None:
+    from eblvm.engine.cli import doctor
+
+    with pytest.raises(UserError, match="there is no GPU here"):
+        doctor.main(["--gpu"])

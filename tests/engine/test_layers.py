@@ -23,7 +23,7 @@ LAYERS = (
     ("engine.training",),
     ("engine.sampling",),
     ("engine.evaluation",),
-    ("engine.reporting",),
+    ("engine.reporting", "engine.selftest"),
     ("engine.previews", "engine.sharing"),
     ("engine.api", "engine.public"),
     ("engine.cli",),

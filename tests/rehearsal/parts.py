@@ -18,10 +18,12 @@ from eblvm.engine.methods.vages import VagesScore
 from eblvm.engine.recipes import recipe
 from eblvm.engine.sampling.gibbs import gibbs, uniform_start
 from eblvm.engine.sampling.langevin import joint_score, langevin, normal_start
+from eblvm.engine.selftest import Steps
 from eblvm.engine.training import replicas
+from eblvm.kernels import philox
 from eblvm.kernels.philox import Key
 from tests.rehearsal.cases import IMAGE, POINT
-from tests.rehearsal.steps import fake_start
+from tests.rehearsal.steps import fake_start, undrawn
 from tests.rehearsal.watch import Watch
 
 CUDA: dict[str, Any] = {"dtype": torch.float32, "device": torch.device("cuda", 0)}
@@ -85,9 +87,28 @@ def critic() -> Tensor:
     return model.v
 
 
+def self_test() -> Tensor:
+    """The GPU's half of `eblvm doctor --gpu`: its steps."""
+    drawn, philox._draw = philox._draw, undrawn
+    try:
+        steps = Steps(recipe("freyface").replaced(latent=40, batch=20), POINT, "cuda")
+    finally:
+        philox._draw = drawn
+    steps.take(2)
+    return steps.state.theta["W"]
+
+
 PARTS: dict[str, Callable[[], Tensor]] = {
     f"part: {part.__name__}": part
-    for part in (gibbs_samples, langevin_samples, annealed_importance, bound_of_the_likelihood, validation, critic)
+    for part in (
+        gibbs_samples,
+        langevin_samples,
+        annealed_importance,
+        bound_of_the_likelihood,
+        validation,
+        critic,
+        self_test,
+    )
 }
 
 

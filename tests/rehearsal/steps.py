@@ -21,15 +21,14 @@ from tests.rehearsal.watch import Watch
 SAMPLES = 200
 
 
+def undrawn(kind: Any, key: Key, purpose: int, count: int, shape: Any, first: int, dtype: Any, device: Any) -> Tensor:
+    """In the place of philox's draws on the host, whose native op knows no fake tensors."""
+    return torch.empty(count, *shape, dtype=dtype, device=device)
+
+
 def fake_start(config: Config, objective: Any, seed: Tensor, shape: tuple[int, ...]) -> Any:
     """The state at the beginning, as it is copied to the device; its values are nobody's concern."""
     drawn = philox._draw
-
-    def undrawn(
-        kind: Any, key: Key, purpose: int, count: int, shape: Any, first: int, dtype: Any, device: Any
-    ) -> Tensor:
-        return torch.empty(count, *shape, dtype=dtype, device=device)
-
     v = torch.empty(*seed.shape, config.optimisation.batch, *shape, dtype=getattr(torch, config.running.dtype))
     philox._draw = undrawn
     try:

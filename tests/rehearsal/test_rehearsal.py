@@ -32,7 +32,15 @@ def rehearsal(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     return json.loads(path.read_text())
 
 
-PARTS = ("gibbs_samples", "langevin_samples", "annealed_importance", "bound_of_the_likelihood", "validation", "critic")
+PARTS = (
+    "gibbs_samples",
+    "langevin_samples",
+    "annealed_importance",
+    "bound_of_the_likelihood",
+    "validation",
+    "critic",
+    "self_test",
+)
 
 
 @pytest.mark.parametrize("name", PARTS)
