@@ -29,6 +29,7 @@ from eblvm.engine.optim.schedule import step_rates
 from eblvm.engine.planning import plan
 from eblvm.engine.training import checkpoint, distributed, guard, replicas
 from eblvm.engine.training.fork import Fork
+from eblvm.engine.training.graphs import CudaRecorder, TriedStep
 from eblvm.engine.training.interrupt import Interrupt
 from eblvm.engine.training.log import Log, NullLog
 from eblvm.engine.training.pace import Pace
@@ -123,6 +124,8 @@ def training_loop(
     objective = update.objective
     seed = replicas.seeds(optimisation).to(device)
     training_step = training_step_of(config, update)
+    if running.graphs and not running.compile:
+        training_step = TriedStep(training_step, CudaRecorder(), say)
     here = distributed.local_slice(optimisation.batch)
 
     # The state: from the newest good checkpoint, or from the beginning.
@@ -249,7 +252,8 @@ def training_step_of(config: Config, update: Update) -> TrainingStep:
     if config.running.compile:
         if config.running.memory_budget is not None:
             torch._functorch.config.activation_memory_budget = config.running.memory_budget
-        return torch.compile(step, dynamic=False)
+        # The compiler's own graphs, in the place of --graphs'.
+        return torch.compile(step, dynamic=False, mode="reduce-overhead" if config.running.graphs else None)
     in_place = replace(update, in_place=True)
     # The fused steps hold their lower steps inside, where nothing can be averaged over processes.
     fused = fused_update_for(in_place) if config.running.fused and collectives.size() == 1 else None
@@ -263,9 +267,9 @@ def check_world(config: Config) -> None:
         return
     if batch % size:
         raise UserError(f"got batch={batch} for {size} processes, expected a multiple of {size}")
-    if config.optimisation.replicated or config.running.compile:
+    if config.optimisation.replicated or config.running.compile or config.running.graphs:
         raise UserError(
-            f"{size} processes train one run with the eager step; remove --replicas, --lr lists and --compile"
+            f"{size} processes train one run with the eager step; remove --replicas, --lr lists, --compile and --graphs"
         )
     if config.method.one_process:
         raise UserError(f"method {config.method.kind!r} {config.method.one_process}")
