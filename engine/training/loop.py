@@ -6,6 +6,7 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -29,10 +30,13 @@ from eblvm.engine.training import checkpoint, distributed, guard, replicas
 from eblvm.engine.training.fork import Fork
 from eblvm.engine.training.interrupt import Interrupt
 from eblvm.engine.training.log import Log, NullLog
+from eblvm.engine.training.pace import Pace
 from eblvm.engine.training.parent import Parent, begins_at
 from eblvm.engine.training.precision import set_products
+from eblvm.engine.training.run import Run
 from eblvm.engine.training.run_folder import open_run, write_config
 from eblvm.engine.training.validation import better, validation
+from eblvm.kernels.common import dispatch
 from eblvm.kernels.philox import Key
 
 
@@ -46,10 +50,12 @@ def train(
     posterior: Posterior | None = None,
     init: Parent | None = None,
     extend: bool = False,
+    preview: Preview | None = None,
 ) -> bool:
     """Train `config` in folder `out`, continuing what is there. True if the run is complete, False if interrupted.
 
-    `init` names the run whose weights a new one starts from, `extend` lets the run in `out` become longer.
+    `init` names the run whose weights a new one starts from, `extend` lets the run in `out` become longer, `preview`
+    makes pictures of a run while it trains.
 
     Data and models are the recipe's, or your own (docs/models.md); a run continues only with the ones it began with.
     Started by torchrun, each process takes its part of every batch (docs/scale.md), and the first one writes.
@@ -68,6 +74,8 @@ def train(
         for model in (energy, posterior):
             distributed.refuse_wrapped(model)
         say = say if distributed.is_first() else silently
+        if sentence := dispatch.notice():
+            say(sentence)
         set_products(config.model.precision)
         shape = tuple(dataset.train.shape[1:])
         if config.model.checkpoint == "auto":
@@ -86,8 +94,9 @@ def train(
         distributed.broadcast_from_rank0(
             lambda: held.enter_context(open_run(config, out, energy, posterior, extend=extend, origin=record)) and None
         )
+        show = None if preview is None else Show(preview, out, config, dataset, energy, posterior)
         try:
-            return training_loop(config, dataset, update, out, say, fork)
+            return training_loop(config, dataset, update, out, say, fork, show)
         except RuntimeError as error:
             if not plan.out_of_memory(error):
                 raise
@@ -95,7 +104,13 @@ def train(
 
 
 def training_loop(
-    config: Config, dataset: Dataset, update: Update, out: Path, say: Callable[[str], None], fork: Fork | None = None
+    config: Config,
+    dataset: Dataset,
+    update: Update,
+    out: Path,
+    say: Callable[[str], None],
+    fork: Fork | None = None,
+    show: Show | None = None,
 ) -> bool:
     # The training step: a pure function, vectorised over the replicas.
     optimisation, running = config.optimisation, config.running
@@ -137,7 +152,9 @@ def training_loop(
         checkpoint.save(out / "checkpoints", 0, begun, running.keep)
     stop = Interrupt()
     title, labels = f"{config.recipe} {config.method.kind}", replicas.rate_labels(optimisation)
-    log = Log(out, start, steps, title, labels) if first else NullLog()
+    log = Log(out, start, steps, title, labels, running.logger, config.to_json()) if first else NullLog()
+    pace = Pace(start, optimisation.batch, device, log.seconds)
+    log.doing("compiling" if running.compile else "preparing")
     validate_every = max(1, steps // running.validations) if running.validations else 0
     try:
         for step in range(start, steps):
@@ -148,22 +165,38 @@ def training_loop(
             state, info = training_step(state, v, noise, rates)
             done, stopping = step + 1, distributed.anywhere(stop.requested)
             log.bar.update()
+            if step == start:
+                log.doing()
 
             # What is logged and checked leaves the device here and nowhere else.
             last = done == steps
             saving = done % running.checkpoint_every == 0 or last or stopping
+            saving = saving or pace.due("checkpoint", running.checkpoint_minutes)
             validating = validate_every > 0 and (done % validate_every == 0 or last)
+            if running.validate_minutes:
+                validating = validating or distributed.anywhere(pace.due("validation", running.validate_minutes))
             logging = done % running.log_every == 0 or last or validating
             if saving or logging:
                 values = {name: torch.atleast_1d(x).tolist() for name, x in info.items()}
                 if validating:
+                    log.doing("validating")
                     values["validation"] = validation(config, objective, state, dataset)
+                    log.doing()
+                    pace.did("validation")
                 sizes = guard.sizes(state, optimisation.replicated)
                 guard.check(done, values | sizes, newest_step(out), config.method.energy_limit)
             if validating:
                 best = better(best, done, values["validation"], state)
             if logging:
-                log.write(done, values)
+                values["lr"] = torch.atleast_1d(rates["theta"]).tolist()
+                log.write(done, values, pace.measured(done))
+            if show is not None and first and show.due(done, validating, pace):
+                log.doing("drawing")
+                log.images(done, show(done, state))
+                log.doing()
+                pace.did("preview")
+            if saving:
+                pace.did("checkpoint")
             if saving and first:
                 payload = {"step": done, "best": best, "state": tree(state), "input": batches.state()}
                 checkpoint.save(out / "checkpoints", done, payload, running.keep)
@@ -174,6 +207,31 @@ def training_loop(
         log.close()
         stop.restore()
     return True
+
+
+Preview = Callable[[Run, bool], dict[str, Path]]  # of a run, and whether it may take long: pictures by name
+
+
+class Show(NamedTuple):
+    """Pictures of a run while it trains: when, and of which state. They never change the run's bits."""
+
+    preview: Preview
+    out: Path
+    config: Config
+    dataset: Dataset
+    energy: Energy | None
+    posterior: Posterior | None
+
+    def due(self, done: int, validating: bool, pace: Pace) -> bool:
+        every = self.config.running.preview_every
+        if every is not None:
+            return every > 0 and done % every == 0
+        return validating and pace.due("preview", 1)
+
+    def __call__(self, done: int, state: State) -> dict[str, Path]:
+        payload = {"step": done, "best": {}, "state": tree(state)}
+        run = Run(self.out, self.config, payload, self.energy, self.posterior, self.dataset)
+        return self.preview(run, self.config.running.preview_every is not None)
 
 
 def training_step_of(config: Config, update: Update) -> TrainingStep:

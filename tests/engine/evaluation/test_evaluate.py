@@ -81,7 +81,8 @@ def test_everything_of_a_deep_run(trained: Path, inception, tmp_path: Path, caps
     shown = capsys.readouterr().out
     assert {
         "test_loss", "test_divergence", "svm_posterior_accuracy", "svm_pixels_accuracy", "auroc_uniform",
-        "knn_posterior_accuracy", "logistic_pixels_accuracy", "energy_train", "energy_test", "energy_own_h", "energy_other_h",
+        "knn_posterior_accuracy", "logistic_pixels_accuracy", "energy_train", "energy_test",
+        "energy_own_h", "energy_other_h",
         "auroc_stripes", "auroc_stripes_log_error", "neighbour_distance_samples", "fid_150", "kid_150",
     } <= set(facts["mean"])  # fmt: skip
     assert facts["mean"]["auroc_lines"] == facts["mean"]["auroc_stripes"]
