@@ -15,7 +15,7 @@ from eblvm.engine.errors import UserError
 from eblvm.engine.methods.types import Info, Noise, Objective, Rates, State
 from eblvm.engine.optim.apex import apex_adam_
 from eblvm.engine.optim.loss_scale import SMALLEST, next_scale
-from eblvm.engine.optim.optimizers import Adam, AdamState, averaged
+from eblvm.engine.optim.optimizers import Adam, AdamState, Optimizer, averaged
 from eblvm.engine.optim.options import Optimisation
 from eblvm.engine.types import Params
 from eblvm.kernels.adam_unroll import all_finite, clipped, restore_, serves_lists
@@ -23,20 +23,21 @@ from eblvm.kernels.adam_unroll import all_finite, clipped, restore_, serves_list
 
 @dataclass(frozen=True)
 class Update:
-    """One training step: the objective's gradient, clipped by norm if asked, Adam on theta, both moving averages."""
+    """One training step: the objective's gradient, clipped by norm if asked, a step of theta, both moving averages."""
 
     objective: Objective
-    optimizer: Adam
+    optimizer: Optimizer
     clip_norm: float | None = None
     ema_decay: float | None = None
     apex: bool = False  # Adam's steps in place are NVIDIA apex's
+    frozen: tuple[str, ...] = ()  # parameters that keep their start
     in_place: bool = False  # theta, its moments and its average move in the state's own memory: the old state is spent
 
     @classmethod
-    def of(cls, objective: Any, optimisation: Optimisation) -> Self:
+    def of(cls, objective: Any, optimisation: Optimisation, frozen: tuple[str, ...] = ()) -> Self:
         """The update of an objective as a run's options ask for it."""
-        adam = Adam(optimisation.betas)
-        return cls(objective, adam, optimisation.clip_norm, optimisation.ema, apex=optimisation.optimizer == "apex")
+        settings = (optimisation.theta_optimizer(), optimisation.clip_norm, optimisation.ema)
+        return cls(objective, *settings, apex=optimisation.optimizer == "apex", frozen=frozen)
 
     @torch.no_grad()
     def __call__(self, state: State, v: Tensor, noise: Noise, rates: Rates) -> tuple[State, Info]:
@@ -81,20 +82,24 @@ class Update:
         """theta and its average one step on; leading axes of the rates, and so of all tensors, are replicas."""
         moments, theta, lr = state.theta_opt, state.theta, rates["theta"]
         assert isinstance(moments, AdamState)
+        if self.frozen:
+            gradient = gradient | {k: torch.zeros_like(gradient[k]) for k in self.frozen}
+        by_lists = self.in_place and not self.apex and isinstance(self.optimizer, Adam)
+        if go is not None and not by_lists and not go:  # the others wait for the answer
+            return state, info
         if self.apex and self.in_place:
-            if go is not None and not go:
-                return state, info
             theta_opt = moments._replace(step_count=moments.step_count + 1)
             adjusted, norm = clipped(list(gradient.values()), lr.dim(), self.clip_norm)
+            assert isinstance(self.optimizer, Adam)
             apex_adam_(theta, dict(zip(gradient, adjusted, strict=True)), *theta_opt, lr, self.optimizer.rule)
-        elif self.in_place:
+        elif by_lists and isinstance(self.optimizer, Adam):
             decay = self.ema_decay or 0.0
             theta, theta_opt, norm = self.optimizer.move(
                 theta, gradient, moments, lr, True, self.clip_norm, state.ema, decay, go
             )
             return state._replace(theta=theta, theta_opt=theta_opt), info | {"gradient_norm": norm}
         else:
-            theta, theta_opt, norm = self.optimizer.move(theta, gradient, moments, lr, False, self.clip_norm)
+            theta, theta_opt, norm = self.optimizer.move(theta, gradient, moments, lr, self.in_place, self.clip_norm)
         ema = averaged(state.ema, theta, self.ema_decay, self.in_place)
         state = state._replace(theta=theta, theta_opt=theta_opt, ema=ema)
         return state, info | {"gradient_norm": norm}
