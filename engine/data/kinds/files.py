@@ -102,7 +102,7 @@ class Images(ImageData):
 
     kind = "images"
 
-    size: int = option(32, "pixels of a side, a multiple of 8; the centre square is resized to it", low=8)  # type: ignore[misc]
+    size: int = option(32, "pixels of a side, a multiple of 8; the centre square is resized to it", low=8)
     channels: int = option(3, "1 for grey, 3 for colours", choices=(1, 3))
     cache: str | None = option(
         None, "folder of the stores made from pictures; none: $EBLVM_CACHE, or the user's cache", mathematical=False
