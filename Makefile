@@ -22,14 +22,15 @@ setup: $(STAMP)
 $(BIN)/python:
 	$(PYTHON) -m venv .venv
 
-# torch first: the package is built against it without isolation, which would install a second one for the build.
+# torch first: the package is built against it without isolation, which would install a second one for the build. Python
+# files are compiled when they are first imported, which most of them never are.
 $(TOOLS): constraints.txt | $(BIN)/python
-	$(PIP) torch 'scikit-build-core>=0.11' cmake ninja
+	$(PIP) --no-compile torch 'scikit-build-core>=0.11' cmake ninja
 	touch $@
 
 # What a demo needs and no more.
 $(DEMO): $(INSTALL_SOURCES) | $(TOOLS)
-	$(PIP) --no-build-isolation -e .
+	$(PIP) --no-compile --no-build-isolation -e .
 	touch $@
 
 # Of the extra 'eval' only the weights are read: without its dependencies, which are many.

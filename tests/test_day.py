@@ -2,6 +2,7 @@
 
 import contextlib
 import io
+import re
 import signal
 import subprocess
 import sys
@@ -89,4 +90,8 @@ def test_pictures_of_ones_own_and_their_fid(tmp_path: Path) -> None:
         inception.find()
     except eblvm.UserError as error:
         pytest.skip(str(error))
-    assert "FID 0.0" in run("fid", photos, photos)
+    few = tmp_path / "few"
+    few.mkdir()
+    for picture in sorted(photos.iterdir())[:5]:
+        picture.rename(few / picture.name)
+    assert re.search(r"FID -?0\.0", run("fid", few, few))
