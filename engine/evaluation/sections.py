@@ -12,11 +12,12 @@ from torch import Tensor
 from eblvm.engine.errors import UserError
 from eblvm.engine.evaluation import deep, grbm, plots
 from eblvm.engine.evaluation import kept_samples as drawn
+from eblvm.engine.evaluation.energies import ENERGY_SAMPLES, energies
 from eblvm.engine.evaluation.eval_model import EVAL_SEED, EvalModel, eval_models
 from eblvm.engine.evaluation.figures import Figures
 from eblvm.engine.evaluation.fingerprint import fingerprint
 from eblvm.engine.evaluation.image_sets import as_bytes, as_images, read_images
-from eblvm.engine.evaluation.metrics.features import svm_accuracy, tsne
+from eblvm.engine.evaluation.metrics.features import PROBES, tsne
 from eblvm.engine.evaluation.metrics.grid_likelihood import GridLikelihood, grid_log_likelihood, log_marginal_of
 from eblvm.engine.evaluation.metrics.image_distances import Images, cached_images, image_distances
 from eblvm.engine.evaluation.metrics.importance import LogDensity
@@ -75,6 +76,7 @@ def sections_of(run: Run, model: str, weights: str, options: Options) -> list[Se
         found.append(_losses(run, model))
     if run.dataset.train_labels is not None and all(s.posterior_mean for s in judged):
         found.append(Section("classification", {"fitted": FITTED}, lambda: [classification(run, s) for s in judged]))
+    found.append(Section("energies", {"samples": ENERGY_SAMPLES}, lambda: energies(run, judged)))
     if all(s.reconstruct for s in judged):
         found.append(Section("reconstruction", {}, lambda: [reconstruction(run, s) for s in judged]))
     found += _ood(run, judged, options)
@@ -138,17 +140,19 @@ def _losses(run: Run, model: str) -> Section:
 
 
 def classification(run: Run, evaluated: EvalModel) -> Figures:
-    """A linear SVM fitted on the training split, its accuracy on the test split: on posterior means and on pixels."""
+    """Classifiers fitted on the training split, their accuracy on the test split: on posterior means and on pixels."""
     data = run.dataset
     assert data.train_labels is not None
     assert data.test_labels is not None
     train, labels = data.train[:FITTED], data.train_labels[:FITTED]
     means = [evaluated.of_all("posterior_mean", run, v) for v in (train, data.test)]
     plots.embedding(tsne(means[1][:JUDGED]), data.test_labels[:JUDGED], run.folder / "tsne.png")
-    return {
-        "svm_posterior_accuracy": svm_accuracy(means[0], labels, means[1], data.test_labels),
-        "svm_pixels_accuracy": svm_accuracy(data.floats(train), labels, data.floats(data.test), data.test_labels),
-    }
+    pixels = [data.floats(v) for v in (train, data.test)]
+    found: Figures = {}
+    for probe, accuracy in PROBES.items():
+        for name, (fitted, tested) in (("posterior", means), ("pixels", pixels)):
+            found[f"{probe}_{name}_accuracy"] = accuracy(fitted, labels, tested, data.test_labels)
+    return found
 
 
 def reconstruction(run: Run, evaluated: EvalModel) -> Figures:
