@@ -3,6 +3,7 @@
 import argparse
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from eblvm.engine import recipes
 from eblvm.engine.cli.configuration import add_run_options, configuration
@@ -15,6 +16,9 @@ from eblvm.engine.progress import is_first
 from eblvm.engine.training.parent import Parent
 from eblvm.engine.training.run_folder import read_config
 from eblvm.engine.training.summary import summarise
+
+if TYPE_CHECKING:
+    from eblvm.engine.training.run import Run
 
 USAGE = "eblvm train RECIPE [options]; 'eblvm train RECIPE --method M --help' shows what that run reads"
 EXAMPLES = (
@@ -39,7 +43,6 @@ def main(argv: list[str]) -> None:
     if config.running.on_cuda:
         config = for_gpu(config, out, argv, arguments.resume or arguments.config)
 
-    from eblvm.engine.previews import preview
     from eblvm.engine.training.loop import train
 
     if train(config, out, init=init, extend=arguments.resume is not None, preview=preview):
@@ -60,6 +63,13 @@ def for_gpu(config: Config, out: Path, argv: list[str], recorded: str | None) ->
     if is_first():
         print(sentence(config, torch.cuda.get_device_name()))
     return config
+
+
+def preview(run: "Run", thorough: bool) -> dict[str, Path]:
+    """`previews.preview`, imported when the first picture is due: it brings matplotlib and all of evaluation."""
+    from eblvm.engine.previews import preview
+
+    return preview(run, thorough)
 
 
 def finish(out: Path) -> None:
