@@ -55,6 +55,13 @@ def test_step(name: str, rehearsal: dict[str, Any]) -> None:
     assert rehearsal[name]["faults"] == []
 
 
+def test_every_fault_is_found(rehearsal: dict[str, Any]) -> None:
+    """The rehearsal can fail: faults.py makes one of each."""
+    faults = {name: found["faults"] for name, found in rehearsal.items() if name.startswith("fault: ")}
+    assert len(faults) == 13
+    assert [name for name, found in faults.items() if not found] == []
+
+
 def test_launches_are_as_recorded(rehearsal: dict[str, Any]) -> None:
     """'python -m tests.rehearsal --update' if more launches are meant."""
     recorded = record.read()
