@@ -1,12 +1,13 @@
 """`eblvm bench deep`: BiMDSM at the price of MDSM, at the width of the published CIFAR-10 model.
 
-One group of contestants, interleaved: the engine's MDSM and BiMDSM (N = 0, 5, 10 at K = 5, shared noise), with and
-without checkpointing, and the naive procedure. "to_mdsm" is the median of the ratios of each round. Bytes held are
-those that graphs hold when the loss is known and its backward has not begun, here and, on the meta device, at the
-published batch.
+One group of contestants per network, interleaved: the engine's MDSM and BiMDSM (N = 0, 5, 10 at K = 5, shared noise),
+with and without checkpointing, and the naive procedure. "to_mdsm" is the median of the ratios of each round. Bytes
+held are those that graphs hold when the loss is known and its backward has not begun, here and, on the meta device,
+at the published batch.
 """
 
 import sys
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -65,22 +66,30 @@ def run(rounds: int, progress: bool = True, found: list[Case] | None = None) -> 
     torch.set_num_threads(1)
     check()
     found = found or cases()
+    networks = dict.fromkeys(case.config["network"] for case in found)
+    rows = []
+    total = rounds * len(networks)
+    with tqdm(total=total, desc="deep", disable=None if progress else True, file=sys.stderr, leave=False) as bar:
+        for network in networks:  # one after the other, as all of them at once take 15 GB
+            rows += measured([case for case in found if case.config["network"] == network], rounds, bar.update)
+    return record.make(SCHEMA, "deep", f"eblvm bench deep --rounds {rounds}", "cpu", {"rounds": rounds, "rows": rows})
+
+
+def measured(found: list[Case], rounds: int, tick: Callable[[], object]) -> list[dict[str, Any]]:
+    """The rows of one network's cases, of which MDSM is the first."""
     engines = [DeepStep(case.config) for case in found]
     naive = {naive_name(case): NaiveStep(case.config, SHAPE) for case in found if case.naive}
     group: list[Step] = [*engines, *naive.values()]
-    with tqdm(total=rounds, desc="deep", disable=None if progress else True, file=sys.stderr, leave=False) as bar:
-        (readings,) = interleaved([group], rounds, "cpu", bar.update, long=True)
+    (readings,) = interleaved([group], rounds, "cpu", tick, long=True)
     times = [median(r) for r in readings]
-    networks = [case.config["network"] for case in found]
-    first = {network: readings[networks.index(network)] for network in networks}
     naive_ms = dict(zip(naive, times[len(found) :], strict=True))
     rows = []
     for i, (case, engine) in enumerate(zip(found, engines, strict=True)):
         peak_mib = engine.peak_bytes(PUBLISHED_BATCH) / MIB
-        to_mdsm = ratio_by_round(readings[i], first[networks[i]])
+        to_mdsm = ratio_by_round(readings[i], readings[0])
         figures = row(case, engine, times[i], to_mdsm, naive_ms.get(naive_name(case)))
         rows.append(figures | {"peak_published_mib": peak_mib})
-    return record.make(SCHEMA, "deep", f"eblvm bench deep --rounds {rounds}", "cpu", {"rounds": rounds, "rows": rows})
+    return rows
 
 
 def ratio_by_round(readings: list[float], of: list[float]) -> float:
