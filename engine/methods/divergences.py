@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from eblvm.engine.options import Options, option
+from eblvm.engine.options import Options, by_kind, option
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -69,5 +69,4 @@ class Fisher(Divergence):
         return 0.5 * difference.square().sum(-1).mean(0)
 
 
-def kinds() -> dict[str, Divergence]:
-    return {d.kind: d for d in (KlExact(), Fisher(), Kl())}
+KINDS = by_kind((KlExact(), Fisher(), Kl()))

@@ -6,8 +6,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from eblvm.engine.errors import UserError
+from eblvm.engine.methods import responses
 from eblvm.engine.methods.estimators import LowerLevel
-from eblvm.engine.methods.responses import Newton, Response, Unroll, responses
+from eblvm.engine.methods.responses import Newton, Response, Unroll
 from eblvm.engine.models.kinds.deep import PIECEWISE_LINEAR
 from eblvm.engine.options import option, slot
 
@@ -34,7 +35,7 @@ class Bism(LowerLevel):
     plans = True
 
     best_response: Response = slot(
-        responses,
+        responses.KINDS,
         "how the gradient sees q's answer: through N unrolled steps, or by a Newton step on its outputs",
         Unroll(),
     )
