@@ -1,8 +1,8 @@
-"""`python -m eblvm.bench.suites.newton_cost [deep|freyface] [rounds]`: what a step by the Newton response takes.
+"""`python -m eblvm.bench.suites.newton_cost lean|published|freyface ROUNDS`: what a step by the Newton response takes.
 
-deep: the rows of `eblvm bench deep` that price it, as a record of their own: MDSM, N = 0 and the Newton step at K = 5
-and 1, of the lean and of the published network. The whole suite takes four times as long. freyface: the fused steps of
-a GRBM of Frey face's size, DSM, N = 0, N = 5 and the Newton step, each beside N = 5.
+lean, published: the rows of `eblvm bench deep` that price it, of one network, as a record of their own: MDSM, N = 0 and
+the Newton step at K = 5 and 1. The whole suite takes eight times as long. freyface: the fused steps of a GRBM of Frey
+face's size, DSM, N = 0, N = 5 and the Newton step, each beside N = 5.
 """
 
 import sys
@@ -27,19 +27,18 @@ FREYFACE = {
 }
 
 
-def cases() -> list[Case]:
-    found = []
-    for network, prefix in (("lean", ""), ("published", "network=published ")):
-        base = recipe("cifar10").replaced(batch=deep.BATCH, network=network)
-        found.append(deep.named(f"{prefix}method=mdsm", base.replaced(method="mdsm")))
-        found.append(deep.named(f"{prefix}method=bimdsm N=0 K=5", base.replaced(N=0, K=5)))
-        found += deep.newton_cases(base, prefix)
-    return found
+def cases(network: str) -> list[Case]:
+    prefix = "" if network == "lean" else f"network={network} "
+    base = recipe("cifar10").replaced(batch=deep.BATCH, network=network)
+    mdsm, none = base.replaced(method="mdsm"), base.replaced(N=0, K=5)
+    found = [deep.named(f"{prefix}method=mdsm", mdsm), deep.named(f"{prefix}method=bimdsm N=0 K=5", none)]
+    return found + deep.newton_cases(base, prefix)
 
 
-def deep_rows(rounds: int) -> tuple[dict[str, Any], str]:
-    made = deep.run(rounds, found=cases())
-    made |= {"name": "deep-newton", "command": f"python -m eblvm.bench.suites.newton_cost deep {rounds}"}
+def of_network(network: str, rounds: int) -> tuple[dict[str, Any], str]:
+    made = deep.run(rounds, found=cases(network))
+    command = f"python -m eblvm.bench.suites.newton_cost {network} {rounds}"
+    made |= {"name": f"deep-newton-{network}", "command": command}
     return made, deep.format_table(made)
 
 
@@ -57,7 +56,7 @@ def freyface(rounds: int) -> tuple[dict[str, Any], str]:
 
 
 if __name__ == "__main__":
-    which, rounds = (sys.argv[1:] + ["deep", "5"][len(sys.argv) - 1 :])[:2]
-    result, table = {"deep": deep_rows, "freyface": freyface}[which](int(rounds))
+    which, rounds = sys.argv[1], int(sys.argv[2])
+    result, table = freyface(rounds) if which == "freyface" else of_network(which, rounds)
     print(table)
     print(f"wrote {record.write(result, record.RECORDS).name}")
