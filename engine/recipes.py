@@ -118,6 +118,11 @@ def celeba64(method: str = "bimdsm", small: bool = False) -> Config:
     return deep("celeba64", method, small, flip=True, **({} if small else own))
 
 
+def images(method: str = "bimdsm", small: bool = False) -> Config:
+    """Pictures or arrays of your own at --size pixels, 18-layer ResNet. Needs --data."""
+    return deep("images", method, small)
+
+
 def celeba128(method: str = "bidvl", small: bool = False) -> Config:
     """CelebA at 128x128, for --method bidvl. Needs --data."""
     raise UserError("recipe 'celeba128' is BiDVL's; add --method bidvl")
@@ -162,7 +167,7 @@ EMBEDDED: dict[str, Callable[[str], Config]] = {
 }  # fmt: skip
 IMAGES: dict[str, Callable[[str, bool], Config]] = {
     "mnist": mnist, "cifar10": cifar10, "svhn": svhn, "celeba32": celeba32, "celeba64": celeba64,
-    "celeba128": celeba128,
+    "celeba128": celeba128, "images": images,
 }  # fmt: skip
 RECIPES = (*EMBEDDED, *IMAGES)
 

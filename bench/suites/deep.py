@@ -8,6 +8,7 @@ at the published batch.
 
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -61,26 +62,28 @@ def newton_cases(base: Config, prefix: str = "") -> list[Case]:
     return [named(f"{prefix}method=bimdsm best_response=newton K={K}", newton.replaced(K=K)) for K in (5, 1)]
 
 
-def run(rounds: int, progress: bool = True, found: list[Case] | None = None) -> dict[str, Any]:
+def run(rounds: int, progress: bool = True, found: list[Case] | None = None, device: str = "cpu") -> dict[str, Any]:
     """The record of the suite. Raises `AgreementError` before anything is timed if a gradient is wrong."""
     torch.set_num_threads(1)
     check()
-    found = found or cases()
+    found = on_device(found or cases(), device)
     networks = dict.fromkeys(case.config["network"] for case in found)
     rows = []
     total = rounds * len(networks)
     with tqdm(total=total, desc="deep", disable=None if progress else True, file=sys.stderr, leave=False) as bar:
         for network in networks:  # one after the other, as all of them at once take 15 GB
-            rows += measured([case for case in found if case.config["network"] == network], rounds, bar.update)
-    return record.make(SCHEMA, "deep", f"eblvm bench deep --rounds {rounds}", "cpu", {"rounds": rounds, "rows": rows})
+            of_network = [case for case in found if case.config["network"] == network]
+            rows += measured(of_network, rounds, device, bar.update)
+    command = f"eblvm bench deep --rounds {rounds}" + on_flag(device)
+    return record.make(SCHEMA, "deep", command, device, {"rounds": rounds, "rows": rows})
 
 
-def measured(found: list[Case], rounds: int, tick: Callable[[], object]) -> list[dict[str, Any]]:
+def measured(found: list[Case], rounds: int, device: str, tick: Callable[[], object]) -> list[dict[str, Any]]:
     """The rows of one network's cases, of which MDSM is the first."""
     engines = [DeepStep(case.config) for case in found]
     naive = {naive_name(case): NaiveStep(case.config, SHAPE) for case in found if case.naive}
     group: list[Step] = [*engines, *naive.values()]
-    (readings,) = interleaved([group], rounds, "cpu", tick, long=True)
+    (readings,) = interleaved([group], rounds, device, tick, long=True)
     times = [median(r) for r in readings]
     naive_ms = dict(zip(naive, times[len(found) :], strict=True))
     rows = []
@@ -95,6 +98,14 @@ def measured(found: list[Case], rounds: int, tick: Callable[[], object]) -> list
 def ratio_by_round(readings: list[float], of: list[float]) -> float:
     """The median of the ratios of each round: what slows the machine for a while slows both."""
     return median([a / b for a, b in zip(readings, of, strict=True)])
+
+
+def on_device(found: list[Case], device: str) -> list[Case]:
+    return [replace(case, config=case.config.replaced(device=device)) for case in found]
+
+
+def on_flag(device: str) -> str:
+    return "" if device == "cpu" else f" --device {device}"
 
 
 def naive_name(case: Case) -> str:
@@ -240,7 +251,8 @@ class NaiveStep:
     """The research procedure on a batch of uniform images, with fresh noise in every step."""
 
     def __init__(self, config: Config, shape: tuple[int, int, int]):
-        self.method, self.v = naive_method(config, shape), torch.rand(config["batch"], *shape)
+        with torch.device(config.running.device):
+            self.method, self.v = naive_method(config, shape), torch.rand(config["batch"], *shape)
 
     def __call__(self) -> None:
         self.method.step(self.v, self.method.draw_fresh(self.v))
