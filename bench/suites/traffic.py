@@ -24,7 +24,7 @@ COLUMNS = {
     "traffic_ratio": "of it",
     "tile_mib": "MiB of all tiles",
 }
-B, D, H, M = 100, 560, 400, 4
+B, D, H, M, SWEEPS = 100, 560, 400, 4, 10
 
 
 class Case(NamedTuple):
@@ -36,7 +36,14 @@ class Case(NamedTuple):
 def cases() -> list[Case]:
     import torch
 
+    from eblvm.kernels.adam_unroll import Rule
+    from eblvm.kernels.adam_unroll import triton as adam
+    from eblvm.kernels.bernoulli_lower import triton as lower
+    from eblvm.kernels.gibbs import triton as gibbs
+    from eblvm.kernels.gibbs import triton_wide as gibbs_wide
     from eblvm.kernels.grbm import triton, triton_wide
+    from eblvm.kernels.grbm_bilevel import Phi, Theta, reference
+    from eblvm.kernels.grbm_bilevel import triton as bilevel
     from eblvm.kernels.grbm_dsm import triton as dsm
     from eblvm.kernels.grbm_dsm import triton_wide as dsm_wide
     from eblvm.kernels.sliced_hvp import triton as sliced
@@ -52,6 +59,17 @@ def cases() -> list[Case]:
     theta = (normal(D, H) / D**0.5, normal(D), normal(H), 0.1 * normal(D))
     mean, score = triton_wide.value(v, *theta, None)[2], triton_wide.value(v, *theta, h)[1]
     kept = sliced_wide.value(v, u, *theta)[2:]
+    chains = (v, *theta, [], [], torch.tensor(3), 0, 1, 2, 0, SWEEPS)
+    # The unfused bi-level step is torch's products with the Triton kernels of the two ops it is made of.
+    reference.lower_backend, reference.adam_backend = lambda _: lower, lambda _: adam
+    moments = (normal(H, D), normal(H), normal(H, D).square(), normal(H).square(), torch.tensor(4.0))
+    phi, rate = Phi(normal(H, D) / D**0.5, normal(H), *moments), torch.tensor(0.01)
+
+    def step(where: Any, sgd: bool) -> Callable[[], object]:
+        noise = ([eps], [h]) if sgd else (list(normal(11, B, D)), list(normal(11, B, H)))
+        how = {"exact": sgd, "sgd": sgd, "auto_rate": False, "rule": Rule(), "sigma": 0.3, "tau": 0.1, "K": 5, "N": 5}
+        return lambda: where.grbm_bilevel(v, *noise, Theta(*theta), phi, rate, rate, **how)
+
     return [
         Case("grbm F(v), score", lambda: triton.value(v, *theta, None), lambda: triton_wide.value(v, *theta, None)),
         Case("grbm E(v, h), score", lambda: triton.value(v, *theta, h), lambda: triton_wide.value(v, *theta, h)),
@@ -81,13 +99,22 @@ def cases() -> list[Case]:
             lambda: sliced.first(g, k, *kept, v, u, *theta, False, False),
             lambda: sliced_wide.first(g, k, *kept, v, u, *theta, False, False),
         ),
+        Case(f"gibbs, {SWEEPS} sweeps", lambda: gibbs.gibbs(*chains), lambda: gibbs_wide.gibbs(*chains)),
+        Case("grbm_bilevel, sampled KL, Adam, K=N=5", step(bilevel, False), step(reference, False)),
+        Case("grbm_bilevel, exact KL, SGD, K=N=5", step(bilevel, True), step(reference, True)),
     ]  # fmt: skip
 
 
 def rows() -> list[dict[str, Any]]:
     """Every case, counted in this process, which must run under TRITON_INTERPRET=1."""
     from eblvm.bench.tools.traffic import count
+    from eblvm.kernels.common import tiles
+    from eblvm.kernels.grbm_bilevel import triton as bilevel
 
+    # What a product takes of D at once changes no address, and how long the interpreter takes.
+    ranked = tiles.ranked
+    tiles.ranked = lambda problem: tuple(t._replace(BK=t.BD) for t in ranked(problem)[:1])  # type: ignore[assignment]
+    bilevel.blocks_of_d = lambda precision, element: {"BD": 64, "BK": 128}  # type: ignore[assignment]
     found = []
     for case in cases():
         fused, unfused = count(case.fused), count(case.unfused)

@@ -1,8 +1,8 @@
 """How the kernels with a product inside are cut into tiles: a model of occupancy and traffic, and tuning on first use.
 
 Two plans, both flash attention's. `rows`: a program keeps BM samples and all D columns of their result, blocks of BH
-columns of W stream past. `columns`: a program keeps BH columns of W's gradient, and EACH blocks of their rows, samples
-stream past. Where programs are few the streamed axis is split, and the last program of a block adds the parts in their order.
+columns of W stream past. `columns`: a program keeps BH columns of W's gradient, EACH blocks of their rows, and samples
+stream past. Where programs are few the streamed axis is split; the last program of a block adds the parts in order.
 """
 
 import json
@@ -55,7 +55,7 @@ class Problem(NamedTuple):
 
 def fits(D: int, element: int) -> bool:
     """Do all D columns of a block's result fit into registers?"""
-    return D <= MOST_VISIBLE[element]
+    return MOST_VISIBLE[element] >= D
 
 
 def set_dot_precision(kind: str | None) -> None:
@@ -82,12 +82,13 @@ def candidates(problem: Problem) -> list[Tiles]:
     # Without tensor cores a thread holds whole rows of both factors.
     BK = min(BD, 16 if problem.precision == "ieee" and problem.element >= 4 else 32)
     found = []
+    most = MOST_ACCUMULATED[problem.plan] // (2 if problem.plan == "columns" and problem.products > 4 else 1)
     samples, keeps = ((16, 32, 64), (chunks,)) if problem.plan == "rows" else ((16, 32), (1, 2, 3))
     for BM, BH, warps, split, each in product(samples, (16, 32), (4, 8), (1, 2, 4, 8, 16), keeps):
         kept = BM if problem.plan == "rows" else BH
         accumulated = kept * each * BD * max(problem.element, 4) // 4 // (32 * warps)
         streamed = -(-H // BH) if problem.plan == "rows" else -(-problem.batch // BM)
-        if accumulated > MOST_ACCUMULATED[problem.plan] or split > streamed or BM * BH < 32 * warps or each > chunks:
+        if accumulated > most or split > streamed or 32 * warps > BM * BH or each > chunks:
             continue
         if split > 1 and 2 * split * result_bytes(problem) > least_bytes(problem) // 4:
             continue
@@ -163,7 +164,7 @@ def _fastest(problem: Problem, like: Tensor, run: Callable[[Tiles], object]) -> 
     times: dict[Tiles, float] = {}
     for tiles in ranked(problem, torch.cuda.get_device_properties(like.device).multi_processor_count)[:12]:
         try:
-            times[tiles] = do_bench(lambda tiles=tiles: run(tiles), warmup=5, rep=20)  # type: ignore[misc]
+            times[tiles] = do_bench(lambda tiles=tiles: run(tiles), warmup=5, rep=20)
         except OutOfResources:
             continue
     return min(times, key=lambda tiles: times[tiles])

@@ -113,8 +113,8 @@ def launch_columns(
 def problem_of(plan: tiles.Plan, v: Tensor, W: Tensor, products: int) -> Problem:
     major, minor = torch.cuda.get_device_capability(v.device) if v.device.type == "cuda" else (8, 0)
     precision = tiles.dot_precision(v.dtype, 10 * major + minor)
-    sizes = (v.shape[-2], *W.shape[-2:], W.shape[:-2].numel(), v.element_size())
-    return Problem(plan, *sizes, products, precision, 10 * major + minor)
+    (batch, (D, H)), replicas = (v.shape[-2], W.shape[-2:]), W.shape[:-2].numel()
+    return Problem(plan, batch, D, H, replicas, v.element_size(), products, precision, 10 * major + minor)
 
 
 def scratch(like: Tensor, split: int, shape: tuple[int, ...], tickets: int) -> tuple[Tensor, Tensor]:
@@ -155,7 +155,7 @@ def value(v: Tensor, W: Tensor, b: Tensor, c: Tensor, log_sigma: Tensor, h: Tens
         return triton_wide.value(v, W, b, c, log_sigma, h)
     if h is None:
         energy, _, score = launch_rows(FREE.value, v, W, b, c, log_sigma)
-        return energy, score, torch.empty(W.shape[:-2] + (0,), dtype=v.dtype, device=v.device)
+        return energy, score, torch.empty((*W.shape[:-2], 0), dtype=v.dtype, device=v.device)
     energy, _, score = launch_rows(GIVEN.value, v, W, b, c, log_sigma, h=h)
     return energy, score
 
@@ -181,9 +181,12 @@ def first(
         if wants_v:
             found["v_bar"] = launch_rows(PULL.value, v, W, b, c, log_sigma, g=g, r=r)[2]
     else:
-        wants = {"wants_v": wants_v, "wants_h": wants_h}
-        found = launch_columns(GIVEN.value, v, W, b, c, log_sigma, g=g, r=r, h=h, score=kept, **wants)
-    return tuple(found[name] for name in ("W_bar", "b_bar", "c_bar", "log_sigma_bar", "v_bar", "h_bar") if name in found)
+        found = launch_columns(
+            GIVEN.value, v, W, b, c, log_sigma, wants_v=wants_v, wants_h=wants_h, g=g, r=r, h=h, score=kept
+        )
+    return tuple(
+        found[name] for name in ("W_bar", "b_bar", "c_bar", "log_sigma_bar", "v_bar", "h_bar") if name in found
+    )
 
 
 def variants() -> list[Variant]:
@@ -230,4 +233,4 @@ def fused_variants(
                     kernel = columns_kernel
                     constants = columns_constants(kind, D, H, M, sigma, problem, t, kind == GIVEN.value, False)
                 label = f"{op} {name} {element} {precision}"
-                yield Variant(label, kernel, signature, constants, t.warps, capabilities=(capability,))
+                yield Variant(label, kernel, signature, constants, t.warps, capabilities=(capability,), fused=True)

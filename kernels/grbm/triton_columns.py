@@ -5,8 +5,9 @@ stream past; x = c + v W and what else it needs of size B x H is made again, and
 Programs beyond those of W take the sums over samples of the visible units.
 """
 
-# The kernels are in a language of their own, which has no types.
-# mypy: disable-error-code="no-untyped-def,untyped-decorator"
+# The kernels are in a language of their own, which has no types and no unpacking.
+# mypy: disable-error-code="no-untyped-def,untyped-decorator,assignment"
+# ruff: noqa: RUF005
 
 import triton
 import triton.language as tl
@@ -167,7 +168,7 @@ def visible_columns(
                 log_sigma_bar += tl.sum(2.0 * k * precision * u * u, 0)
     tl.store(b_bar_ptr + d, b_bar, mask=d < D)
     tl.store(log_sigma_bar_ptr + d, log_sigma_bar, mask=d < D)
-    if KIND == RESIDUAL:
+    if KIND == RESIDUAL:  # noqa: SIM102
         if block == 0:
             loss = tl.zeros([BM], dtype=real)
             for begin in range(0, batch, BM):
@@ -198,7 +199,8 @@ def columns_kernel(
     block, part = tl.program_id(0), tl.program_id(1)
     if block < BLOCKS:
         latent_columns(
-            block % ACROSS, block // ACROSS * (EACH * BD), part, g_ptr, r_ptr, v_ptr, eps_ptr, h_ptr + replica * batch * H, u_ptr, k_ptr,
+            block % ACROSS, block // ACROSS * (EACH * BD), part, g_ptr, r_ptr, v_ptr, eps_ptr,
+            h_ptr + replica * batch * H, u_ptr, k_ptr,
             W_ptr + replica * D * H, c_ptr + replica * H, W_bar_ptr + replica * D * H, c_bar_ptr + replica * H,
             h_bar_ptr + replica * batch * H, part_ptr + replica * SPLIT * (D + 1) * H, ticket_ptr + replica * BLOCKS,
             batch, D, H, M, KIND, SIGMA, WANTS_H, real, SPLIT, PRECISION, EACH, BM, BD, BH, BK,

@@ -4,8 +4,9 @@ A program keeps the [BM, D] result of its samples in registers while blocks of W
 latent units, then the block's share of a W^T. Nothing of size B x H is written. Shape tags: v_BD, W_DH, u_MBD.
 """
 
-# The kernels are in a language of their own, which has no types.
-# mypy: disable-error-code="no-untyped-def,untyped-decorator"
+# The kernels are in a language of their own, which has no types and no unpacking.
+# mypy: disable-error-code="no-untyped-def,untyped-decorator,assignment"
+# ruff: noqa: RUF005
 
 import triton
 import triton.language as tl
@@ -158,9 +159,7 @@ def rows_kernel(
             elif KIND == SLICED:
                 slope = push * (1.0 - push)
                 for m in range(M):
-                    q = latent(
-                        u_ptr + m * batch * D, u_ptr, W_ptr, row, h, batch, D, H, 0, real, PRECISION, BM, BH, BK
-                    )
+                    q = latent(u_ptr + m * batch * D, u_ptr, W_ptr, row, h, batch, D, H, 0, real, PRECISION, BM, BH, BK)
                     gained = tl.sum(slope * q * q, 1)[:, None]
                     curved += tl.where(tl.arange(0, MP)[None, :] == m, gained, 0.0)
             elif KIND == PULL:

@@ -36,7 +36,7 @@ def test_replicas_and_parts_of_a_split(given, split, split_in, nan_filled) -> No
 
 
 @GIVEN
-def test_where_D_does_not_fit(given, monkeypatch, nan_filled) -> None:
+def test_more_visible_units_than_fit(given, monkeypatch, nan_filled) -> None:
     monkeypatch.setitem(tiles.MOST_VISIBLE, 8, 4)
     *tensors, h = inputs((3, 5, 7), replicas=(2,))
     tensors = [*tensors, h if given else None]

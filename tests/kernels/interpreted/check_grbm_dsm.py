@@ -29,7 +29,7 @@ def test_replicas_and_parts_of_a_split(split, split_in, nan_filled) -> None:
     assert_close(triton.grbm_dsm(*given), reference.grbm_dsm(*given), 1e-11)
 
 
-def test_where_D_does_not_fit(monkeypatch, nan_filled) -> None:
+def test_more_visible_units_than_fit(monkeypatch, nan_filled) -> None:
     monkeypatch.setitem(tiles.MOST_VISIBLE, 8, 4)
     given = arguments((3, 5, 7), replicas=(2,))
     assert_close(triton.grbm_dsm(*given), reference.grbm_dsm(*given), 1e-11)
