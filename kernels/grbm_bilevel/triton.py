@@ -1,7 +1,7 @@
 """The bi-level GRBM step in Triton: three launches with the products inside, whatever K and N are.
 
 `triton_lower.py` has all lower steps, `triton_upper.py` the upper level and the reverse. In float32 and float64; sums
-are in a fixed order. The unrolled steps are taken in the primal.
+are in a fixed order. SGD on a shared batch is unrolled in the dual, where that is cheaper.
 """
 
 from collections.abc import Sequence
@@ -110,13 +110,14 @@ def grbm_bilevel(
 
 
 LOWER = (
-    "v eps noise W b c log_sigma A0 a0 mA ma vA va count lr rate A1 a1 mA1 ma1 vA1 va1 A aN x z delta G m v2 bias lower"
+    "v eps noise W b c log_sigma A0 a0 mA ma vA va count lr rate A1 a1 mA1 ma1 vA1 va1 "
+    "A aN x z delta G m v2 bias M S lower"
 )
 REVERSE = (
-    "v eps noise r W b log_sigma A count rate x z G m v2 bias gap z_bar A_bar G_bar m_bar v_bar "
+    "v eps noise r W b log_sigma A count rate x z G m v2 bias M S gap z_bar A_bar G_bar m_bar v_bar "
     "W_bar b_bar c_bar log_sigma_bar loss"
 )
-STEP_CONSTANTS = "D H SIGMA TAU EXACT SGD SHARED UNROLLED B1 B2 EPS EPS_ROOT WIDE PRECISION BM BD BH BK"
+STEP_CONSTANTS = "D H SIGMA TAU EXACT SGD SHARED UNROLLED DUAL B1 B2 EPS EPS_ROOT WIDE PRECISION BM BD BH BK"
 LOWER_CONSTANTS, REVERSE_CONSTANTS = f"{STEP_CONSTANTS} UPPER", STEP_CONSTANTS
 
 
@@ -145,11 +146,15 @@ def _lower(
     tape["bias"] = new(max(N, 1), replicas, 3, H)
     blocks = triton.cdiv(H, BH)
     tape["lower"] = new(replicas, blocks + 1)
+    dual = sgd and shared and N > 0 and batch < 2 * D
+    if dual:
+        V = torch.add(tape["v"], tape["eps"][0], alpha=sigma)
+        tape |= {"M": torch.matmul(V, V.mT).add_(1), "S": new(replicas, batch, H)}
     problem = problem_of("columns", v, theta.W, 2)
     tape["constants"] = blocks_of_d(problem.precision, v.element_size()) | {
         "BM": BM, "BH": BH,
         "D": D, "H": H, "SIGMA": sigma, "TAU": tau, "EXACT": exact, "SGD": sgd, "SHARED": shared, "UPPER": upper,
-        "UNROLLED": N > 0, "B1": rule.b1, "B2": rule.b2, "EPS": rule.eps, "EPS_ROOT": rule.eps_root,
+        "UNROLLED": N > 0, "DUAL": dual, "B1": rule.b1, "B2": rule.b2, "EPS": rule.eps, "EPS_ROOT": rule.eps_root,
         "WIDE": v.dtype == torch.float64, "PRECISION": problem.precision,
     }  # fmt: skip
     lower_kernel[(blocks + 1, replicas)](
@@ -213,14 +218,14 @@ def variants() -> list[Variant]:
                 "WIDE": element == "fp64",
                 "PRECISION": precision,
             }
-            mode |= blocks_of_d(precision, 8 if element == "fp64" else 4)
+            mode |= {"DUAL": sgd} | blocks_of_d(precision, 8 if element == "fp64" else 4)
             for name, (kernel, constants) in kernels.items():
                 if sgd and (name == "residual" or (element, precision) != ("fp32", "ieee")):
                     continue
                 everywhere = (element, precision) == ("fp32", "ieee") and not sgd
                 signature = {p: f"*{element}" for p in kernel.arg_names if p.endswith("_ptr")}
                 signature |= {p: "i32" for p in ("batch", "K", "N") if p in kernel.arg_names}
-                label = f"grbm_bilevel {name} {'sgd' if sgd else 'adam'} {element} {precision}"
+                label = f"grbm_bilevel {name} {'dual' if sgd else 'adam'} {element} {precision}"
                 own = {n: (values | mode)[n] for n in constants.split()}
                 places = CAPABILITIES if everywhere else (80,)
                 found.append(Variant(label, kernel, signature, own, WARPS, capabilities=places, fused=True))

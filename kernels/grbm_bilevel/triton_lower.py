@@ -117,6 +117,49 @@ def one_step(
 
 
 @triton.jit
+def dual_steps(
+    z_ptr, x_ptr, noise_ptr, M_ptr, delta_ptr, S_ptr, N, lr, h, batch, apart, H: tl.constexpr, TAU: tl.constexpr,
+    EXACT: tl.constexpr, real: tl.constexpr, PRECISION: tl.constexpr, BM: tl.constexpr, BH: tl.constexpr,
+):  # fmt: skip
+    """N steps on the logits themselves, l' = l - lr M delta with M = V V^T + 1; S is the sum of the deltas."""
+    for n in range(N):
+        here = z_ptr + n * apart
+        for begin in range(0, batch, BM):
+            row = begin + tl.arange(0, BM)
+            z = tile(here, row, h, batch, H).to(real)
+            noise = z
+            if not EXACT:
+                noise = tile(noise_ptr + n * apart, row, h, batch, H).to(real)
+            _, _, _, delta, _ = coefficients(z, tile(x_ptr, row, h, batch, H).to(real), noise, TAU, EXACT)
+            delta = delta / batch.to(real)
+            put(delta_ptr, delta, row, h, batch, H)
+            if n == 0:
+                put(S_ptr, delta, row, h, batch, H)
+            else:
+                put(S_ptr, delta + tile(S_ptr, row, h, batch, H).to(real), row, h, batch, H)
+        tl.debug_barrier()
+        for begin in range(0, batch, BM):
+            row = begin + tl.arange(0, BM)
+            moved = across(M_ptr, delta_ptr, row, h, batch, H, real, PRECISION, BM, BH)
+            put(here + apart, tile(here, row, h, batch, H).to(real) - lr * moved, row, h, batch, H)
+        tl.debug_barrier()
+
+
+@triton.jit
+def across(
+    M_ptr, right_ptr, row, h, batch, H: tl.constexpr, real: tl.constexpr, PRECISION: tl.constexpr,
+    BM: tl.constexpr, BH: tl.constexpr,
+):  # fmt: skip
+    """M right of a block of samples and of latent units [BM, BH]; M [B, B]."""
+    total = tl.zeros([BM, BH], dtype=real)
+    for begin in range(0, batch, BM):
+        other = begin + tl.arange(0, BM)
+        right = tile(right_ptr, other, h, batch, H)
+        total = tl.dot(tile(M_ptr, row, other, batch, batch), right, total, input_precision=PRECISION, out_dtype=real)
+    return total
+
+
+@triton.jit
 def copied(from_ptr, to_ptr, h, D: tl.constexpr, H: tl.constexpr, BD: tl.constexpr):
     for begin in range(0, D, BD):
         d = begin + tl.arange(0, BD)
@@ -127,9 +170,9 @@ def copied(from_ptr, to_ptr, h, D: tl.constexpr, H: tl.constexpr, BD: tl.constex
 def lower_kernel(
     v_ptr, eps_ptr, noise_ptr, W_ptr, b_ptr, c_ptr, log_sigma_ptr, A_ptr, a_ptr, mA_ptr, ma_ptr, vA_ptr, va_ptr,
     count_ptr, lr_ptr, rate_ptr, A1_ptr, a1_ptr, mA1_ptr, ma1_ptr, vA1_ptr, va1_ptr, AN_ptr, aN_ptr,
-    x_ptr, z_ptr, delta_ptr, G_ptr, m_ptr, v2_ptr, bias_ptr, lower_ptr, batch, K, N,
+    x_ptr, z_ptr, delta_ptr, G_ptr, m_ptr, v2_ptr, bias_ptr, M_ptr, S_ptr, lower_ptr, batch, K, N,
     D: tl.constexpr, H: tl.constexpr, SIGMA: tl.constexpr, TAU: tl.constexpr, EXACT: tl.constexpr, SGD: tl.constexpr,
-    SHARED: tl.constexpr, UPPER: tl.constexpr, UNROLLED: tl.constexpr,
+    SHARED: tl.constexpr, UPPER: tl.constexpr, UNROLLED: tl.constexpr, DUAL: tl.constexpr,
     B1: tl.constexpr, B2: tl.constexpr, EPS: tl.constexpr, EPS_ROOT: tl.constexpr, WIDE: tl.constexpr,
     PRECISION: tl.constexpr, BM: tl.constexpr, BD: tl.constexpr, BH: tl.constexpr, BK: tl.constexpr,
 ):  # fmt: skip
@@ -206,7 +249,25 @@ def lower_kernel(
         tl.store(ma1_ptr + own, ma, mask=inside)
         tl.store(va1_ptr + own, va, mask=inside)
 
-        if UNROLLED:
+        if DUAL:
+            S_ptr += replica * latents
+            for begin in range(0, batch, BM):
+                row = begin + tl.arange(0, BM)
+                z = against(v_ptr, eps_ptr, A1_ptr, row, h, batch, D, H, SIGMA, real, PRECISION, BM, BH, BK)
+                put(z_ptr, z + a[None, :], row, h, batch, H)
+            tl.debug_barrier()
+            noises = noise_ptr
+            if not EXACT:
+                noises = noise_ptr + K * replicas * latents
+            dual_steps(
+                z_ptr, x_ptr, noises, M_ptr + replica * batch * batch, delta_ptr, S_ptr, N, rate, h, batch,
+                replicas * latents, H, TAU, EXACT, real, PRECISION, BM, BH,
+            )  # fmt: skip
+            for begin in range(0, D, BD):
+                d = begin + tl.arange(0, BD)
+                G = summed(S_ptr, v_ptr, eps_ptr, h, d, batch, D, H, SIGMA, real, PRECISION, BM, BH, BD)
+                put(AN_ptr, tile(A1_ptr, h, d, H, D).to(real) - rate * G, h, d, H, D)
+        elif UNROLLED:
             m_ptr += replica * weights
             v2_ptr += replica * weights
             G_ptr += replica * weights
@@ -231,7 +292,7 @@ def lower_kernel(
                 )  # fmt: skip
                 tl.store(tape, a_grad, mask=inside)
             tl.store(aN_ptr + own, a, mask=inside)
-        if UPPER:
+        if UPPER and not DUAL:
             e = eps_ptr
             if not SHARED:
                 e = eps_ptr + (K + N) * replicas * visibles

@@ -12,7 +12,7 @@ import triton.language as tl
 
 from eblvm.kernels.bernoulli_lower.triton import coefficients, sigmoid
 from eblvm.kernels.grbm.triton_rows import latent, tile, vector, visible
-from eblvm.kernels.grbm_bilevel.triton_lower import against, corrections, put, summed
+from eblvm.kernels.grbm_bilevel.triton_lower import across, against, corrections, put, summed
 
 
 @triton.jit
@@ -61,12 +61,58 @@ def adam_reverse(
 
 
 @triton.jit
+def dual_reverse(
+    v_ptr, eps_ptr, r_ptr, z_ptr, x_ptr, noise_ptr, M_ptr, gap_ptr, z_bar_ptr, S_bar_ptr, A_bar_ptr, N, lr, h, batch,
+    apart, D: tl.constexpr, H: tl.constexpr, SIGMA: tl.constexpr, TAU: tl.constexpr, EXACT: tl.constexpr,
+    real: tl.constexpr, PRECISION: tl.constexpr, BM: tl.constexpr, BD: tl.constexpr, BH: tl.constexpr,
+    BK: tl.constexpr,
+):  # fmt: skip
+    """N steps on the logits in reverse: S^ through A_N, then delta^ = S^ - lr M l^; the sum of all x^ over samples."""
+    c_bar = tl.zeros([BH], dtype=real)
+    for begin in range(0, D, BD):
+        d = begin + tl.arange(0, BD)
+        A_bar = summed(gap_ptr, r_ptr, r_ptr, h, d, batch, D, H, 0, real, PRECISION, BM, BH, BD)
+        put(A_bar_ptr, A_bar, h, d, H, D)
+    tl.debug_barrier()
+    for begin in range(0, batch, BM):
+        row = begin + tl.arange(0, BM)
+        S_bar = against(v_ptr, eps_ptr, A_bar_ptr, row, h, batch, D, H, SIGMA, real, PRECISION, BM, BH, BK)
+        put(S_bar_ptr, -lr * S_bar, row, h, batch, H)
+    tl.debug_barrier()
+    for back in range(N):
+        n = N - 1 - back
+        here = z_ptr + n * apart
+        for begin in range(0, batch, BM):
+            row = begin + tl.arange(0, BM)
+            keep = (row < batch)[:, None] & (h < H)[None, :]
+            moved = across(M_ptr, z_bar_ptr, row, h, batch, H, real, PRECISION, BM, BH)
+            delta_bar = (tile(S_bar_ptr, row, h, batch, H).to(real) - lr * moved) / batch.to(real)
+            z = tile(here, row, h, batch, H).to(real)
+            noise = z
+            if not EXACT:
+                noise = tile(noise_ptr + n * apart, row, h, batch, H).to(real)
+            _, _, slope, _, curvature = coefficients(z, tile(x_ptr, row, h, batch, H).to(real), noise, TAU, EXACT)
+            x_bar = tl.where(keep, -delta_bar * slope, 0.0)
+            c_bar += tl.sum(x_bar, 0)
+            put(here, x_bar, row, h, batch, H)
+            # Not yet in l^: other rows of this step still read it.
+            put(gap_ptr, delta_bar * curvature, row, h, batch, H)
+        tl.debug_barrier()
+        for begin in range(0, batch, BM):
+            row = begin + tl.arange(0, BM)
+            z_bar = tile(z_bar_ptr, row, h, batch, H).to(real) + tile(gap_ptr, row, h, batch, H).to(real)
+            put(z_bar_ptr, z_bar, row, h, batch, H)
+        tl.debug_barrier()
+    return c_bar
+
+
+@triton.jit
 def reverse_kernel(
     v_ptr, eps_ptr, noise_ptr, r_ptr, W_ptr, b_ptr, log_sigma_ptr, A_ptr, count_ptr, rate_ptr, x_ptr, z_ptr,
-    G_ptr, m_ptr, v2_ptr, bias_ptr, gap_ptr, z_bar_ptr, A_bar_ptr, G_bar_ptr, m_bar_ptr, v_bar_ptr,
+    G_ptr, m_ptr, v2_ptr, bias_ptr, M_ptr, S_ptr, gap_ptr, z_bar_ptr, A_bar_ptr, G_bar_ptr, m_bar_ptr, v_bar_ptr,
     W_bar_ptr, b_bar_ptr, c_bar_ptr, log_sigma_bar_ptr, loss_ptr, batch, K, N,
     D: tl.constexpr, H: tl.constexpr, SIGMA: tl.constexpr, TAU: tl.constexpr, EXACT: tl.constexpr, SGD: tl.constexpr,
-    SHARED: tl.constexpr, UNROLLED: tl.constexpr,
+    SHARED: tl.constexpr, UNROLLED: tl.constexpr, DUAL: tl.constexpr,
     B1: tl.constexpr, B2: tl.constexpr, EPS: tl.constexpr, EPS_ROOT: tl.constexpr, WIDE: tl.constexpr,
     PRECISION: tl.constexpr, BM: tl.constexpr, BD: tl.constexpr, BH: tl.constexpr, BK: tl.constexpr, BV: tl.constexpr,
 ):  # fmt: skip
@@ -136,7 +182,16 @@ def reverse_kernel(
                 a_bar += tl.sum(z_bar, 0)
         tl.debug_barrier()
 
-        if UNROLLED:
+        if DUAL:
+            noises = noise_ptr
+            if not EXACT:
+                noises = noise_ptr + K * replicas * latents
+            c_bar = dual_reverse(
+                v_ptr, eps_ptr, r_ptr, z_ptr, x_ptr, noises, M_ptr + replica * batch * batch, gap_ptr, z_bar_ptr,
+                S_ptr + replica * latents, A_bar_ptr, N, tl.load(rate_ptr + replica).to(real), h, batch,
+                replicas * latents, D, H, SIGMA, TAU, EXACT, real, PRECISION, BM, BD, BH, BK,
+            )  # fmt: skip
+        elif UNROLLED:
             G_ptr += replica * weights
             m_ptr += replica * weights
             v2_ptr += replica * weights

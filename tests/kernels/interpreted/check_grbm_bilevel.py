@@ -58,6 +58,12 @@ def test_odd_sizes(size, dtype, nan_filled) -> None:
     check(size, 1, 1, exact=False, sgd=False, shared=False, dtype=dtype)
 
 
+@pytest.mark.parametrize("exact", [True, False])
+@pytest.mark.parametrize("size", [(1, 1, 1), (35, 18, 3), (20, 63, 20)], ids=str)
+def test_dual(size, exact, nan_filled) -> None:
+    check(size, 1, 3, exact=exact, sgd=True, shared=True)
+
+
 @pytest.mark.parametrize(("K", "N"), [(0, 0), (2, 0), (0, 2)])
 def test_without_real_or_unrolled_steps(K, N, nan_filled) -> None:
     check((5, 3, 4), K, N, exact=False, sgd=False, shared=True)
