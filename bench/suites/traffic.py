@@ -24,7 +24,7 @@ COLUMNS = {
     "traffic_ratio": "of it",
     "tile_mib": "MiB of all tiles",
 }
-B, D, H, M, SWEEPS = 100, 560, 400, 4, 10
+B, D, H, M, SWEEPS = 100, 560, 400, 1, 10
 
 
 class Case(NamedTuple):

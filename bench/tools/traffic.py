@@ -53,6 +53,7 @@ class _Kernels:
     def __init__(self) -> None:
         self.launches, self.bytes, self.issued = 0, 0, 0
         self.touched: dict[str, dict[int, list[np.ndarray]]] = {}
+        self.seen: dict[str, set[tuple[int, ...]]] = {}
 
     @contextlib.contextmanager
     def watched(self) -> Iterator[None]:
@@ -61,7 +62,7 @@ class _Kernels:
         plain = GridExecutor.__call__, InterpreterBuilder.create_masked_load, InterpreterBuilder.create_masked_store
 
         def launch(executor: Any, *args: Any, **kwargs: Any) -> Any:
-            self.touched = {"loaded": {}, "stored": {}}
+            self.touched, self.seen = {"loaded": {}, "stored": {}}, {"loaded": set(), "stored": set()}
             # The interpreter copies what it is given; that is no work of the kernel.
             with torch.utils._python_dispatch._disable_current_modes():
                 out = plain[0](executor, *args, **kwargs)
@@ -89,6 +90,11 @@ class _Kernels:
 
     def _touch(self, kind: str, ptrs: Any, mask: Any) -> None:
         size = ptrs.get_element_ty().primitive_bitwidth // 8
-        addresses = np.unique(ptrs.data[mask.data])  # of one tile: threads that load the same are served at once
+        addresses = ptrs.data[mask.data]
+        if not len(addresses):
+            return
         self.issued += size * len(addresses)
-        self.touched[kind].setdefault(size, []).append(addresses)
+        corners = (int(addresses[0]), int(addresses[-1]), len(addresses), size)
+        if corners not in self.seen[kind]:  # a tile of the same corners and size is the same tile
+            self.seen[kind].add(corners)
+            self.touched[kind].setdefault(size, []).append(addresses)

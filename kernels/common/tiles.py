@@ -22,7 +22,7 @@ RATES = {"ieee": 64, "tf32": 512, "bf16x3": 340, "half": 1024, "double": 32}
 L2_BYTES_PER_CLOCK = 64  # of one multiprocessor
 WAVE_CLOCKS = 1500  # to start a wave of programs
 MULTIPROCESSORS = 108  # where there is no GPU to ask
-MOST_ACCUMULATED = {"rows": 64, "columns": 32}  # registers of a thread; beyond it kernels spill
+MOST_ACCUMULATED = {"rows": 64, "columns": 16}  # registers of a thread; beyond it kernels spill
 MOST_VISIBLE = {8: 256, 4: 1024, 2: 1024}  # columns that fit, by the bytes of an element
 
 _precision: str | None = None
@@ -79,11 +79,10 @@ def candidates(problem: Problem) -> list[Tiles]:
     D, H, wide = problem.D, problem.H, problem.element == 8
     BD = min(64 if wide else 128, max(16, power_of_two(D)))
     chunks = -(-D // BD)
-    # Without tensor cores a thread holds whole rows of both factors.
-    BK = min(BD, 16 if problem.precision == "ieee" and problem.element >= 4 else 32)
+    by_thread = problem.precision == "ieee" and problem.element >= 4
     found = []
-    most = MOST_ACCUMULATED[problem.plan] // (2 if problem.plan == "columns" and problem.products > 4 else 1)
-    samples, keeps = ((16, 32, 64), (chunks,)) if problem.plan == "rows" else ((16, 32), (1, 2, 3))
+    most = MOST_ACCUMULATED[problem.plan]
+    samples, keeps = ((16, 32, 64), (chunks,)) if problem.plan == "rows" else ((16, 32)[: 2 - by_thread], (1, 2, 3))
     for BM, BH, warps, split, each in product(samples, (16, 32), (4, 8), (1, 2, 4, 8, 16), keeps):
         kept = BM if problem.plan == "rows" else BH
         accumulated = kept * each * BD * max(problem.element, 4) // 4 // (32 * warps)
@@ -92,8 +91,10 @@ def candidates(problem: Problem) -> list[Tiles]:
             continue
         if split > 1 and 2 * split * result_bytes(problem) > least_bytes(problem) // 4:
             continue
+        # Without tensor cores a thread holds whole rows of both factors; two elements of a tile make a vector load.
+        BK = min(BD, 16 if by_thread and warps == 4 else 32)
         found.append(Tiles(BM, BD, BH, BK, split, warps, each))
-    return found or [Tiles(16, BD, 16, min(BK, 16), 1, 8, keeps[0])]
+    return found or [Tiles(16, BD, 16, 16, 1, 8, keeps[0])]
 
 
 def result_bytes(problem: Problem) -> int:

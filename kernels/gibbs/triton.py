@@ -24,6 +24,7 @@ from eblvm.kernels.gibbs import triton_wide
 from eblvm.kernels.grbm.triton import fits, problem_of
 from eblvm.kernels.grbm.triton_rows import latent, tile, vector, zeros
 from eblvm.kernels.grbm_bilevel.triton import stacked
+from eblvm.kernels.grbm_bilevel.triton_lower import put
 from eblvm.kernels.philox.triton import NORMAL, UNIFORM, draw_words, transform
 
 
@@ -50,11 +51,11 @@ def sweeps_kernel(
     W_ptr += replica * D * H
     c_ptr += replica * H
     v_ptr += replica * batch * D
+    mean_ptr += replica * batch * D
     seed = tl.load(seed_ptr + replica)
     for begin in range(0, D, BD):
         d = begin + tl.arange(0, BD)
-        keep = (row < batch)[:, None] & (d < D)[None, :]
-        tl.store(v_ptr + row[:, None] * D + d[None, :], tile(v0_ptr + replica * batch * D, row, d, batch, D), mask=keep)
+        put(v_ptr, tile(v0_ptr + replica * batch * D, row, d, batch, D), row, d, batch, D)
     for i in range(sweeps):
         tl.debug_barrier()
         pulled = zeros(CHUNKS, BM, BD, real)
@@ -71,19 +72,20 @@ def sweeps_kernel(
                 w = tl.trans(tile(W_ptr, j * BD + tl.arange(0, BD), h, D, H))
                 moved = moved + (tl.dot(on.to(w.dtype), w, pulled[j], input_precision=PRECISION, out_dtype=real),)
             pulled = moved
-        tl.debug_barrier()
         for j in tl.static_range(CHUNKS):
-            d = j * BD + tl.arange(0, BD)
-            keep = (row < batch)[:, None] & (d < D)[None, :]
-            at = row[:, None] * D + d[None, :]
+            put(mean_ptr, pulled[j], row, j * BD + tl.arange(0, BD), batch, D)
+        tl.debug_barrier()
+        for begin in range(0, D, BD):  # a loop, not unrolled: the noise has many registers
+            d = begin + tl.arange(0, BD)
             if DRAWN:
-                n = drawn(seed, row, first, step + i, purpose_v, j * BD, NORMAL, BM, BD)
+                n = drawn(seed, row, first, step + i, purpose_v, begin, NORMAL, BM, BD)
             else:
                 n = tile(normal_ptr + (i * replicas + replica) * batch * D, row, d, batch, D)
             sigma = tl.exp(vector(log_sigma_ptr + replica * D, d, D, real))[None, :]
-            mean = vector(b_ptr + replica * D, d, D, real)[None, :] + sigma * sigma * pulled[j]
-            tl.store(mean_ptr + replica * batch * D + at, mean, mask=keep)
-            tl.store(v_ptr + at, mean + sigma * n.to(real), mask=keep)
+            mean = sigma * sigma * tile(mean_ptr, row, d, batch, D).to(real)
+            mean += vector(b_ptr + replica * D, d, D, real)[None, :]
+            put(v_ptr, mean + sigma * n.to(real), row, d, batch, D)
+            put(mean_ptr, mean, row, d, batch, D)
 
 
 def gibbs(

@@ -170,7 +170,7 @@ def _lower(
 
 def blocks_of_d(precision: str, element: int) -> dict[str, int]:
     """Columns of a gradient, and what of D a product takes at once: without tensor cores a thread holds whole rows."""
-    return {"BD": 64 if element == 4 else 16, "BK": 16 if precision == "ieee" else 32}
+    return {"BD": 16 if element == 8 else 32 if precision == "ieee" else 64, "BK": 16 if precision == "ieee" else 32}
 
 
 MOVED = ("A", "a", "mA", "ma", "vA", "va")
