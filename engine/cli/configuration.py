@@ -15,10 +15,10 @@ from typing import Any
 from eblvm.engine import options, recipes
 from eblvm.engine.cli.parser import Parser
 from eblvm.engine.config import Config
-from eblvm.engine.data.kinds import kinds as datasets
+from eblvm.engine.data.kinds import KINDS as DATASETS
 from eblvm.engine.errors import UserError
-from eblvm.engine.methods.kinds import kinds as methods
-from eblvm.engine.models.kinds import kinds as models
+from eblvm.engine.methods.kinds import KINDS as METHODS
+from eblvm.engine.models.kinds import KINDS as MODELS
 from eblvm.engine.optim.options import Optimisation
 from eblvm.engine.options import Leaf, flag, range_text, value_type
 from eblvm.engine.running import Running
@@ -45,7 +45,7 @@ def add_run_options(parser: Parser, without: tuple[str, ...] = ()) -> None:
 def _every_option() -> dict[str, bool]:
     """All names, and whether each is a switch."""
     found = {"method": False, "model": False}
-    for node in (*methods().values(), *models().values(), *datasets().values(), Optimisation(), Running()):
+    for node in (*METHODS.values(), *MODELS.values(), *DATASETS.values(), Optimisation(), Running()):
         for owner, f in _fields(node):
             if f.name != "kind":
                 found[f.name] = "kinds" not in f.metadata and value_type(type(owner), f.name)[0] is bool
@@ -57,7 +57,7 @@ def _fields(node: options.Options) -> Iterator[tuple[options.Options, Any]]:
     for f in fields(node):
         if "kinds" in f.metadata:
             yield node, f
-            for kind in f.metadata["kinds"]().values():
+            for kind in f.metadata["kinds"].values():
                 yield from _fields(kind)
         elif isinstance(value := getattr(node, f.name), options.Options):
             yield from _fields(value)
@@ -65,16 +65,20 @@ def _fields(node: options.Options) -> Iterator[tuple[options.Options, Any]]:
             yield node, f
 
 
-def configuration(parser: Parser, arguments: argparse.Namespace, without: tuple[str, ...] = ()) -> Config:
-    """The tree that the arguments ask for; prints the help of that tree and leaves if it is asked for."""
+def configuration(
+    parser: Parser, arguments: argparse.Namespace, without: tuple[str, ...] = (), start: Config | None = None
+) -> Config:
+    """The tree that the arguments ask for; prints the help of that tree and leaves if it is asked for.
+
+    `start` is the configuration that the flags change, in place of a recipe's or a file's."""
     given = {name: getattr(arguments, name) for name in _every_option() if name not in without}
     given = {name: value for name, value in given.items() if value is not None}
-    if arguments.recipe is None and arguments.config is None:
+    if arguments.recipe is None and arguments.config is None and start is None:
         if arguments.help:
             print(parser.format_help())
             raise SystemExit(0)
         raise UserError(f"give a recipe: {', '.join(recipes.RECIPES)}; see '{parser.prog} --help'")
-    config = _start(arguments, given)
+    config = start or _start(arguments, given)
     slots = {leaf.name for leaf in config.leaves() if leaf.is_slot}
     for name in [n for n in given if n in slots]:
         config = config.replaced(**{name: given[name]})

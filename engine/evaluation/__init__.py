@@ -6,15 +6,15 @@ are reused.
 """
 
 import json
-import statistics
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from eblvm.engine.durable import write_atomic
-from eblvm.engine.evaluation import plots
+from eblvm.engine.evaluation import cost, figures, plots
 from eblvm.engine.evaluation.chunks import Shard
 from eblvm.engine.evaluation.fingerprint import fingerprint
 from eblvm.engine.evaluation.metrics.image_distances import inception_features
@@ -30,16 +30,20 @@ __all__ = ["Options", "bias_study", "evaluate", "make_shard"]
 BIAS_NS, BIAS_KS = (0, 1, 2, 5, 10, 20, 30), (0, 1, 5, 20)
 
 
-def evaluate(run: Run, model: str, options: Options) -> dict[str, Any]:
-    """The figures of every replica with their mean and deviation, as they stand in eval.json."""
+def evaluate(run: Run, model: str, options: Options, say: Callable[[str], None] = lambda line: None) -> dict[str, Any]:
+    """The figures of every replica with their mean and deviation, as they stand in eval.json.
+
+    `say` hears what will be done before it is."""
     torch.set_num_threads(run.config.running.threads)
     facts = provenance(run, model)
     done = {} if options.again else sections_done(run.folder / "eval.json", facts)
-    for section in sections_of(run, model, facts["weights"], options):
-        if done.get(section.name, {}).get("settings") == section.settings:
-            continue
+    sections = sections_of(run, model, facts["weights"], options)
+    todo = [section for section in sections if done.get(section.name, {}).get("settings") != section.settings]
+    for line in cost.plan_of(run, todo, [s.name for s in sections if s not in todo], options):
+        say(line)
+    for section in todo:
         began = time.time()
-        found = section.compute()
+        found = [figures.checked(row) for row in section.compute()]
         done[section.name] = {"settings": section.settings, "figures": found, "seconds": round(time.time() - began, 1)}
         facts |= summary(run, done)
         write_atomic(run.folder / "eval.json", (json.dumps(facts, indent=2) + "\n").encode())
@@ -73,17 +77,23 @@ def sections_done(path: Path, facts: dict[str, Any]) -> dict[str, Any]:
 
 
 def summary(run: Run, done: dict[str, Any]) -> dict[str, Any]:
-    """Figures by replica, their mean and deviation, over all sections."""
-    names = replicas.names(run.config.optimisation)
+    """Figures by replica, their mean and deviation over seeds, for every learning rate apart, over all sections."""
+    optimisation = run.config.optimisation
+    names, labels = replicas.names(optimisation), replicas.rate_labels(optimisation)
     rows: list[dict[str, Any]] = [{"replica": name} for name in names]
     for section in done.values():
-        for row, figures in zip(rows, section["figures"], strict=False):  # some are of the first replica only
-            row |= figures
-    values = {k: [row[k] for row in rows if k in row] for k in rows[0] if k != "replica"}
+        for row, found in zip(rows, section["figures"], strict=False):  # some are of the first replica only
+            row |= found
+    values = {
+        replicas.labelled(k, label): found
+        for k in rows[0]
+        if k != "replica"
+        for label, found in replicas.by_rate([row[k] for row in rows if k in row], labels).items()
+    }
     return {
         "likelihood": done.get("likelihood", {}).get("settings", {}).get("log_z", "not tractable"),
-        "mean": {k: statistics.fmean(v) for k, v in values.items()},
-        "deviation": {k: statistics.stdev(v) if len(v) > 1 else 0.0 for k, v in values.items()},
+        "mean": {k: figures.mean(v) for k, v in values.items()},
+        "deviation": {k: figures.deviation(v) for k, v in values.items()},
         "replicas": rows,
         "sections": done,
         "seconds": round(sum(section["seconds"] for section in done.values()), 1),

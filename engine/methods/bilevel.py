@@ -28,10 +28,11 @@ from eblvm.engine.methods.responses import Newton
 from eblvm.engine.methods.types import Batch, Info, Noise, Rates, ScoreEstimate
 from eblvm.engine.models.energy import Energy, call
 from eblvm.engine.models.posteriors import Posterior
-from eblvm.engine.optim.optimizers import Adam, Moments, Sgd
+from eblvm.engine.optim.optimizers import Moments, Optimizer, Sgd
 from eblvm.engine.optim.step_size import linear_step_size
 from eblvm.engine.types import Params
 from eblvm.kernels import philox
+from eblvm.kernels.adam_unroll import clipped
 from eblvm.kernels.philox import Key, Purpose, purpose
 
 Features = Callable[[int, Params], Any]  # features of a lower step's batch, at given parameters
@@ -79,7 +80,7 @@ class VariationalScore:
     options: LowerLevel
     energy: Energy
     posterior: Posterior
-    optimizer: Adam  # of phi
+    optimizer: Optimizer  # of phi
     batch_axes: ClassVar[dict[str, int]] = {"latent": 1}  # of the noise that `draw` gives
 
     @property
@@ -138,8 +139,16 @@ class VariationalScore:
             f_k = tree_map(Tensor.detach, features(k, theta))
             lower = partial(self._lower_loss, theta, f_k, *_lower_batch(batches, k), latents[k])
             gradient, info["lower"] = grad_scaled(lower, phi, rates.get("scale"))
-            phi, phi_opt = self.optimizer.step(phi, collectives.mean(gradient), phi_opt, rates["phi"])
+            gradient = self._clipped(collectives.mean(gradient))
+            phi, phi_opt = self.optimizer.step(phi, gradient, phi_opt, rates["phi"])
         return phi, phi_opt, info
+
+    def _clipped(self, gradient: Params) -> Params:
+        """The gradient for phi, no longer than asked."""
+        clip_norm = self.options.lower_clip_norm
+        if clip_norm is None:
+            return gradient
+        return dict(zip(gradient, clipped(list(gradient.values()), 0, clip_norm)[0], strict=True))
 
     def divergence(self, theta: Params, phi: Params, batch: Batch, noise: Tensor) -> Tensor:
         """The mean divergence between q and the model's posterior on a batch, up to what a KL leaves out."""
@@ -174,7 +183,7 @@ class BilevelScore(VariationalScore):
         return self.with_options(K=0, N=0)
 
     @property
-    def unroll_optimizer(self) -> Adam | Sgd:
+    def unroll_optimizer(self) -> Optimizer | Sgd:
         return Sgd() if self.options.unroll_optimizer == "sgd" else self.optimizer
 
     def __call__(

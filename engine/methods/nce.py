@@ -1,6 +1,6 @@
 """Noise-contrastive estimation (Gutmann & Hyvarinen 2010) and its variational form for latent variables, VNCE
-(Rhodes & Gutmann 2019). The noise is a Gaussian with the training data's mean and standard deviation, as many noise
-points as data points. theta gains `log_z`, the log normaliser that NCE learns."""
+(Rhodes & Gutmann 2019). The noise is a Gaussian with the training data's mean and standard deviation, or N(0, I) as in
+the released programs, as many noise points as data points. theta gains `log_z`, the log normaliser that NCE learns."""
 
 import math
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ from eblvm.engine.autodiff.derivatives import grad
 from eblvm.engine.methods.types import Info, Noise, Rates, State
 from eblvm.engine.models.energy import Energy, call
 from eblvm.engine.models.posteriors import Bernoulli
-from eblvm.engine.optim.optimizers import Adam
+from eblvm.engine.optim.optimizers import Optimizer
 from eblvm.engine.types import Params
 from eblvm.kernels import philox
 from eblvm.kernels.philox import Key, Purpose, purpose
@@ -30,6 +30,10 @@ class GaussianNoise:
     @classmethod
     def fitted(cls, v: Tensor) -> "GaussianNoise":
         return cls(v.mean(0), v.std(0).clamp_min(1e-3))
+
+    @classmethod
+    def of(cls, contrast: str, v: Tensor) -> "GaussianNoise":
+        return cls.fitted(v) if contrast == "fitted" else cls(torch.zeros_like(v[0]), torch.ones_like(v[0]))
 
     def at(self, normal: Tensor) -> Tensor:
         return self.mean + self.std * normal
@@ -48,7 +52,7 @@ class NceObjective:
     """J = E_data softplus(-G(v)) + E_noise softplus(G(y)),  G(v) = -F(v) - log_z - log p_noise(v)."""
 
     energy: Energy
-    theta_optimizer: Adam
+    theta_optimizer: Optimizer
     contrast: GaussianNoise
 
     def init(self, key: Key, v: Tensor) -> State:
@@ -89,8 +93,8 @@ class VnceObjective:
 
     energy: Energy
     posterior: Bernoulli
-    theta_optimizer: Adam
-    lower_optimizer: Adam
+    theta_optimizer: Optimizer
+    lower_optimizer: Optimizer
     contrast: GaussianNoise
     K: int
     latent_samples: int

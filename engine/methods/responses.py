@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from eblvm.engine.options import Options, option
+from eblvm.engine.options import Options, by_kind, option
 
 
 @dataclass(frozen=True)
@@ -49,5 +49,4 @@ class Newton(Response):
     cg_iterations: int = option(32, "of the cg solver", low=1)
 
 
-def responses() -> dict[str, Response]:
-    return {r.kind: r for r in (Unroll(), Newton())}
+KINDS = by_kind((Unroll(), Newton()))

@@ -21,11 +21,44 @@ class AdamState(NamedTuple):
     step_count: Tensor  # steps so far
 
 
-Moments = AdamState | tuple[()]  # an optimiser's state; SGD has none
+Moments = AdamState | tuple[()]  # an optimiser's state; plain SGD has none
 
 
 @dataclass(frozen=True)
-class Adam:
+class Optimizer:
+    """The contract: `init` makes the state, `step` is pure, `move` is a step that ends a graph."""
+
+    def init(self, params: Params) -> AdamState:
+        raise NotImplementedError
+
+    def step(self, params: Params, grads: Params, state: Moments, lr: Tensor) -> tuple[Params, Moments]:
+        raise NotImplementedError
+
+    def move(
+        self,
+        params: Params,
+        grads: Params,
+        state: Moments,
+        lr: Tensor,
+        in_place: bool = False,
+        clip_norm: float | None = None,
+    ) -> tuple[Params, AdamState, Tensor]:
+        """`step` at the gradient clipped to `clip_norm`, and the gradient's norm before; for any leading replica axes
+        of lr. `in_place`: in the memory of params and moments."""
+        assert isinstance(state, AdamState)
+        adjusted, norm = clipped([grads[k] for k in params], lr.dim(), clip_norm)
+        new, moved = self.step(params, dict(zip(params, adjusted, strict=True)), state, lr)
+        assert isinstance(moved, AdamState)
+        if in_place:
+            for old_tree, new_tree in ((params, new), (state.m, moved.m), (state.v, moved.v)):
+                for k, x in new_tree.items():
+                    old_tree[k].copy_(x)
+            return params, state._replace(step_count=moved.step_count), norm
+        return new, moved, norm
+
+
+@dataclass(frozen=True)
+class Adam(Optimizer):
     """m' = b1 m + (1-b1) g;  v' = b2 v + (1-b2) g^2;  x' = x - lr m^ / (sqrt(v^ + eps_root) + eps)  (Kingma & Ba).
 
     Weight decay is L2 in the gradient, g + weight_decay x."""
@@ -85,8 +118,60 @@ class Adam:
 
 
 @dataclass(frozen=True)
+class RmsProp(Optimizer):
+    """v' = decay v + (1-decay) g^2;  x' = x - lr g / (sqrt(v' + eps_root) + eps)  (Tieleman & Hinton 2012)."""
+
+    decay: float = 0.95
+    eps: float = 1e-8
+    eps_root: float = 1e-16
+    weight_decay: float = 0.0
+
+    def init(self, params: Params) -> AdamState:
+        return Adam().init(params)._replace(m={})
+
+    def step(self, params: Params, grads: Params, state: Moments, lr: Tensor) -> tuple[Params, Moments]:
+        assert isinstance(state, AdamState)
+        adjusted = decayed(list(params.values()), [grads[k] for k in params], self.weight_decay)
+        v = {
+            k: torch.addcmul(self.decay * state.v[k], g, g, value=1 - self.decay)
+            for k, g in zip(params, adjusted, strict=True)
+        }
+        scaled = (g / (torch.sqrt(v[k] + self.eps_root) + self.eps) for k, g in zip(params, adjusted, strict=True))
+        moved = {k: p - _rate(lr, p) * d for (k, p), d in zip(params.items(), scaled, strict=True)}
+        return moved, AdamState({}, v, state.step_count + 1)
+
+
+@dataclass(frozen=True)
+class Momentum(Optimizer):
+    """m' = momentum m + g;  x' = x - lr m'  (Polyak 1964)."""
+
+    momentum: float = 0.9
+    weight_decay: float = 0.0
+
+    def init(self, params: Params) -> AdamState:
+        return Adam().init(params)._replace(v={})
+
+    def step(self, params: Params, grads: Params, state: Moments, lr: Tensor) -> tuple[Params, Moments]:
+        assert isinstance(state, AdamState)
+        adjusted = decayed(list(params.values()), [grads[k] for k in params], self.weight_decay)
+        m = {k: self.momentum * state.m[k] + g for k, g in zip(params, adjusted, strict=True)}
+        return {k: p - _rate(lr, p) * m[k] for k, p in params.items()}, AdamState(m, {}, state.step_count + 1)
+
+
+def _rate(lr: Tensor, p: Tensor) -> Tensor:
+    """lr beside p: its axes are p's first ones, the replicas."""
+    return lr.view(*lr.shape, *[1] * (p.dim() - lr.dim()))
+
+
+@dataclass(frozen=True)
 class Sgd:
     """x' = x - lr g."""
 
     def step(self, params: Params, grads: Params, state: Moments, lr: Tensor) -> tuple[Params, Moments]:
         return {k: p - lr * grads[k] for k, p in params.items()}, ()
+
+
+def averaged(average: Params, new: Params, decay: float | None, in_place: bool) -> Params:
+    """A moving average one step on, decay * average + (1 - decay) * new; nothing where there is none."""
+    place = Tensor.copy_ if in_place else lambda _, moved: moved
+    return {k: place(e, torch.lerp(new[k], e, decay or 0.0)) for k, e in average.items()}

@@ -2,7 +2,13 @@
 
 import math
 
+import torch
+from torch import Tensor
+
 from eblvm.engine.errors import DivergedError
+from eblvm.engine.methods.types import State
+from eblvm.engine.optim.optimizers import AdamState
+from eblvm.engine.types import Params
 
 LIMIT = 1e9  # no loss, gradient norm or parameter of a healthy run is near it
 UNBOUNDED = ("moments", "buffers")  # squares of gradients may be large in health; NaN and infinity are not
@@ -11,7 +17,7 @@ RUNAWAY = "--upper hinge --output real, a smaller --ratio, or a smaller --lr"
 ADVICE = {
     "loss": "a smaller --lr, --clip-norm 1, or a larger noise level --sigma",
     "lower": "a smaller --lower-lr, or --divergence kl-exact",
-    "langevin": "a smaller --langevin-step, or fewer steps --C",
+    "langevin": "a smaller --langevin-alpha, or fewer steps --C",
     "gradient_norm": "a smaller --lr; with unrolled steps a smaller --unroll-lr or fewer --N",
     "theta": "a smaller --lr or --clip-norm 1",
     "phi": "a smaller --lower-lr, or --divergence kl-exact on a GRBM",
@@ -40,3 +46,27 @@ def check(
             raise DivergedError(
                 f"stopped at step {step}: {name}{where} is {value}; {kept}. Try {ADVICE.get(name, 'a smaller --lr')}."
             )
+
+
+def sizes(state: State, replicated: bool) -> dict[str, list[float]]:
+    """The largest magnitude in each watched part of the state, by replica."""
+    largest = torch.vmap(magnitude) if replicated else magnitude
+    return {name: torch.atleast_1d(largest(x)).tolist() for name, x in watched(state).items()}
+
+
+def watched(state: State) -> dict[str, Params]:
+    """Parameters, both optimisers' moments, what nets hold beside parameters."""
+    moments = {
+        f"{who}.{kind}.{name}": p
+        for who, optimizer in (("theta", state.theta_opt), ("phi", state.phi_opt))
+        if isinstance(optimizer, AdamState)
+        for kind, tree in (("m", optimizer.m), ("v", optimizer.v))
+        for name, p in tree.items()
+    }
+    parts = {"theta": state.theta, "phi": state.phi, "moments": moments, "buffers": state.buffers}
+    return {name: tree for name, tree in parts.items() if tree}
+
+
+def magnitude(tree: Params) -> Tensor:
+    """The largest absolute entry; NaN if there is one."""
+    return torch.stack([p.abs().max() for p in tree.values()]).max()

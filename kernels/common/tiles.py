@@ -77,12 +77,18 @@ def dot_precision(dtype: torch.dtype, capability: int) -> str:
 def candidates(problem: Problem) -> list[Tiles]:
     """All tiles that are worth a thought: what would spill, and what would move too many parts, is left out."""
     D, H, wide = problem.D, problem.H, problem.element == 8
-    BD = min(64 if wide else 128, max(16, power_of_two(D)))
+    widest = 128 if not wide else 64 if problem.plan == "rows" else 32
+    BD = min(widest, max(16, power_of_two(D)))
     chunks = -(-D // BD)
     by_thread = problem.precision == "ieee" and problem.element >= 4
     found = []
     most = MOST_ACCUMULATED[problem.plan]
-    samples, keeps = ((16, 32, 64), (chunks,)) if problem.plan == "rows" else ((16, 32)[: 2 - by_thread], (1, 2, 3))
+    samples: tuple[int, ...] = (16, 32, 64)
+    keeps: tuple[int, ...] = (chunks,)
+    if problem.plan == "columns":
+        samples, keeps = (16, 32), (1, 2, 3)
+        if by_thread:
+            samples, keeps = (16,), (1, 2) if problem.products <= 4 else (1,)
     for BM, BH, warps, split, each in product(samples, (16, 32), (4, 8), (1, 2, 4, 8, 16), keeps):
         kept = BM if problem.plan == "rows" else BH
         accumulated = kept * each * BD * max(problem.element, 4) // 4 // (32 * warps)

@@ -20,7 +20,7 @@ from eblvm.kernels.grbm.triton_rows import FREE, GIVEN, PULL, RESIDUAL, SLICED, 
 
 BV = 32  # visible units of a program that sums over samples
 ROW_PRODUCTS = {FREE.value: 2, GIVEN.value: 1, RESIDUAL.value: 2, SLICED.value: 3, PULL.value: 3}
-COLUMN_PRODUCTS = {FREE.value: 4, GIVEN.value: 2, RESIDUAL.value: 4, SLICED.value: 6}
+COLUMN_PRODUCTS = {FREE.value: 4, GIVEN.value: 2, RESIDUAL.value: 5, SLICED.value: 6}  # v + sigma eps costs too
 ROWS_POINTERS = "v eps h g r u W b c log_sigma row curvature out part ticket"
 COLUMNS_POINTERS = (
     "g r v eps h score u k row W b c log_sigma W_bar b_bar c_bar log_sigma_bar v_bar h_bar loss part ticket"

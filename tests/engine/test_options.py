@@ -11,8 +11,8 @@ from eblvm.engine.cli.configuration import _every_option, add_run_options, confi
 from eblvm.engine.cli.parser import Parser
 from eblvm.engine.config import Config, who_reads
 from eblvm.engine.errors import UserError
-from eblvm.engine.methods.kinds import kinds as methods
-from eblvm.engine.models.kinds import kinds as models
+from eblvm.engine.methods.kinds import KINDS as METHODS
+from eblvm.engine.models.kinds import KINDS as MODELS
 from eblvm.engine.options import Options, option
 
 OPTIONS = sorted(set(_every_option()) - {"method", "model"})
@@ -21,7 +21,7 @@ OPTIONS = sorted(set(_every_option()) - {"method", "model"})
 def runs() -> list[Config]:
     """Every method on every model that it can train."""
     found = []
-    for method, node in methods().items():
+    for method, node in METHODS.items():
         for name, model in (("checkerboard", None), ("digits", "deep"), ("mnist", None), ("celeba64", None)):
             if node.generates and name == "checkerboard":
                 continue
@@ -38,7 +38,7 @@ RUNS = runs()
 
 
 def test_every_method_can_be_run() -> None:
-    assert {config.method.kind for config in RUNS} == set(methods())
+    assert {config.method.kind for config in RUNS} == set(METHODS)
 
 
 @pytest.mark.parametrize("config", RUNS, ids=lambda c: f"{c.recipe}-{c.method.kind}-{c.model.kind}")
@@ -81,7 +81,9 @@ def test_a_new_method_keeps_the_recipe_and_the_changes_made_so_far() -> None:
     config = recipes.recipe("cifar10").replaced(batch=8, K=3)
     switched = config.replaced(method="vages-mdsm")
     assert (switched["batch"], switched["K"], switched["C"], switched["divergence"]) == (8, 3, 5, "fisher")
-    assert switched == recipes.recipe("cifar10", method="vages-mdsm").replaced(batch=8, K=3)
+    vages = recipes.recipe("cifar10", method="vages-mdsm")
+    assert vages["ema"] == 0.999  # of this method's own recipe
+    assert switched == vages.replaced(batch=8, K=3, ema=None)
 
 
 def test_a_model_brings_a_posterior_and_a_divergence_that_fit() -> None:
@@ -131,7 +133,7 @@ def test_capabilities_decide_what_is_there() -> None:
 
     assert [leaf.name for leaf in options.leaves(Leaf())] == []
     assert [leaf.name for leaf in options.leaves(Leaf(able=True))] == ["x"]
-    assert {name for name, model in models().items() if model.images} >= {"deep", "sn-conv"}
+    assert {name for name, model in MODELS.items() if model.images} >= {"deep", "sn-conv"}
 
 
 def parsed(config: Config) -> Config:

@@ -101,7 +101,7 @@ def method(energy: Energy, posterior: Posterior, divergence: str, K: int, N: int
     options = Bism(
         K=K,
         N=N,
-        divergence=divergences.kinds()[divergence],
+        divergence=divergences.KINDS[divergence],
         noise="shared" if shared else "fresh",
         unroll_optimizer="sgd" if sgd else "adam",
         unroll_lr=UNROLL_LR if sgd else None,

@@ -1,12 +1,11 @@
 """The data sets that a recipe can name, one a file: their options, and how they are loaded.
 
-A new data set is a new file here; `kinds` finds it.
+A new data set is a new file here; `KINDS` finds it.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cache
 from typing import TYPE_CHECKING, ClassVar
 
 from eblvm.engine.options import Options, discovered
@@ -34,7 +33,4 @@ class DataOptions(Options):
         raise NotImplementedError
 
 
-@cache
-def kinds() -> dict[str, DataOptions]:
-    """Every data set by name."""
-    return {data.kind: data for data in discovered(__name__, __path__, DataOptions)}
+KINDS = discovered(__name__, __path__, DataOptions)

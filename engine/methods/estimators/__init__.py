@@ -6,7 +6,6 @@ With a loss of `engine/methods/losses` an estimator makes a method; `prefix` is 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cache
 from typing import TYPE_CHECKING, ClassVar
 
 from eblvm.engine.errors import UserError
@@ -21,7 +20,7 @@ if TYPE_CHECKING:
     from eblvm.engine.models.energy import Energy
     from eblvm.engine.models.kinds import ModelOptions
     from eblvm.engine.models.posteriors import Posterior
-    from eblvm.engine.optim.optimizers import Adam
+    from eblvm.engine.optim.optimizers import Optimizer
     from eblvm.engine.optim.options import Optimisation
     from eblvm.engine.running import Running
 
@@ -39,7 +38,7 @@ class Estimator(Options):
 
     def check(self, model: ModelOptions, optimisation: Optimisation, running: Running) -> None: ...
 
-    def build(self, energy: Energy, posterior: Posterior | None, adam: Adam) -> ExactScore | VariationalScore:
+    def build(self, energy: Energy, posterior: Posterior | None, optimizer: Optimizer) -> ExactScore | VariationalScore:
         raise NotImplementedError
 
 
@@ -51,8 +50,9 @@ class LowerLevel(Estimator):
 
     K: int = option(5, "real lower steps on q per minibatch", low=0)
     lower_lr: float | None = option(None, "Adam's learning rate for phi; none: that of theta", above=0)  # type: ignore[misc]
-    posterior: PosteriorOptions = slot(posteriors.kinds, "net of q(h|v); 'exact' is the GRBM's own", Linear())
-    divergence: Divergence = slot(divergences.kinds, "lower level's divergence", KlExact())
+    lower_clip_norm: float | None = option(None, "clip phi's gradient to this norm, in its K real steps", above=0)
+    posterior: PosteriorOptions = slot(posteriors.KINDS, "net of q(h|v); 'exact' is the GRBM's own", Linear())
+    divergence: Divergence = slot(divergences.KINDS, "lower level's divergence", KlExact())
     noise: str = option(
         "shared",
         "draw the perturbed batch once per minibatch or in every step",
@@ -67,7 +67,4 @@ class LowerLevel(Estimator):
             raise UserError("micro-batch needs the features of one batch for all lower steps; use --noise shared")
 
 
-@cache
-def kinds() -> dict[str, Estimator]:
-    """Every estimator by kind."""
-    return {e.kind: e for e in discovered(__name__, __path__, Estimator)}
+KINDS = discovered(__name__, __path__, Estimator)

@@ -6,8 +6,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from eblvm.engine.errors import UserError
+from eblvm.engine.methods import responses
 from eblvm.engine.methods.estimators import LowerLevel
-from eblvm.engine.methods.responses import Newton, Response, Unroll, responses
+from eblvm.engine.methods.responses import Newton, Response, Unroll
 from eblvm.engine.models.kinds.deep import PIECEWISE_LINEAR
 from eblvm.engine.options import option, slot
 
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
     from eblvm.engine.models.energy import Energy
     from eblvm.engine.models.kinds import ModelOptions
     from eblvm.engine.models.posteriors import Posterior
-    from eblvm.engine.optim.optimizers import Adam
+    from eblvm.engine.optim.optimizers import Optimizer
     from eblvm.engine.optim.options import Optimisation
     from eblvm.engine.running import Running
 
@@ -34,7 +35,7 @@ class Bism(LowerLevel):
     plans = True
 
     best_response: Response = slot(
-        responses,
+        responses.KINDS,
         "how the gradient sees q's answer: through N unrolled steps, or by a Newton step on its outputs",
         Unroll(),
     )
@@ -94,8 +95,8 @@ class Bism(LowerLevel):
         if newton.solver == "cg" and running.compile:
             raise UserError("the cg solver cannot be compiled; remove --compile, or use --solver dense")
 
-    def build(self, energy: Energy, posterior: Posterior | None, adam: Adam) -> BilevelScore:
+    def build(self, energy: Energy, posterior: Posterior | None, optimizer: Optimizer) -> BilevelScore:
         from eblvm.engine.methods.bilevel import BilevelScore
 
         assert posterior is not None
-        return BilevelScore(self, energy, posterior, adam)
+        return BilevelScore(self, energy, posterior, optimizer)

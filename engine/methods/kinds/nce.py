@@ -21,10 +21,15 @@ if TYPE_CHECKING:
     from eblvm.engine.optim.options import Optimisation
 
 
+CONTRAST_HELP = "the noise: a Gaussian with the data's means and standard deviations, or N(0, I)"
+
+
 @dataclass(frozen=True)
 class Nce(Method):
     kind = "nce"
     needs_conditionals = True
+
+    contrast: str = option("fitted", CONTRAST_HELP, choices=("fitted", "standard"))
 
     def build(
         self,
@@ -37,10 +42,11 @@ class Nce(Method):
         from eblvm.engine.methods.nce import GaussianNoise, NceObjective
         from eblvm.engine.methods.update import Update
         from eblvm.engine.models.grbm import require_grbm
-        from eblvm.engine.optim.optimizers import Adam
 
         grbm = require_grbm(energy or model.energy(tuple(train.shape[1:]), learns_q=False), self.kind)
-        return Update.of(NceObjective(grbm, Adam(optimisation.betas), GaussianNoise.fitted(train)), optimisation)
+        contrast = GaussianNoise.of(self.contrast, train)
+        objective = NceObjective(grbm, optimisation.theta_optimizer(), contrast)
+        return Update.of(objective, optimisation, grbm.frozen)
 
 
 @dataclass(frozen=True)
@@ -51,7 +57,8 @@ class Vnce(Method):
     K: int = option(5, "real lower steps on q per minibatch", low=0)
     lower_lr: float | None = option(None, "Adam's learning rate for phi; none: that of theta", above=0)
     latent_samples: int = option(1, "samples of h in the importance average", low=1)
-    posterior: PosteriorOptions = slot(posteriors.learned, "net of q(h|v)", Linear())
+    contrast: str = option("fitted", CONTRAST_HELP, choices=("fitted", "standard"))
+    posterior: PosteriorOptions = slot(posteriors.LEARNED, "net of q(h|v)", Linear())
 
     def build(
         self,
@@ -65,14 +72,12 @@ class Vnce(Method):
         from eblvm.engine.methods.update import Update
         from eblvm.engine.models.grbm import require_grbm
         from eblvm.engine.models.posteriors import Bernoulli
-        from eblvm.engine.optim.optimizers import Adam
 
-        shape, adam = tuple(train.shape[1:]), Adam(optimisation.betas)
+        shape, optimizers = tuple(train.shape[1:]), (optimisation.theta_optimizer(), optimisation.phi_optimizer())
         grbm = require_grbm(energy or model.energy(shape, learns_q=True), self.kind)
         posterior = posterior or self.posterior.build(shape, model)
         if not isinstance(posterior, Bernoulli):
             raise UserError(f"method 'vnce' sums over binary h, got the posterior {type(posterior).__name__}")
-        contrast = GaussianNoise.fitted(train)
-        return Update.of(
-            VnceObjective(grbm, posterior, adam, adam, contrast, self.K, self.latent_samples), optimisation
-        )
+        contrast = GaussianNoise.of(self.contrast, train)
+        objective = VnceObjective(grbm, posterior, *optimizers, contrast, self.K, self.latent_samples)
+        return Update.of(objective, optimisation, grbm.frozen)

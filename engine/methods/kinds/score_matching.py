@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from eblvm.engine.errors import UserError
 from eblvm.engine.methods import estimators, losses
@@ -11,6 +11,7 @@ from eblvm.engine.methods.estimators import Estimator, LowerLevel
 from eblvm.engine.methods.losses import Loss
 from eblvm.engine.methods.losses.mdsm import Mdsm
 from eblvm.engine.methods.method import Method
+from eblvm.engine.options import by_kind
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -96,23 +97,22 @@ class ScoreMatching(Method):
         from eblvm.engine.methods.score_matching import ScoreMatchingObjective
         from eblvm.engine.methods.update import Update
         from eblvm.engine.models.fit import check_fit
-        from eblvm.engine.optim.optimizers import Adam
 
-        shape, adam = tuple(train.shape[1:]), Adam(optimisation.betas)
+        shape = tuple(train.shape[1:])
         energy = energy or model.energy(shape, self.learns_q)
         if isinstance(self.estimator, LowerLevel):
             posterior = posterior or self.estimator.posterior.build(shape, model)
             check_fit(energy, posterior, shape)
-        objective = ScoreMatchingObjective(self.estimator.build(energy, posterior, adam), self.loss, adam)
-        return Update.of(objective, optimisation)
+        estimator = self.estimator.build(energy, posterior, optimisation.phi_optimizer())
+        objective = ScoreMatchingObjective(estimator, self.loss, optimisation.theta_optimizer())
+        return Update.of(objective, optimisation, energy.frozen)
 
 
 def products() -> dict[str, Method]:
     """Every loss with every estimator that it can be a function of."""
-    found: dict[str, Any] = {}
-    for estimator in estimators.kinds().values():
-        for loss in losses.kinds().values():
-            if estimator.kind in loss.estimators:
-                method = ScoreMatching(estimator, loss)
-                found[method.kind] = method
-    return found
+    return by_kind(
+        ScoreMatching(estimator, loss)
+        for estimator in estimators.KINDS.values()
+        for loss in losses.KINDS.values()
+        if estimator.kind in loss.estimators
+    )

@@ -2,13 +2,12 @@
 
 A loss perturbs the data, then reduces a `ScoreEstimate` to one value per sample. Everything is a mean over the batch of
 sums over the visible axes; the factor 1/2 is kept in all of them, so that they estimate Fisher divergences. A new loss
-is a new file here: `kinds` finds it, and every estimator that it names becomes a method.
+is a new file here: `KINDS` finds it, and every estimator that it names becomes a method.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cache
 from typing import TYPE_CHECKING, ClassVar
 
 from eblvm.engine.methods.types import Batch, DrawShape, Info, Noise, ScoreEstimate
@@ -59,7 +58,4 @@ def half_square(x: Tensor) -> Tensor:
     return 0.5 * x.square().flatten(1).sum(1)
 
 
-@cache
-def kinds() -> dict[str, Loss]:
-    """Every loss by name."""
-    return {loss.kind: loss for loss in discovered(__name__, __path__, Loss)}
+KINDS = discovered(__name__, __path__, Loss)

@@ -1,12 +1,11 @@
 """The models that a run can train, one a file: their options, what they can do, and how they are built.
 
-A new model is a new file here; `kinds` finds it.
+A new model is a new file here; `KINDS` finds it.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cache
 from typing import TYPE_CHECKING, ClassVar
 
 from eblvm.engine.errors import UserError
@@ -55,7 +54,4 @@ def image_shape(shape: tuple[int, ...]) -> tuple[int, int, int]:
     return shape[0], shape[1], shape[2]
 
 
-@cache
-def kinds() -> dict[str, ModelOptions]:
-    """Every model by name."""
-    return {model.kind: model for model in discovered(__name__, __path__, ModelOptions)}
+KINDS = discovered(__name__, __path__, ModelOptions)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from eblvm.engine.errors import UserError
 from eblvm.engine.models.kinds import ModelOptions, image_shape
-from eblvm.engine.options import Options, option, slot
+from eblvm.engine.options import Options, by_kind, option, slot
 
 if TYPE_CHECKING:
     from eblvm.engine.models.energy import Energy
@@ -56,8 +56,7 @@ class Published(Network):
         return 4 * width * (shape[1] // 8) * (shape[2] // 8)
 
 
-def networks() -> dict[str, Network]:
-    return {n.kind: n for n in (Lean(), Published())}
+NETWORKS = by_kind((Lean(), Published()))
 
 
 @dataclass(frozen=True)
@@ -68,7 +67,7 @@ class Deep(ModelOptions):
     latent: int = option(50, "H, the number of latent units", low=1)  # type: ignore[misc]
     width: int = option(128, "channels of the energy's first layer", low=1)
     depth: int = option(18, "3x3 convolutions of the energy", choices=DEPTHS)
-    network: Network = slot(networks, "layers of energy and posterior: as in the papers, or fewer", Lean())
+    network: Network = slot(NETWORKS, "layers of energy and posterior: as in the papers, or fewer", Lean())
     activation: str = option("elu", "activation of the energy", choices=ACTIVATIONS)  # type: ignore[misc]
     precision: str = option(  # type: ignore[misc]
         "fp32", "of the networks; tf32: of CUDA's products, fp16: with a loss scale", choices=PRECISIONS
@@ -87,11 +86,11 @@ class Deep(ModelOptions):
 
         images, published = image_shape(shape), self.network.published_network
         latent = None if published and not learns_q else self.latent
+        units = self.network.head_units(images, self.width)
         features = ResNet(
             images, latent, self.width, self.depth, self.activation, self.checkpoint, self.precision,
             self.channels_last, self.network.kind,
         )  # fmt: skip
-        units = self.network.head_units(images, self.width)
         if learns_q:
             return DeepEnergy(features, CoupledHead(self.latent, units))
         return DeepEBM(features, QuadraticHead(features.flat) if published else VisibleHead(self.latent, units))

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, ClassVar
 from eblvm.engine.errors import UserError
 from eblvm.engine.models.kinds import ModelOptions, image_shape
 from eblvm.engine.models.kinds.mlp import Mlp as MlpModel
-from eblvm.engine.options import Options, option
+from eblvm.engine.options import Options, by_kind, option
 
 if TYPE_CHECKING:
     from eblvm.engine.models.posteriors import Posterior
@@ -123,11 +123,5 @@ class Given(PosteriorOptions):
         raise UserError("model 'custom' needs a posterior of your own, given in Python: see docs/models.md")
 
 
-def kinds() -> dict[str, PosteriorOptions]:
-    """All posteriors by name."""
-    return {p.kind: p for p in (Linear(), Mlp(), Exact(), Conv(), Strided(), GaussianMlp(), Given())}
-
-
-def learned() -> dict[str, PosteriorOptions]:
-    """Those that have parameters of their own."""
-    return {name: p for name, p in kinds().items() if not p.exact}
+KINDS = by_kind((Linear(), Mlp(), Exact(), Conv(), Strided(), GaussianMlp(), Given()))
+LEARNED = {name: p for name, p in KINDS.items() if not p.exact}  # those with parameters of their own

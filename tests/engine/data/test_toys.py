@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from eblvm.engine.data import toys
-from eblvm.engine.data.kinds import kinds
+from eblvm.engine.data.kinds import KINDS
 from eblvm.engine.data.kinds.toys import Points
 from eblvm.engine.data.toys import TOYS
 
@@ -50,7 +50,7 @@ def test_moments(name: str) -> None:
 
 @pytest.mark.parametrize("name", TOYS)
 def test_mean_and_std_for_networks(name: str) -> None:
-    points, v = kinds()[name], TOYS[name].points(N)
+    points, v = KINDS[name], TOYS[name].points(N)
     assert isinstance(points, Points)
     assert float(v.std()) == pytest.approx(points.std, rel=0.02)
     assert abs(float(v.mean()) - points.mean) < 0.02 * points.std

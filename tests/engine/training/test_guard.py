@@ -8,7 +8,8 @@ import torch
 from eblvm.engine import recipes
 from eblvm.engine.errors import DivergedError
 from eblvm.engine.training import guard
-from eblvm.engine.training.loop import initial_state, magnitude, watched
+from eblvm.engine.training.guard import sizes, watched
+from eblvm.engine.training.loop import initial_state
 
 
 def state():
@@ -20,12 +21,12 @@ def state():
 
 @pytest.mark.parametrize("part", ["theta", "phi", "moments"])
 def test_a_nan_anywhere_in_the_state_stops_the_run(part: str) -> None:
-    found = watched(state())
-    assert set(found) == {"theta", "phi", "moments"}
-    next(iter(found[part].values())).view(-1)[1] = math.nan
-    sizes = {name: [float(magnitude(tree))] for name, tree in found.items()}
+    broken = state()
+    parts = watched(broken)
+    assert set(parts) == {"theta", "phi", "moments"}
+    next(iter(parts[part].values())).view(-1)[1] = math.nan
     with pytest.raises(DivergedError, match=rf"stopped at step 7: {part} is nan; the checkpoint of step 5 is kept"):
-        guard.check(7, sizes, 5)
+        guard.check(7, sizes(broken, replicated=False), 5)
 
 
 def test_large_moments_are_healthy_and_infinite_ones_are_not() -> None:

@@ -7,7 +7,7 @@ import torch
 
 from eblvm.engine import recipes
 from eblvm.engine.config import Config
-from eblvm.engine.methods.kinds import kinds
+from eblvm.engine.methods.kinds import KINDS
 from eblvm.engine.optim.schedule import learning_rates
 from eblvm.engine.training import checkpoint
 from eblvm.engine.training.loop import train
@@ -33,7 +33,7 @@ def test_ten_replicas_of_the_checkerboard_equal_their_single_runs(tmp_path: Path
     compare(recipes.checkerboard().replaced(steps=200, replicas=10), tmp_path, list(range(10)))
 
 
-@pytest.mark.parametrize("method", [m for m in kinds() if m not in ("bidsm", "bidvl")])
+@pytest.mark.parametrize("method", [m for m in KINDS if m not in ("bidsm", "bidvl")])
 def test_replicas_of_every_method(method: str, tmp_path: Path) -> None:
     # Finite differences magnify the rounding of fp32.
     dtype = "float64" if method.endswith("fdssm") else "float32"
