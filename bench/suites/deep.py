@@ -6,6 +6,7 @@ backward has not begun, here and, on the meta device, at the published batch.
 """
 
 import sys
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -59,16 +60,16 @@ def newton_cases(base: Config, prefix: str = "") -> list[Case]:
     return [named(f"{prefix}method=bimdsm best_response=newton K={K}", newton.replaced(K=K)) for K in (5, 1)]
 
 
-def run(rounds: int, progress: bool = True, found: list[Case] | None = None) -> dict[str, Any]:
+def run(rounds: int, progress: bool = True, found: list[Case] | None = None, device: str = "cpu") -> dict[str, Any]:
     """The record of the suite. Raises `AgreementError` before anything is timed if a gradient is wrong."""
     torch.set_num_threads(1)
     check()
-    found = found or cases()
+    found = on_device(found or cases(), device)
     engines = [DeepStep(case.config) for case in found]
     naive = {naive_name(case): NaiveStep(case.config, SHAPE) for case in found if case.naive}
     group: list[Step] = [*engines, *naive.values()]
     with tqdm(total=rounds, desc="deep", disable=None if progress else True, file=sys.stderr, leave=False) as bar:
-        (readings,) = interleaved([group], rounds, "cpu", bar.update, long=True)
+        (readings,) = interleaved([group], rounds, device, bar.update, long=True)
     times = [median(r) for r in readings]
     naive_ms = dict(zip(naive, times[len(found) :], strict=True))
     rows = []
@@ -77,7 +78,16 @@ def run(rounds: int, progress: bool = True, found: list[Case] | None = None) -> 
         peak_mib = engine.peak_bytes(PUBLISHED_BATCH) / MIB
         figures = row(case, engine, ms, mdsm_ms.setdefault(case.config["network"], ms), naive_ms.get(naive_name(case)))
         rows.append(figures | {"peak_published_mib": peak_mib})
-    return record.make(SCHEMA, "deep", f"eblvm bench deep --rounds {rounds}", "cpu", {"rounds": rounds, "rows": rows})
+    command = f"eblvm bench deep --rounds {rounds}" + on_flag(device)
+    return record.make(SCHEMA, "deep", command, device, {"rounds": rounds, "rows": rows})
+
+
+def on_device(found: list[Case], device: str) -> list[Case]:
+    return [replace(case, config=case.config.replaced(device=device)) for case in found]
+
+
+def on_flag(device: str) -> str:
+    return "" if device == "cpu" else f" --device {device}"
 
 
 def naive_name(case: Case) -> str:
@@ -223,7 +233,8 @@ class NaiveStep:
     """The research procedure on a batch of uniform images, with fresh noise in every step."""
 
     def __init__(self, config: Config, shape: tuple[int, int, int]):
-        self.method, self.v = naive_method(config, shape), torch.rand(config["batch"], *shape)
+        with torch.device(config.running.device):
+            self.method, self.v = naive_method(config, shape), torch.rand(config["batch"], *shape)
 
     def __call__(self) -> None:
         self.method.step(self.v, self.method.draw_fresh(self.v))

@@ -24,7 +24,7 @@ class Variant(NamedTuple):
 
     name: str
     kernel: Any  # a triton JITFunction
-    signature: dict[str, str]
+    signature: dict[str, Any]  # a type, or a tuple of them
     constants: dict[str, Any]
     warps: int = 4
     fp_fusion: bool = True
