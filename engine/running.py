@@ -14,7 +14,7 @@ class Running(Options):
     group = "running"
 
     device: str = option("cpu", "cpu or cuda (cuda:0, cuda:1, ...)", mathematical=False)
-    threads: int = option(1, "CPU threads; more than one rarely pays for a GRBM", low=1, mathematical=False)
+    threads: int = option(1, "CPU threads; more than one rarely pays for a GRBM", low=1, high=1024, mathematical=False)
     dtype: str = option("float32", "of parameters and data", choices=("float32", "float64"))
     micro_batch: int | None = option(
         None,
@@ -33,8 +33,8 @@ class Running(Options):
         needs="compiles",
     )
     validations: int = option(10, "evaluations of the validation loss in a run, 0 for none", low=0)
-    log_every: int = option(100, "steps between lines of stats.jsonl", low=1, mathematical=False)
-    checkpoint_every: int = option(1000, "steps between checkpoints", low=1, mathematical=False)
+    log_every: int = option(100, "steps between lines of stats.jsonl", low=1, high=2**31 - 1, mathematical=False)
+    checkpoint_every: int = option(1000, "steps between checkpoints", low=1, high=2**31 - 1, mathematical=False)
     keep: int = option(2, "checkpoints kept", low=1, mathematical=False)
 
     @property
@@ -54,3 +54,6 @@ class Running(Options):
 
             if not torch.cuda.is_available():
                 raise UserError(f"got device {self.device!r}, but torch sees no CUDA device here; use --device cpu")
+            number, count = int(self.device.partition(":")[2] or 0), torch.cuda.device_count()
+            if number >= count:
+                raise UserError(f"got device {self.device!r}, but there are {count}, from 0 on; use --device cuda")

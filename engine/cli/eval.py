@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from eblvm.engine import tables
-from eblvm.engine.cli.parser import Parser, at_least, write_json
+from eblvm.engine.cli.parser import Parser, at_least, at_most, write_json
 from eblvm.engine.cli.sample import add_run
 from eblvm.engine.errors import UserError
 
@@ -76,6 +76,9 @@ def build_parser() -> Parser:
 def main(argv: list[str]) -> None:
     arguments = build_parser().parse(argv)
     at_least(arguments, chains=2, temperatures=1, seed=0, draw=0, fid=4, reference=4, steps=1)
+    at_most(
+        arguments, chains=10**6, temperatures=10**7, seed=2**62, draw=10**7, fid=10**7, reference=10**9, steps=10**9
+    )
     if arguments.compare:
         return compare_runs(arguments)
     if arguments.dir is None:

@@ -1,8 +1,9 @@
 """`eblvm sample`: draw samples of a run."""
 
+import io
 from pathlib import Path
 
-from eblvm.engine.cli.parser import Parser, at_least, write_json
+from eblvm.engine.cli.parser import Parser, at_least, at_most, write_json
 
 EXAMPLES = ("eblvm sample runs/frey --count 100", "eblvm sample runs/mnist --kind interpolation")
 
@@ -24,6 +25,7 @@ def main(argv: list[str]) -> None:
     add_run(parser)
     arguments = parser.parse(argv)
     at_least(arguments, count=1, seed=0, steps=0)
+    at_most(arguments, count=10**7, seed=2**62, steps=10**9)
 
     from eblvm.engine.training.run_folder import read_config
 
@@ -31,6 +33,7 @@ def main(argv: list[str]) -> None:
 
     import torch
 
+    from eblvm.engine.durable import write_atomic
     from eblvm.engine.evaluation import plots
     from eblvm.engine.sampling import run_samples
     from eblvm.engine.sampling.run_mixing import run_mixing
@@ -44,7 +47,9 @@ def main(argv: list[str]) -> None:
         if not distributed.is_first():
             return
     name = "samples" if arguments.kind is None else f"samples-{arguments.kind}"
-    torch.save(v, run.folder / f"{name}.pt")
+    buffer = io.BytesIO()
+    torch.save(v, buffer)
+    write_atomic(run.folder / f"{name}.pt", buffer.getvalue())
     columns = -(-arguments.count // run_samples.CONDITIONS) if arguments.kind == "conditional" else 10
     plots.samples(v, run.image_shape, run.folder / f"{name}.png", columns)
     print(f"{len(v)} samples: {run.folder / name}.pt, {run.folder / name}.png")

@@ -15,6 +15,7 @@ import torch
 from eblvm.engine.durable import write_atomic
 from eblvm.engine.evaluation import figures, plots
 from eblvm.engine.evaluation.chunks import Shard
+from eblvm.engine.evaluation.eval_file import read_eval
 from eblvm.engine.evaluation.fingerprint import fingerprint
 from eblvm.engine.evaluation.metrics.image_distances import inception_features
 from eblvm.engine.evaluation.sections import Options, fid_inputs, sections_of, source_of, weights_of
@@ -63,12 +64,11 @@ def provenance(run: Run, model: str) -> dict[str, Any]:
 
 def sections_done(path: Path, facts: dict[str, Any]) -> dict[str, Any]:
     """The sections that an eval.json has of the same weights, data and versions."""
-    try:
-        before = json.loads(path.read_text())
-    except (FileNotFoundError, ValueError):
+    before = read_eval(path)
+    if before is None:
         return {}
     same = all(before.get(name) == facts[name] for name in ("model", "weights", "data", "versions"))
-    return before.get("sections", {}) if same else {}
+    return before["sections"] if same else {}
 
 
 def summary(run: Run, done: dict[str, Any]) -> dict[str, Any]:

@@ -1,5 +1,6 @@
 """Pictures: densities of 2-D models, grids of samples, curves, histograms, embeddings, figures of several runs."""
 
+import io
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,8 @@ import torch
 from matplotlib.figure import Figure
 from torch import Tensor
 
+from eblvm.engine.durable import make_folder, write_atomic
+from eblvm.engine.errors import UserError
 from eblvm.engine.models.energy import call
 from eblvm.engine.models.grbm import GRBM
 from eblvm.engine.types import Params
@@ -75,8 +78,9 @@ def image_grid(images: Tensor, path: Path, columns: int = 10) -> None:
     picture = (canvas.reshape(rows * (height + 1), columns * (width + 1), 3) * 255).byte()
     scale = max(1, 800 // picture.shape[1])
     picture = picture.repeat_interleave(scale, 0).repeat_interleave(scale, 1)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    plt.imsave(path, picture.numpy())
+    buffer = io.BytesIO()
+    plt.imsave(buffer, picture.numpy(), format="png")
+    _write(path, buffer)
 
 
 def scatter(points: Tensor, path: Path) -> None:
@@ -156,6 +160,17 @@ def figures(values: Mapping[str, Mapping[str, tuple[float | str, float]]], path:
 
 
 def _save(figure: Figure, path: Path) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, dpi=120)
-    plt.close(figure)
+    """As a whole or not at all, in the format that the name asks for."""
+    buffer = io.BytesIO()
+    try:
+        figure.savefig(buffer, dpi=120, format=path.suffix.removeprefix(".").lower() or "png")
+    except ValueError as error:
+        raise UserError(f"cannot draw {path} ({error}); give a name that ends in .png, .pdf or .svg") from None
+    finally:
+        plt.close(figure)
+    _write(path, buffer)
+
+
+def _write(path: Path, content: io.BytesIO) -> None:
+    make_folder(path.parent)
+    write_atomic(path, content.getvalue())

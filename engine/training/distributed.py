@@ -8,7 +8,7 @@ parameters (FSDP) have no second derivative: see `refuse_wrapped`.
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import torch
 import torch.distributed as dist
@@ -97,6 +97,28 @@ def broadcast_from_rank0(action: Callable[[], T]) -> T:
     if answer[1] is not None:
         raise UserError(answer[1])
     return answer[0]
+
+
+def on_rank0(action: Callable[[], None]) -> None:
+    """`action` on the first rank; its mistakes, a full disk say, end all of them."""
+    broadcast_from_rank0(action)
+
+
+def everywhere(action: Callable[[], T]) -> T:
+    """What `action` gives on each rank. A mistake on any of them is everyone's, and says where it was made."""
+    if size() == 1:
+        return action()
+    found, mistake = None, None
+    try:
+        found = action()
+    except UserError as error:
+        mistake = str(error)
+    mistakes: list[Any] = [None] * size()
+    dist.all_gather_object(mistakes, mistake)
+    for where, sentence in enumerate(mistakes):
+        if sentence is not None:
+            raise UserError(sentence if where == 0 else f"rank {where}: {sentence}")
+    return cast(T, found)
 
 
 def refuse_wrapped(model: nn.Module | None) -> None:

@@ -2,6 +2,7 @@
 
 import json
 import sys
+import threading
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -27,6 +28,7 @@ class Log:
             kept = [row for row in read_rows(self.path) if row["step"] <= start]
             write_atomic(self.path, "".join(json.dumps(row) + "\n" for row in kept).encode())
         self.file = open_to_append(self.path)
+        self._hook, threading.excepthook = threading.excepthook, self._quiet
         self.board = SummaryWriter(str(folder / "tensorboard"), purge_step=start + 1)
         self.bar = progress(steps, description, "step", start)
 
@@ -52,6 +54,11 @@ class Log:
         groups = by_rate(by_replica, self.labels or [""] * len(by_replica))
         return {label: sum(found) / len(found) for label, found in groups.items()}
 
+    def _quiet(self, failure: threading.ExceptHookArgs) -> None:
+        """TensorBoard writes from a thread. A full disk or a deleted folder there is no traceback: the row says so."""
+        if not (failure.exc_type and issubclass(failure.exc_type, OSError)):
+            self._hook(failure)
+
     def close(self) -> None:
         self.bar.close()
         for part in (self.file, self.board):
@@ -59,6 +66,7 @@ class Log:
                 part.close()
             except OSError as error:  # a full disk; every row that counts was flushed when it was written
                 print(f"warning: {failed(self.path, error)}", file=sys.stderr)
+        threading.excepthook = self._hook
 
 
 class NullLog:

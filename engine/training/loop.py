@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -14,6 +16,7 @@ from eblvm.engine.autodiff import collectives
 from eblvm.engine.config import Config
 from eblvm.engine.data.dataset import Dataset
 from eblvm.engine.data.input import open_input
+from eblvm.engine.data.sanity import check_values
 from eblvm.engine.errors import UserError
 from eblvm.engine.methods.grbm.fused import TrainingStep, fused_update_for
 from eblvm.engine.methods.micro_batches import micro_batched
@@ -25,15 +28,18 @@ from eblvm.engine.optim import apex
 from eblvm.engine.optim.loss_scale import initial_scale
 from eblvm.engine.optim.schedule import step_rates
 from eblvm.engine.planning import plan
-from eblvm.engine.training import checkpoint, distributed, guard, replicas
+from eblvm.engine.training import checkpoint, distributed, guard, replicas, sizes
 from eblvm.engine.training.fork import Fork
 from eblvm.engine.training.interrupt import Interrupt
 from eblvm.engine.training.log import Log, NullLog
 from eblvm.engine.training.parent import Parent, begins_at
 from eblvm.engine.training.precision import set_products
-from eblvm.engine.training.run_folder import open_run, write_config
+from eblvm.engine.training.run_folder import open_run, require_folder, write_config
 from eblvm.engine.training.validation import better, validation
 from eblvm.kernels.philox import Key
+
+Logged = dict[str, list[float]]
+Q_SAMPLES = 64  # validation samples on which q has to make sense when a run ends
 
 
 def train(
@@ -61,7 +67,8 @@ def train(
     torch.set_num_threads(config.running.threads)
     with distributed.joined(config.running.device), ExitStack() as held:
         check_world(config)
-        dataset = dataset or config.load_data()
+        dataset = distributed.everywhere(lambda: dataset or config.load_data())
+        check_values(dataset, config.get("data") or f"data set {config.dataset.kind!r}")
         batch = config.optimisation.batch
         if batch > len(dataset.train):
             raise UserError(f"got batch={batch}, expected at most the {len(dataset.train)} training samples")
@@ -77,7 +84,9 @@ def train(
             )
             micro_batch = config.running.micro_batch or "none"
             say(f"the plan chooses --checkpoint {config.model.checkpoint}, micro-batch {micro_batch}")
-        update = config.method.build(config.model, config.optimisation, dataset.train, energy, posterior)
+        parts = (config.model, config.optimisation, dataset.train, energy, posterior)
+        update = sizes.built(lambda: config.method.build(*parts))
+        sizes.check_memory(config, update)
         init = begins_at(init, out, newest_step(out) is not None)
         fork = None if init is None else Fork.of(init, config)
         if fork is not None:
@@ -100,7 +109,7 @@ def training_loop(
     # The training step: a pure function, vectorised over the replicas.
     optimisation, running = config.optimisation, config.running
     device, steps = torch.device(running.device), optimisation.steps
-    update = micro_batched(update, running.micro_batch)
+    plain, update = update.objective, micro_batched(update, running.micro_batch)
     objective = update.objective
     seed = replicas.seeds(optimisation)
     training_step = training_step_of(config, update)
@@ -116,6 +125,7 @@ def training_loop(
     if payload is not None:
         start, best, state = payload["step"], payload["best"], state_from(payload["state"], device)
         distributed.broadcast_from_rank0(lambda: checkpoint.set_aside(out / "checkpoints", start))
+        guard.check(start, guard.sizes(state, optimisation.replicated), None)
         if start >= steps:
             say(f"{out} is complete: {start} steps")
             return True
@@ -129,15 +139,18 @@ def training_loop(
     saved = payload and payload.get("input")
     batches = open_input(*source, saved, collectives.rank(), collectives.size())
 
-    first = distributed.is_first()
-    if first:
+    log: Log | NullLog = NullLog()
+
+    def begin_writing() -> None:
+        nonlocal log
         write_config(config, out)
-    if first and fork is not None:  # from here on it does not need its parent
-        begun = {"step": 0, "best": best, "state": tree(state), "input": batches.state()}
-        checkpoint.save(out / "checkpoints", 0, begun, running.keep)
+        if fork is not None:  # from here on it does not need its parent
+            begun = {"step": 0, "best": best, "state": tree(state), "input": batches.state()}
+            checkpoint.save(out / "checkpoints", 0, begun, running.keep)
+        log = Log(out, start, steps, f"{config.recipe} {config.method.kind}", replicas.rate_labels(optimisation))
+
+    distributed.on_rank0(begin_writing)
     stop = Interrupt()
-    title, labels = f"{config.recipe} {config.method.kind}", replicas.rate_labels(optimisation)
-    log = Log(out, start, steps, title, labels) if first else NullLog()
     validate_every = max(1, steps // running.validations) if running.validations else 0
     try:
         for step in range(start, steps):
@@ -158,15 +171,16 @@ def training_loop(
                 values = {name: torch.atleast_1d(x).tolist() for name, x in info.items()}
                 if validating:
                     values["validation"] = validation(config, objective, state, dataset)
-                sizes = guard.sizes(state, optimisation.replicated)
-                guard.check(done, values | sizes, newest_step(out), config.method.energy_limit)
+                watched = values | guard.sizes(state, optimisation.replicated)
+                if last:
+                    watched["q"] = guard.q_sizes(plain, state, dataset.floats(dataset.valid[:Q_SAMPLES]))
+                guard.check(done, watched, newest_step(out), config.method.energy_limit)
             if validating:
                 best = better(best, done, values["validation"], state)
-            if logging:
-                log.write(done, values)
-            if saving and first:
+            if saving or logging:
                 payload = {"step": done, "best": best, "state": tree(state), "input": batches.state()}
-                checkpoint.save(out / "checkpoints", done, payload, running.keep)
+                kept = payload if saving else None
+                distributed.on_rank0(partial(write, log, out, running.keep, done, values if logging else None, kept))
             if stopping and done < steps:
                 say(f"interrupted: saved at step {done} in {out}; the same command continues it")
                 return False
@@ -174,6 +188,17 @@ def training_loop(
         log.close()
         stop.restore()
     return True
+
+
+def write(
+    log: Log | NullLog, out: Path, keep: int, step: int, values: Logged | None, payload: dict[str, Any] | None
+) -> None:
+    """A line of the log, a checkpoint, or both."""
+    require_folder(out)
+    if values is not None:
+        log.write(step, values)
+    if payload is not None:
+        checkpoint.save(out / "checkpoints", step, payload, keep)
 
 
 def training_step_of(config: Config, update: Update) -> TrainingStep:
