@@ -9,7 +9,7 @@ STAMP := .venv/.installed
 WORKERS ?= 2
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: setup demo test fuzz lint typecheck format bench clean
+.PHONY: setup demo test fuzz two-hosts lint typecheck format bench clean
 
 setup: $(STAMP)
 
@@ -30,6 +30,10 @@ test: setup
 EXAMPLES ?= 1500
 fuzz: setup
 	EBLVM_FUZZ=$(EXAMPLES) $(BIN)/python -m pytest tests/fuzz
+
+# Two machines as two network namespaces with a link between them: slow, cut, a killed node. Needs root and iproute2.
+two-hosts: setup
+	EBLVM_TWO_HOSTS=1 $(BIN)/python -m pytest tests/distributed/test_two_hosts.py
 
 lint: setup
 	$(BIN)/ruff check .

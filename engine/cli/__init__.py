@@ -13,7 +13,7 @@ from importlib.metadata import entry_points, version
 from typing import NamedTuple
 
 from eblvm.engine.damage import printable
-from eblvm.engine.errors import DivergedError, UserError, unknown
+from eblvm.engine.errors import DivergedError, LostPeerError, UserError, unknown
 
 
 class Command(NamedTuple):
@@ -78,8 +78,8 @@ def run(argv: list[str]) -> None:
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Run a command: 0 done, 1 a gate failed, 2 a mistake in what was given, 3 the run diverged, 130 interrupted,
-    141 the reader of the output has gone."""
+    """Run a command: 0 done, 1 a gate failed, 2 a mistake in what was given, 3 the run diverged, 4 another process of
+    the run was lost, 130 interrupted, 141 the reader of the output has gone."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):  # names of files that are not UTF-8 are shown, not refused
             stream.reconfigure(errors="backslashreplace")
@@ -90,6 +90,9 @@ def main(argv: list[str] | None = None) -> int:
     except (UserError, DivergedError) as error:
         if speaks():
             print(f"eblvm: {printable(error)}", file=sys.stderr)
+        return error.exit_code
+    except LostPeerError as error:
+        print(f"eblvm: {printable(error)}", file=sys.stderr)
         return error.exit_code
     except KeyboardInterrupt:
         print("eblvm: interrupted; what was saved before is kept", file=sys.stderr)

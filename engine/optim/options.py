@@ -57,7 +57,7 @@ class Optimisation(Options):
     group = "optimisation"
 
     steps: int = option(100_000, "training steps", low=1, high=MOST_STEPS)
-    batch: int = option(100, "minibatch size", low=1)
+    batch: int = option(100, "minibatch size", low=1, high=2**31 - 1)
     lr: tuple[float, ...] = option((1e-3,), "Adam's learning rate for theta; a list trains one replica each", above=0)
     optimizer: str = option("adam", "who takes theta's Adam step: the engine, or NVIDIA apex", choices=("adam", "apex"))
     beta1: float = option(0.9, "Adam's first decay", low=0, below=1)

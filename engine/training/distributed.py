@@ -7,7 +7,7 @@ parameters (FSDP) have no second derivative: see `refuse_wrapped`.
 
 import os
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any, TypeVar, cast
 
 import torch
@@ -15,7 +15,8 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from eblvm.engine.autodiff.collectives import rank, size
-from eblvm.engine.errors import UserError
+from eblvm.engine.errors import LostPeerError, UserError
+from eblvm.engine.training.peers import Peers, patience_s
 
 T = TypeVar("T")
 
@@ -42,17 +43,45 @@ def joined(device: str) -> Iterator[None]:
                 "expected one a GPU; give torchrun a smaller --nproc-per-node"
             )
         torch.cuda.set_device(local)
-    store, rank, world = next(dist.rendezvous("env://"))  # type: ignore[attr-defined]
+    patience = patience_s()
+    try:
+        store, rank, world = next(dist.rendezvous("env://"))  # type: ignore[attr-defined]
+    except dist.DistError as error:
+        raise _unreachable(error) from None
     if os.environ.get("LOCAL_WORLD_SIZE") == os.environ["WORLD_SIZE"]:
         # torchrun keeps one store for all its restarts: without a name of its own, a restarted worker may find the
         # address of a dead one there. Nodes count restarts each for itself; docs/scale.md says what to do with several.
         store = dist.PrefixStore(f"start-{os.environ.get('TORCHELASTIC_RESTART_COUNT', 0)}", store)  # type: ignore[attr-defined]
     backend = "cpu:gloo,cuda:nccl" if on_cuda else "gloo"
-    dist.init_process_group(backend, store=store, rank=rank, world_size=world)
+    try:
+        dist.init_process_group(backend, store=store, rank=rank, world_size=world)
+    except RuntimeError as error:
+        raise _unreachable(error) from None
+    peers = Peers(store.clone(), rank, world, patience)
     try:
         yield
+    except RuntimeError as error:
+        if not _of_a_collective(error):
+            raise
+        raise peers.lost(error) from None
     finally:
-        dist.destroy_process_group()
+        peers.stop()
+        with suppress(RuntimeError):  # of a connection that is gone
+            dist.destroy_process_group()
+
+
+def _of_a_collective(error: RuntimeError) -> bool:
+    """Did a collective fail, and not a computation? gloo says so in words only."""
+    return isinstance(error, dist.DistError) or any(word in str(error) for word in ("gloo", "NCCL", "Connection"))
+
+
+def _unreachable(error: Exception) -> LostPeerError:
+    where = f"{os.environ.get('MASTER_ADDR')}:{os.environ.get('MASTER_PORT')}"
+    first = str(error).strip().partition("\n")[0][:120]
+    return LostPeerError(
+        f"rank {os.environ.get('RANK')}: the other processes cannot be met at {where} ({first}); see that the first "
+        "node runs and that its address and port can be reached, then give the same command again"
+    )
 
 
 def local_slice(count: int) -> slice:

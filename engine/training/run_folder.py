@@ -63,12 +63,16 @@ def open_run(
         held = lock.take(out / LOCK, wait=False)
     except BlockingIOError:
         raise UserError(f"{out} is being trained by another process; wait for it, or give another --out") from None
-    if not (out / CONFIG).exists() and not (out / TWIN).exists():
-        if (models := custom_models(config, energy, posterior)) is not None:
-            write_atomic(out / MODELS, (json.dumps(models) + "\n").encode())
-        if origin is not None:
-            parent.write(out, origin)
-        write_config(config, out)
+    try:
+        if not (out / CONFIG).exists() and not (out / TWIN).exists():
+            if (models := custom_models(config, energy, posterior)) is not None:
+                write_atomic(out / MODELS, (json.dumps(models) + "\n").encode())
+            if origin is not None:
+                parent.write(out, origin)
+            write_config(config, out)
+    except BaseException:
+        held.close()
+        raise
     return held
 
 
