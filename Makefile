@@ -9,7 +9,7 @@ STAMP := .venv/.installed
 WORKERS ?= 2
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: setup demo test fuzz two-hosts lint typecheck format bench clean
+.PHONY: setup demo test fuzz two-hosts kills sanitize lint typecheck format bench clean
 
 setup: $(STAMP)
 
@@ -34,6 +34,17 @@ fuzz: setup
 # Two machines as two network namespaces with a link between them: slow, cut, a killed node. Needs root and iproute2.
 two-hosts: setup
 	EBLVM_TWO_HOSTS=1 $(BIN)/python -m pytest tests/distributed/test_two_hosts.py
+
+# Two hundred real kills of runs of three kinds on one and two processes: all end bitwise.
+KILLS ?= 200
+kills: setup
+	$(BIN)/python -m tests.fuzz.kills --kills $(KILLS)
+
+# The native kernels under ASan and UBSan, under TSan, and their smallest cases under valgrind.
+sanitize: setup
+	.ci/sanitize address
+	.ci/sanitize thread
+	.ci/sanitize valgrind
 
 lint: setup
 	$(BIN)/ruff check .

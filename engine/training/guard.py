@@ -1,13 +1,14 @@
 """Stops a run whose numbers have broken, before they overwrite anything good."""
 
 import math
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.utils._pytree import tree_leaves
 
-from eblvm.engine.errors import DivergedError
+from eblvm.engine.errors import DivergedError, UserError
 from eblvm.engine.methods.types import State
 from eblvm.engine.models.energy import call
 from eblvm.engine.models.posteriors import Posterior
@@ -99,3 +100,12 @@ def q_sizes(objective: Any, state: State, v: Tensor) -> list[float]:
 def magnitude(tree: Params) -> Tensor:
     """The largest absolute entry; NaN if there is one."""
     return torch.stack([p.abs().max() for p in tree.values()]).max()
+
+
+def require_folder(out: Path) -> None:
+    """A run folder that was removed or replaced while it was trained is not made again in silence."""
+    if not (out / "config.json").is_file():
+        raise UserError(
+            f"{out} was removed, or its config.json was, while the run was trained, so nothing of it can be kept "
+            "there; give the same command to begin it again"
+        )

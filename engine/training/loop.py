@@ -34,7 +34,7 @@ from eblvm.engine.training.interrupt import Interrupt
 from eblvm.engine.training.log import Log, NullLog
 from eblvm.engine.training.parent import Parent, begins_at
 from eblvm.engine.training.precision import set_products
-from eblvm.engine.training.run_folder import open_run, require_folder, write_config
+from eblvm.engine.training.run_folder import open_run, write_config
 from eblvm.engine.training.validation import better, validation
 from eblvm.kernels.philox import Key
 
@@ -68,7 +68,7 @@ def train(
     with distributed.joined(config.running.device), ExitStack() as held:
         check_world(config)
         dataset = distributed.everywhere(lambda: dataset or config.load_data())
-        check_values(dataset, config.get("data") or f"data set {config.dataset.kind!r}")
+        check_values(dataset, str(getattr(config.dataset, "data", None) or f"data set {config.dataset.kind!r}"))
         batch = config.optimisation.batch
         if batch > len(dataset.train):
             raise UserError(f"got batch={batch}, expected at most the {len(dataset.train)} training samples")
@@ -149,6 +149,13 @@ def training_loop(
             checkpoint.save(out / "checkpoints", 0, begun, running.keep)
         log = Log(out, start, steps, f"{config.recipe} {config.method.kind}", replicas.rate_labels(optimisation))
 
+    def write(step: int, values: Logged | None, payload: dict[str, Any] | None) -> None:
+        guard.require_folder(out)
+        if values is not None:
+            log.write(step, values)
+        if payload is not None:
+            checkpoint.save(out / "checkpoints", step, payload, running.keep)
+
     distributed.on_rank0(begin_writing)
     stop = Interrupt()
     validate_every = max(1, steps // running.validations) if running.validations else 0
@@ -180,7 +187,7 @@ def training_loop(
             if saving or logging:
                 payload = {"step": done, "best": best, "state": tree(state), "input": batches.state()}
                 kept = payload if saving else None
-                distributed.on_rank0(partial(write, log, out, running.keep, done, values if logging else None, kept))
+                distributed.on_rank0(partial(write, done, values if logging else None, kept))
             if stopping and done < steps:
                 say(f"interrupted: saved at step {done} in {out}; the same command continues it")
                 return False
@@ -188,17 +195,6 @@ def training_loop(
         log.close()
         stop.restore()
     return True
-
-
-def write(
-    log: Log | NullLog, out: Path, keep: int, step: int, values: Logged | None, payload: dict[str, Any] | None
-) -> None:
-    """A line of the log, a checkpoint, or both."""
-    require_folder(out)
-    if values is not None:
-        log.write(step, values)
-    if payload is not None:
-        checkpoint.save(out / "checkpoints", step, payload, keep)
 
 
 def training_step_of(config: Config, update: Update) -> TrainingStep:

@@ -129,15 +129,6 @@ def expect_same_models(folder: Path, config: Config, energy: Model | None, poste
         )
 
 
-def require_folder(out: Path) -> None:
-    """A run folder that was removed or replaced while it was trained is not made again in silence."""
-    if not (out / CONFIG).is_file():
-        raise UserError(
-            f"{out} was removed, or its config.json was, while the run was trained, so nothing of it can be kept "
-            "there; give the same command to begin it again"
-        )
-
-
 def write_config(config: Config, out: Path) -> None:
     """config.json, and its twin beside the checkpoints: a damaged one is read from the other."""
     content = (json.dumps(config.to_json(), indent=2) + "\n").encode()

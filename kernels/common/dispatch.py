@@ -24,18 +24,18 @@ class Backend(NamedTuple):
 def _load_native() -> tuple[Path | None, str]:
     if os.environ.get("EBLVM_NATIVE", "1") == "0":
         return None, "switched off by EBLVM_NATIVE=0"
+    given = os.environ.get("EBLVM_NATIVE", "1")  # or a library built otherwise: under a sanitizer, say
     spec = importlib.util.find_spec("eblvm.kernels._native")
-    if spec is None or spec.origin is None:
+    origin = given if given != "1" else spec and spec.origin
+    if not origin:
         return None, "not built: no C++ compiler was found at install time; install one, then `pip install` again"
     try:
-        torch.ops.load_library(spec.origin)
+        torch.ops.load_library(origin)
     except OSError as error:
-        reason = (
-            f"{spec.origin} does not load ({error}); `pip install` again to rebuild it for torch {torch.__version__}"
-        )
+        reason = f"{origin} does not load ({error}); `pip install` again to rebuild it for torch {torch.__version__}"
         warnings.warn(f"eblvm native kernels: {reason}. The slower reference serves.", RuntimeWarning, stacklevel=2)
         return None, reason
-    return Path(spec.origin), f"loaded from {spec.origin}"
+    return Path(origin), f"loaded from {origin}"
 
 
 NATIVE_LIBRARY, NATIVE_REASON = _load_native()

@@ -10,8 +10,9 @@ import importlib.util
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
+from io import BufferedReader
 from pathlib import Path
-from typing import BinaryIO, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -97,7 +98,7 @@ def find() -> tuple[Weights, Path]:
     return OFFLINE, Path(package.origin).parent / "default_1.pt"
 
 
-def verified(file: BinaryIO, path: Path, weights: Weights) -> str:
+def verified(file: BufferedReader, path: Path, weights: Weights) -> str:
     """The open file's SHA-256, if it is the known one; it is then at its start again."""
     digest = hashlib.file_digest(file, "sha256").hexdigest()
     file.seek(0)
@@ -113,14 +114,14 @@ def _kind_of(path: Path) -> Weights:
     return FIDELITY if path.suffix == ".pth" else OFFLINE
 
 
-def _offline(file: BinaryIO, device: str) -> Callable[[Tensor], Tensor]:
+def _offline(file: BufferedReader, device: str) -> Callable[[Tensor], Tensor]:
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "`torch.jit", DeprecationWarning)  # the file is TorchScript
         net = torch.jit.freeze(torch.jit.load(file, map_location=device).eval())
     return lambda images: net(prepared(images.to(device)))
 
 
-def _fidelity(file: BinaryIO, device: str) -> Callable[[Tensor], Tensor]:
+def _fidelity(file: BufferedReader, device: str) -> Callable[[Tensor], Tensor]:
     from torch_fidelity import FeatureExtractorInceptionV3
 
     layers, path = ["2048", "logits_unbiased"], f"/dev/fd/{file.fileno()}"  # it takes a path: that of the open file
