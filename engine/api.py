@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.distributions import Bernoulli as BernoulliDistribution
 from torch.distributions import Distribution, Independent, Normal
 
-from eblvm.engine import evaluation, recipes, sharing
+from eblvm.engine import evaluation, previews, recipes, sharing
 from eblvm.engine.config import Config
 from eblvm.engine.data.dataset import Dataset
 from eblvm.engine.errors import UserError
@@ -72,7 +72,7 @@ def train(
     folder = Path(out or f"runs/{config.recipe}-{config.method.kind}")
     parent = None if init is None else Parent.parse(str(init))
     custom: dict[str, Any] = {"dataset": dataset, "energy": energy, "posterior": posterior}
-    loop.train(config, folder, say, init=parent, extend=extend, **custom)
+    loop.train(config, folder, say, init=parent, extend=extend, preview=previews.preview, **custom)
     return load(folder, data=data, device=config.running.device, energy=energy, posterior=posterior)
 
 
@@ -240,11 +240,19 @@ class Run:
     def _generator(self) -> Any:
         return generator.trained(self.saved, self.model)
 
-    def sample(self, count: int = 100, *, steps: int | None = None, kind: str | None = None, seed: int = 0) -> Tensor:
+    def sample(
+        self,
+        count: int = 100,
+        *,
+        steps: int | None = None,
+        kind: str | None = None,
+        seed: int = 0,
+        start: str | None = None,
+    ) -> Tensor:
         """Samples [count, ...] by Gibbs sweeps, annealed Langevin dynamics or a generator, as `eblvm sample` has them.
 
         Sample i depends on the seed and on i only."""
-        return run_samples.sample(self.saved, self.model, count, steps, seed, kind)
+        return run_samples.sample(self.saved, self.model, count, steps, seed, kind, start=start)
 
     @torch.no_grad()
     def reconstruct(self, v: Tensor) -> Tensor:

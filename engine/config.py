@@ -32,7 +32,8 @@ if TYPE_CHECKING:
     from eblvm.engine.data.dataset import Dataset
 
 NEEDS = {
-    "compiles": "a step that compiles", "continuous_h": "a continuous h", "fused_step": "a step written by hand",
+    "compiles": "a step that compiles", "continuous_h": "a continuous h", "linear_in_h": "a binary h",
+    "fused_step": "a step written by hand",
     "micro_batches": "a loss of single samples", "perturbs": "a loss that perturbs the data",
     "unrolls": "--best-response unroll",
 }  # fmt: skip  # of options, in words
@@ -127,7 +128,7 @@ class Config(Options):
                 return cls.of(**legacy.settings(values))
             except (KeyError, TypeError, AttributeError, ValueError) as error:
                 raise UserError(f"this table is no configuration of a run ({type(error).__name__}: {error})") from None
-        values = dict(values)
+        values = legacy.tree_settings(dict(values))
         if values.pop("format") != FORMAT:
             raise UserError(f"this configuration has another format than {FORMAT}; use the version that wrote it")
         recipe, small = values.pop("recipe", ""), values.pop("small", False)

@@ -115,7 +115,9 @@ def card(run: Run, model: str, facts: dict[str, Any], name: str) -> str:
     rows = []
     if figures is not None and (figures.get("model"), figures.get("step")) == (model, facts["step"]):
         spread = figures["deviation"] if config.replicated else {}
-        rows = [f"| {k} | {v:.6g}{f' ± {spread[k]:.2g}' if k in spread else ''} |" for k, v in figures["mean"].items()]
+        for name, value in figures["mean"].items():
+            shown = value if isinstance(value, str) else f"{value:.6g}"
+            rows.append(f"| {name} | {shown}" + (f" ± {spread[name]:.2g} |" if spread.get(name) else " |"))
     origin = facts["parent"]
     lines = [
         "---", "library_name: eblvm", "tags: [energy-based-model, latent-variable-model, score-matching]", "---",

@@ -60,6 +60,11 @@ def command(run: RunSummary) -> str:
     return " ".join(["eblvm train", run.config.recipe, *recipes.arguments(run.config)])
 
 
+def figure(value: Any) -> str:
+    """A figure that is a sentence says why it is not known."""
+    return "-" if value is None else f"{value:.6g}" if isinstance(value, int | float) else str(value)
+
+
 def show(argv: list[str]) -> None:
     parser = Parser("runs show", "One run: what it is, how far it came, what to do next.", (
         "eblvm runs show runs/board", "eblvm runs show runs/board --json board.json"))  # fmt: skip
@@ -79,7 +84,10 @@ def show(argv: list[str]) -> None:
         print(f"  validation   best {run.best[0]:.6g} at step {run.best[1]}")
     for name, value in run.last.items():
         if name != "step":
-            print(f"  {name:20} {summary.mean(value):.6g}")
+            print(
+                f"  {name:20} "
+                + (f"{min(value):.6g} to {max(value):.6g}" if isinstance(value, list) else f"{value:.6g}")
+            )
     if run.config.replicated:
         print(tables.text(summary.ROW_COLUMNS, [
             [f"{x:.5g}" if isinstance(x, float) else x for x in r]
@@ -87,7 +95,7 @@ def show(argv: list[str]) -> None:
         ]))  # fmt: skip
     evaluation = summary.evaluation_of(run.folder)
     for name, value in (evaluation or {}).get("mean", {}).items():
-        print(f"  {name:28} {value:.6g}")
+        print(f"  {name:28} {figure(value)}")
     if run.state == "stopped":
         print(f"next: eblvm train --resume {run.folder}")
     elif evaluation is None:
@@ -113,11 +121,11 @@ def compare(argv: list[str]) -> None:
     differing = [n for n in names if len({repr(v.get(n)) for v in values}) > 1 and n != "data"]
     table = [[name, *("-" if name not in v else str(v[name]) for v in values)] for name in differing]
     table += [["step", *(f"{r.step}/{r.steps}" for r in runs)], ["state", *(r.state for r in runs)]]
-    figures: dict[str, list[float | None]] = {"best validation": [r.best and r.best[0] for r in runs]}
+    figures: dict[str, list[Any]] = {"best validation": [r.best and r.best[0] for r in runs]}
     evaluations = [summary.evaluation_of(r.folder) or {} for r in runs]
     for name in dict.fromkeys(n for e in evaluations for n in e.get("mean", {})):
         figures[name] = [e.get("mean", {}).get(name) for e in evaluations]
-    table += [[name, *("-" if x is None else f"{x:.6g}" for x in row)] for name, row in figures.items()]
+    table += [[name, *(figure(x) for x in row)] for name, row in figures.items()]
     print(tables.text(("", *(str(r.folder) for r in runs)), table))
     if len({r.config.method.kind for r in runs}) > 1:
         print("validation losses of different methods are of different losses: compare evaluations, 'eblvm eval RUN'")

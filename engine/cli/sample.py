@@ -21,6 +21,9 @@ def main(argv: list[str]) -> None:
     parser.add_argument("--count", type=int, default=100, help="samples")
     parser.add_argument("--steps", type=int, help="Gibbs sweeps (1000), or Langevin steps of a deep model (2700)")
     parser.add_argument("--kind", help="of a deep model: marginal, joint, given-h, conditional, interpolation")
+    parser.add_argument(
+        "--start", help="of Langevin chains: normal, 1/2 + N(0, 1), for images; or uniform over the data"
+    )
     parser.add_argument("--seed", type=int, default=0, help="of the samples")
     add_run(parser)
     arguments = parser.parse(argv)
@@ -43,7 +46,8 @@ def main(argv: list[str]) -> None:
     with distributed.joined(arguments.device):
         run = Run.open(Path(arguments.dir), arguments.data, arguments.device)
         model = arguments.model or run.default_model()
-        v = run_samples.sample_over_ranks(run, model, arguments.count, arguments.steps, arguments.seed, arguments.kind)
+        how = (arguments.steps, arguments.seed, arguments.kind, arguments.start)
+        v = run_samples.sample_over_ranks(run, model, arguments.count, *how)
         if not distributed.is_first():
             return
     name = "samples" if arguments.kind is None else f"samples-{arguments.kind}"

@@ -30,9 +30,10 @@ def main(argv: list[str]) -> None:
         show(config)
         return
 
+    from eblvm.engine.previews import preview
     from eblvm.engine.training.loop import train
 
-    complete = train(config, out, init=init)
+    complete = train(config, out, init=init, preview=preview)
 
     from eblvm.engine.training import summary
 

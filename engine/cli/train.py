@@ -10,8 +10,10 @@ from eblvm.engine.cli.parser import Parser
 from eblvm.engine.config import Config
 from eblvm.engine.errors import UserError
 from eblvm.engine.optim.options import Cosine
+from eblvm.engine.progress import is_first
 from eblvm.engine.training.parent import Parent
 from eblvm.engine.training.run_folder import read_config
+from eblvm.engine.training.summary import summarise
 
 USAGE = "eblvm train RECIPE [options]; 'eblvm train RECIPE --method M --help' shows what that run reads"
 EXAMPLES = (
@@ -33,9 +35,23 @@ def main(argv: list[str]) -> None:
         show(config)
         return
 
+    from eblvm.engine.previews import preview
     from eblvm.engine.training.loop import train
 
-    train(config, out, init=init, extend=arguments.resume is not None)
+    if train(config, out, init=init, extend=arguments.resume is not None, preview=preview):
+        finish(out)
+
+
+def finish(out: Path) -> None:
+    """What came out of a complete run, and what to do with it."""
+    if not is_first():
+        return
+    run = summarise(out)
+    best = "" if run.best is None else f"; best validation {run.best[0]:.6g} at step {run.best[1]}"
+    seconds = run.last.get("seconds")
+    took = f" in {seconds:.0f} s" if isinstance(seconds, float) else ""
+    print(f"{out}: {run.step} steps{took}{best}")
+    print(f"next: eblvm eval {out}; eblvm report {out}; eblvm sample {out}; eblvm train --resume {out} --steps M")
 
 
 def add_places(parser: Parser) -> None:
@@ -81,7 +97,7 @@ def check_extension(before: Config, config: Config, folder: str) -> None:
     schedule, steps = config.optimisation.schedule, config.optimisation.steps
     if isinstance(schedule, Cosine) and differences:
         print(
-            f"the cosine schedule now falls to 0 at step {schedule.horizon or steps}, no longer at "
+            f"the cosine schedule now ends at step {schedule.horizon or steps}, no longer at "
             f"{before.get('horizon') or before.optimisation.steps}: the learning rate changes where the run goes on"
         )
 

@@ -75,10 +75,12 @@ class Fork(NamedTuple):
             said.append(f"q(h|v) starts anew: {folder} has another one ({problem})")
             phi = {}
         fitting = {k: b for k, b in buffers.items() if k in state.buffers and b.shape == state.buffers[k].shape}
+        phi = placed(phi, state.phi)
         return state._replace(
             theta=theta,
-            phi=placed(phi, state.phi),
+            phi=phi,
             ema={k: p.clone() for k, p in theta.items()} if state.ema else {},
+            phi_ema={k: p.clone() for k, p in phi.items()} if state.phi_ema else {},
             buffers=placed(fitting, state.buffers),
         ), said
 

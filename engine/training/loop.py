@@ -7,7 +7,7 @@ from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -32,13 +32,15 @@ from eblvm.engine.training import checkpoint, distributed, guard, replicas, size
 from eblvm.engine.training.fork import Fork
 from eblvm.engine.training.interrupt import Interrupt
 from eblvm.engine.training.log import Log, NullLog
+from eblvm.engine.training.pace import Pace
 from eblvm.engine.training.parent import Parent, begins_at
 from eblvm.engine.training.precision import set_products
+from eblvm.engine.training.run import Run
 from eblvm.engine.training.run_folder import open_run, write_config
 from eblvm.engine.training.validation import better, validation
+from eblvm.kernels.common import dispatch
 from eblvm.kernels.philox import Key
 
-Logged = dict[str, list[float]]
 Q_SAMPLES = 64  # validation samples on which q has to make sense when a run ends
 
 
@@ -52,10 +54,12 @@ def train(
     posterior: Posterior | None = None,
     init: Parent | None = None,
     extend: bool = False,
+    preview: Preview | None = None,
 ) -> bool:
     """Train `config` in folder `out`, continuing what is there. True if the run is complete, False if interrupted.
 
-    `init` names the run whose weights a new one starts from, `extend` lets the run in `out` become longer.
+    `init` names the run whose weights a new one starts from, `extend` lets the run in `out` become longer, `preview`
+    makes pictures of a run while it trains.
 
     Data and models are the recipe's, or your own (docs/models.md); a run continues only with the ones it began with.
     Started by torchrun, each process takes its part of every batch (docs/scale.md), and the first one writes.
@@ -75,6 +79,8 @@ def train(
         for model in (energy, posterior):
             distributed.refuse_wrapped(model)
         say = say if distributed.is_first() else silently
+        if sentence := dispatch.notice():
+            say(sentence)
         set_products(config.model.precision)
         shape = tuple(dataset.train.shape[1:])
         if config.model.checkpoint == "auto":
@@ -95,8 +101,9 @@ def train(
         distributed.broadcast_from_rank0(
             lambda: held.enter_context(open_run(config, out, energy, posterior, extend=extend, origin=record)) and None
         )
+        show = None if preview is None else Show(preview, out, config, dataset, energy, posterior)
         try:
-            return training_loop(config, dataset, update, out, say, fork)
+            return training_loop(config, dataset, update, out, say, fork, show)
         except RuntimeError as error:
             if not plan.out_of_memory(error):
                 raise
@@ -104,7 +111,13 @@ def train(
 
 
 def training_loop(
-    config: Config, dataset: Dataset, update: Update, out: Path, say: Callable[[str], None], fork: Fork | None = None
+    config: Config,
+    dataset: Dataset,
+    update: Update,
+    out: Path,
+    say: Callable[[str], None],
+    fork: Fork | None = None,
+    show: Show | None = None,
 ) -> bool:
     # The training step: a pure function, vectorised over the replicas.
     optimisation, running = config.optimisation, config.running
@@ -147,17 +160,22 @@ def training_loop(
         if fork is not None:  # from here on it does not need its parent
             begun = {"step": 0, "best": best, "state": tree(state), "input": batches.state()}
             checkpoint.save(out / "checkpoints", 0, begun, running.keep)
-        log = Log(out, start, steps, f"{config.recipe} {config.method.kind}", replicas.rate_labels(optimisation))
+        title, labels = f"{config.recipe} {config.method.kind}", replicas.rate_labels(optimisation)
+        log = Log(out, start, steps, title, labels, running.logger, config.to_json())
 
-    def write(step: int, values: Logged | None, payload: dict[str, Any] | None) -> None:
+    def write_row(step: int, values: dict[str, list[float]], measured: dict[str, float]) -> None:
         guard.require_folder(out)
-        if values is not None:
-            log.write(step, values)
-        if payload is not None:
-            checkpoint.save(out / "checkpoints", step, payload, running.keep)
+        log.write(step, values, measured)
 
+    def save(step: int, payload: dict[str, Any]) -> None:
+        guard.require_folder(out)
+        checkpoint.save(out / "checkpoints", step, payload, running.keep)
+
+    first = distributed.is_first()
     distributed.on_rank0(begin_writing)
     stop = Interrupt()
+    pace = Pace(start, optimisation.batch, device, log.seconds)
+    log.doing("compiling" if running.compile else "preparing")
     validate_every = max(1, steps // running.validations) if running.validations else 0
     try:
         for step in range(start, steps):
@@ -166,28 +184,47 @@ def training_loop(
             noise = objective.draw(Key(seed, step), v, here.start, optimisation.batch)
             rates = step_rates(optimisation, step, v, config.method.lower_lr, config.method.unroll_lr)
             state, info = training_step(state, v, noise, rates)
-            done, stopping = step + 1, distributed.anywhere(stop.requested)
+            # Asked together, so that all processes save in the same steps.
+            asked = distributed.total(
+                [float(stop.requested), float(pace.due("checkpoint", running.checkpoint_minutes))]
+            )
+            done, stopping, due = step + 1, asked[0] > 0, asked[1] > 0
             log.bar.update()
+            if step == start:
+                log.doing()
 
             # What is logged and checked leaves the device here and nowhere else.
             last = done == steps
-            saving = done % running.checkpoint_every == 0 or last or stopping
+            saving = done % running.checkpoint_every == 0 or last or stopping or due
             validating = validate_every > 0 and (done % validate_every == 0 or last)
+            if running.validate_minutes:
+                validating = validating or distributed.anywhere(pace.due("validation", running.validate_minutes))
             logging = done % running.log_every == 0 or last or validating
             if saving or logging:
                 values = {name: torch.atleast_1d(x).tolist() for name, x in info.items()}
                 if validating:
+                    log.doing("validating")
                     values["validation"] = validation(config, objective, state, dataset)
+                    log.doing()
+                    pace.did("validation")
                 watched = values | guard.sizes(state, optimisation.replicated)
                 if last:
                     watched["q"] = guard.q_sizes(plain, state, dataset.floats(dataset.valid[:Q_SAMPLES]))
                 guard.check(done, watched, newest_step(out), config.method.energy_limit)
             if validating:
                 best = better(best, done, values["validation"], state)
-            if saving or logging:
+            if logging:
+                values["lr"] = torch.atleast_1d(rates["theta"]).tolist()
+                distributed.on_rank0(partial(write_row, done, values, pace.measured(done)))
+            if show is not None and first and show.due(done, validating, pace):
+                log.doing("drawing")
+                log.images(done, show(done, state))
+                log.doing()
+                pace.did("preview")
+            if saving:
+                pace.did("checkpoint")
                 payload = {"step": done, "best": best, "state": tree(state), "input": batches.state()}
-                kept = payload if saving else None
-                distributed.on_rank0(partial(write, done, values if logging else None, kept))
+                distributed.on_rank0(partial(save, done, payload))
             if stopping and done < steps:
                 say(f"interrupted: saved at step {done} in {out}; the same command continues it")
                 return False
@@ -195,6 +232,31 @@ def training_loop(
         log.close()
         stop.restore()
     return True
+
+
+Preview = Callable[[Run, bool], dict[str, Path]]  # of a run, and whether it may take long: pictures by name
+
+
+class Show(NamedTuple):
+    """Pictures of a run while it trains: when, and of which state. They never change the run's bits."""
+
+    preview: Preview
+    out: Path
+    config: Config
+    dataset: Dataset
+    energy: Energy | None
+    posterior: Posterior | None
+
+    def due(self, done: int, validating: bool, pace: Pace) -> bool:
+        every = self.config.running.preview_every
+        if every is not None:
+            return every > 0 and done % every == 0
+        return validating and pace.due("preview", 1)
+
+    def __call__(self, done: int, state: State) -> dict[str, Path]:
+        payload = {"step": done, "best": {}, "state": tree(state)}
+        run = Run(self.out, self.config, payload, self.energy, self.posterior, self.dataset)
+        return self.preview(run, self.config.running.preview_every is not None)
 
 
 def training_step_of(config: Config, update: Update) -> TrainingStep:
@@ -240,12 +302,14 @@ def initial_state(
     fork: Fork | None = None,
     say: Callable[[str], None] = silently,
 ) -> State:
-    """The start of every replica from its own seed, or of a fork; theta's moving average starts at theta."""
+    """The start of every replica from its own seed, or of a fork; the moving averages start at theta and phi."""
 
     def one(seed: int, v: Tensor) -> State:
         state = objective.init(Key(seed, 0), v)
+        averages = config.optimisation.ema is not None
         state = state._replace(
-            ema={k: p.clone() for k, p in state.theta.items()} if config.optimisation.ema is not None else {},
+            ema={k: p.clone() for k, p in state.theta.items()} if averages else {},
+            phi_ema={k: p.clone() for k, p in state.phi.items()} if averages else {},
             scale=initial_scale(config.model.precision, torch.zeros(())),
         )
         return state_from(tree(state), device, v.dtype)

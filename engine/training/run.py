@@ -147,8 +147,9 @@ class Run:
         return [replicas.pick(theta, r) for r in range(len(replicas.names(self.config.optimisation)))]
 
     def phi(self, model: str) -> Params:
-        """phi of a single run; the moving average has none of its own and takes the last."""
-        phi = self.payload["best" if model == "best" else "state"]["phi"]
+        """phi of a single run; a run of an older version averaged theta alone, and takes the last phi."""
+        averaged = self.payload["state"].get("phi_ema") if model == "ema" else None
+        phi = averaged or self.payload["best" if model == "best" else "state"]["phi"]
         return {k: p.to(self.config.running.device) for k, p in phi.items()}
 
     def buffers(self, model: str) -> Params:

@@ -5,6 +5,13 @@ import sys
 from pathlib import Path
 from typing import Any
 
+MEASURED = ("seconds", "samples_per_second", "memory_mib")  # columns that the clock decides, not the seed
+
+
+def reproducible(path: Path) -> list[dict[str, Any]]:
+    """The rows without what was measured: the same for every run of a configuration, however often it was broken."""
+    return [{name: value for name, value in row.items() if name not in MEASURED} for row in read_rows(path)]
+
 
 def read_rows(path: Path) -> list[dict[str, Any]]:
     """The rows of a stats.jsonl, without the line that a run is writing, or was when it was killed.

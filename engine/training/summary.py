@@ -26,7 +26,7 @@ class RunSummary(NamedTuple):
     folder: Path
     config: Config
     step: int  # of the newest checkpoint, or of the last line of the log
-    best: tuple[float, int] | None  # lowest validation loss, the mean over replicas, and its step
+    best: tuple[float, int] | None  # lowest validation loss, of the best replica, and its step
     state: str  # training, complete, stopped
     size: int  # bytes
     changed: float  # time of its newest file
@@ -64,7 +64,7 @@ def summarise(folder: Path) -> RunSummary:
     config = read_config(folder)
     rows = rows_of(folder)
     step = max([0, *(r["step"] for r in rows[-1:]), *checkpoint_steps(folder)])
-    scored = [(mean(r["validation"]), r["step"]) for r in rows if "validation" in r]
+    scored = [(lowest(r["validation"]), r["step"]) for r in rows if "validation" in r]
     scored = [s for s in scored if math.isfinite(s[0])]
     done = "complete" if step >= config.optimisation.steps else "stopped"
     state = "training" if lock.held(folder / LOCK) else done
@@ -89,8 +89,9 @@ def evaluation_of(folder: Path) -> dict[str, Any] | None:
         return found if isinstance(found, dict) and "mean" in found else None
 
 
-def mean(value: float | list[float]) -> float:
-    return sum(value) / len(value) if isinstance(value, list) else value
+def lowest(value: float | list[float]) -> float:
+    """Of the replicas: those of different learning rates are never averaged."""
+    return min(value) if isinstance(value, list) else value
 
 
 def checkpoint_steps(folder: Path) -> list[int]:

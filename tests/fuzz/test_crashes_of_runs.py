@@ -25,6 +25,7 @@ from eblvm.engine.evaluation.sections import Section
 from eblvm.engine.training import checkpoint
 from eblvm.engine.training.loop import train
 from eblvm.engine.training.run import Run
+from eblvm.engine.training.stats import read_rows
 
 from .fault_layer import Crash, Faults, failing
 
@@ -62,6 +63,11 @@ DATA = recipes.recipe("checkerboard", method="bidsm").load_data()
 DATA = DATA._replace(train=DATA.train[:200], valid=DATA.valid[:20], test=DATA.test[:20])
 
 
+def logged(folder: Path) -> list[tuple]:
+    """The rows of a run, without what the clock says."""
+    return [(row["step"], row.get("loss"), row.get("validation")) for row in read_rows(folder / "stats.jsonl")]
+
+
 @pytest.mark.parametrize("code", CODES)
 def test_a_run_goes_on_bitwise(code: int | None, tmp_path: Path) -> None:
     trained(tmp_path / "whole")
@@ -72,7 +78,7 @@ def test_a_run_goes_on_bitwise(code: int | None, tmp_path: Path) -> None:
         assert passed_over == []
         for x, y in zip(tree_flatten(whole)[0], tree_flatten(found)[0], strict=True):
             assert torch.equal(x, y) if isinstance(x, torch.Tensor) else x == y, at
-        assert (place / "stats.jsonl").read_bytes() == (tmp_path / "whole" / "stats.jsonl").read_bytes(), at
+        assert logged(place) == logged(tmp_path / "whole"), at
         assert (place / "config.json").read_bytes() == (tmp_path / "whole" / "config.json").read_bytes(), at
 
 
