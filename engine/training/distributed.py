@@ -6,6 +6,7 @@ parameters (FSDP) have no second derivative: see `refuse_wrapped`.
 """
 
 import os
+import signal
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any, TypeVar, cast
@@ -63,6 +64,7 @@ def joined(device: str) -> Iterator[None]:
     except RuntimeError as error:
         if not _of_a_collective(error):
             raise
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)  # torchrun sends it to all that are left: say why first
         raise peers.lost(error) from None
     finally:
         peers.stop()

@@ -39,14 +39,16 @@ class Peers:
         self.counts = {other: (0, now) for other in range(world) if other != rank}
         self.heard_store = now
         self._stopped = threading.Event()
-        self._thread = threading.Thread(target=self._watch, daemon=True, name="peers")
-        self._thread.start()
+        # Two threads: over a cut link a call to the store may wait for minutes, and the watch must not.
+        threading.Thread(target=self._beat, daemon=True, name="beat").start()
+        self._watching = threading.Thread(target=self._watch, daemon=True, name="watch")
+        self._watching.start()
 
     def stop(self) -> None:
         self._stopped.set()
-        self._thread.join(2 * BEAT_S)
+        self._watching.join(2 * BEAT_S)
 
-    def _watch(self) -> None:
+    def _beat(self) -> None:
         while not self._stopped.wait(BEAT_S):
             try:
                 self.store.add(f"beat-{self.rank}", 1)
@@ -57,10 +59,11 @@ class Peers:
                 self.heard_store = time.monotonic()
             except RuntimeError:  # the store is gone or cut off; it may come back
                 pass
-            if self._stopped.is_set():
-                return
+
+    def _watch(self) -> None:
+        while not self._stopped.wait(BEAT_S):
             if gone := self._gone(self.patience):
-                print(f"eblvm: {self._sentence(gone, f'has not answered for {self.patience:g} s')}", file=sys.stderr)
+                print(f"\neblvm: {self._sentence(gone, f'has not answered for {self.patience:g} s')}", file=sys.stderr)
                 sys.stderr.flush()
                 os._exit(LostPeerError.exit_code)
 
