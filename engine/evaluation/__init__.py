@@ -15,7 +15,6 @@ import torch
 from eblvm.engine.durable import write_atomic
 from eblvm.engine.evaluation import figures, plots
 from eblvm.engine.evaluation.chunks import Shard
-from eblvm.engine.evaluation.eval_file import read_eval
 from eblvm.engine.evaluation.fingerprint import fingerprint
 from eblvm.engine.evaluation.metrics.image_distances import inception_features
 from eblvm.engine.evaluation.sections import Options, fid_inputs, sections_of, source_of, weights_of
@@ -23,6 +22,7 @@ from eblvm.engine.evaluation.studies.gradient_bias import gradient_bias
 from eblvm.engine.methods.update import state_from
 from eblvm.engine.optim.schedule import step_rates
 from eblvm.engine.training import replicas
+from eblvm.engine.training.eval_file import read_eval
 from eblvm.engine.training.run import Run
 from eblvm.engine.versions import versions
 

@@ -5,8 +5,8 @@ from typing import Any
 
 from eblvm.engine.errors import UserError
 from eblvm.engine.evaluation import plots
-from eblvm.engine.evaluation.eval_file import read_eval
 from eblvm.engine.training import replicas
+from eblvm.engine.training.eval_file import read_eval
 from eblvm.engine.training.run_folder import read_config
 from eblvm.engine.training.stats import read_rows
 

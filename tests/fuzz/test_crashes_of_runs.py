@@ -20,9 +20,9 @@ from eblvm.engine.data.prepare import prepare
 from eblvm.engine.data.readers import read
 from eblvm.engine.data.store import open_store
 from eblvm.engine.errors import UserError
-from eblvm.engine.evaluation.eval_file import read_eval
 from eblvm.engine.evaluation.sections import Section
 from eblvm.engine.training import checkpoint
+from eblvm.engine.training.eval_file import read_eval
 from eblvm.engine.training.loop import train
 from eblvm.engine.training.run import Run
 from eblvm.engine.training.stats import read_rows
