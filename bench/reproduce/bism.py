@@ -23,10 +23,10 @@ TABLE1 = (
     frey("BiDSM N=10", f"{FREY} --N 10", -5800.17, 125.72),
 )
 CHECKERBOARD = (
-    Row("SSM", f"{COMPILED} --method ssm"),
-    Row("BiSSM", f"{COMPILED} --method bissm {BISM} --N 5", beside="SSM"),
     Row("DSM", f"{BOARD} --method dsm"),
     Row("BiDSM", f"{BOARD} --method bidsm {BISM} --noise fresh --N 5", beside="DSM"),
+    Row("SSM", f"{COMPILED} --method ssm"),
+    Row("BiSSM", f"{COMPILED} --method bissm {BISM} --N 5", beside="SSM"),
     Row("CD-1", f"{COMPILED} --method cd --sweeps 1"),
     Row("CD-5", f"{COMPILED} --method cd --sweeps 5"),
     Row("PCD-1", f"{COMPILED} --method pcd --sweeps 1"),
