@@ -12,7 +12,7 @@ from typing import Any
 
 from eblvm.bench.reproduce import costs, listing, running
 from eblvm.bench.reproduce.experiments import find
-from eblvm.bench.suites import fid
+from eblvm.bench.suites import fid, posterior_features
 from eblvm.bench.tools import record
 from eblvm.engine import recipes, tables
 from eblvm.engine.config import Config
@@ -154,6 +154,8 @@ def render(folder: Path) -> str:
         origin = f"Collected {found['date']} at commit {found['commit']}, {found['machine']['cpu']}."
         parts.append(f"{origin}\n\n{tables.markdown(header, rows)}\n")
     parts += [reproduced(path) for path in sorted(folder.glob("reproduce-*.json")) if path != costs.PATH]
+    features = sorted(folder.glob("study-posterior-features-*.json"))
+    parts += [posterior_features.render(record.read(path, posterior_features.SCHEMA)) for path in features]
     parts += [fid.render(record.read(path, fid.SCHEMA)) for path in sorted(folder.glob("fid-*.json"))]
     return "\n".join(parts)
 

@@ -2,7 +2,7 @@
 
 `python -m eblvm.bench.suites.posterior_features RUN...` makes the record and the picture.
 
-Every kept checkpoint of a deep EBLVM is judged on the same images. Beside q's means stand what they are made of,
+Checkpoints that a deep EBLVM kept are judged on the same images. Beside q's means stand what they are made of,
 
     features   f, which the energy reads of v: all that the means can know
     posterior  the mean of p(h|v) itself, by Newton steps on the means of q
@@ -22,8 +22,8 @@ import torch
 from matplotlib import pyplot as plt
 from torch import Tensor
 
-from eblvm.bench.pages.results import command
 from eblvm.bench.tools import record
+from eblvm.engine import recipes, tables
 from eblvm.engine.errors import UserError
 from eblvm.engine.methods.newton import best_response
 from eblvm.engine.methods.responses import Newton
@@ -34,8 +34,17 @@ from eblvm.engine.training.run import Run
 
 SCHEMA = "eblvm-posterior-features/1"
 FITTED, JUDGED = 5000, 2000  # training and test images
-RESPONSE = Newton(response_steps=3, trust=10.0)
+RESPONSE = Newton(response_steps=2, trust=10.0, solver="cg")
+POINTS = 6  # checkpoints of a run
 DOCUMENT = record.SOURCE / "docs" / "mnist-posterior-means.png"
+UNSHOWN = ("checkpoint_every", "log_every", "keep", "validations")
+NOTE = """\
+## MNIST: posterior means under a linear SVM
+
+NOTE
+
+![accuracy over steps](mnist-posterior-means.png)
+"""
 NAMES = {"means": "means of q", "posterior": "means of p(h|v)", "features": "features f"}
 
 
@@ -89,11 +98,17 @@ def curve(folder: Path) -> dict[str, Any]:
     """The command of a run, and what its kept checkpoints give."""
     run = Run.open(folder)
     rows = []
-    for step in sorted(checkpoint.steps(folder / "checkpoints")):
+    kept = np.array(sorted(checkpoint.steps(folder / "checkpoints")))
+    places = np.linspace(0, len(kept) - 1, min(POINTS, len(kept))).round().astype(int)
+    for step in kept[places].tolist():
         payload = checkpoint.read(checkpoint.path_of(folder / "checkpoints", step))
         rows.append({"step": step, **judged(replace(run, payload=payload))})
         print(rows[-1], flush=True)
-    return {"label": folder.name, "command": command(run.config), "rows": rows}
+    return {
+        "label": folder.name,
+        "command": " ".join(["eblvm train", run.config.recipe, *recipes.arguments(run.config, UNSHOWN)]),
+        "rows": rows,
+    }
 
 
 def pixels(run: Run) -> dict[str, float]:
@@ -122,6 +137,21 @@ def plot(body: dict[str, Any], path: Path) -> None:
     np.atleast_1d(axes)[0].legend(fontsize=8)
     figure.savefig(path, dpi=110)
     plt.close(figure)
+
+
+def render(found: dict[str, Any]) -> str:
+    """A section of docs/results.md: the first and the last checkpoint of every run."""
+    header = ["run", "step", *NAMES.values(), "q's means, raw", "spread of p's means / std of q", "correlation"]
+    rows = []
+    for line in found["curves"]:
+        for row in (line["rows"][0], line["rows"][-1]):
+            figures = [f"{100 * row[name]:.1f}" for name in (*NAMES, "raw")]
+            ratio = f"{row['spread_of_posterior'] / row['std_of_q']:.3f}"
+            rows.append([line["label"], row["step"], *figures, ratio, f"{row['correlation']:.2f}"])
+    commands = [f"- {line['label']}: `{line['command']}`" for line in found["curves"]]
+    pixels = " and ".join(f"{100 * x:.1f} % {name}" for name, x in found["pixels"].items())
+    origin = f"Recorded {found['date']} at commit {found['commit']}; pixels: {pixels}."
+    return "\n".join([NOTE, origin, "", tables.markdown(header, rows), "", *commands, ""])
 
 
 def main(arguments: list[str]) -> int:
