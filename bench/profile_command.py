@@ -1,37 +1,68 @@
 """The `profile` command."""
 
+import argparse
 from pathlib import Path
 
 from eblvm.engine.cli.configuration import add_run_options, configuration
 from eblvm.engine.cli.parser import Parser, integers
+from eblvm.engine.options import flag
 
-OWN = ("N", "K")
+AXES = {
+    "N": "unrolled steps", "K": "real lower steps", "L": "samples of h of VaGES", "C": "Langevin steps of VaGES"
+}  # fmt: skip
+SERIES = {
+    "best_response": "unroll and newton, to compare them (default both, where the method has them)",
+    "network": "published and lean networks",
+    "checkpoint": "ways of activation checkpointing",
+    "precision": "fp32, bf16, ...",
+}
+OWN = (*AXES, *SERIES, "batch")
 EXAMPLES = (
     "eblvm profile freyface --N 0,1,5,10 --K 1,2,5,10",
-    "eblvm profile checkerboard --unroll-optimizer sgd --json bench/records",
+    "eblvm profile cifar10 --small --checkpoint none,blocks --precision fp32,bf16 --N 0,5 --K 5",
+    "eblvm profile celeba64 --small --method vages-mdsm --L 2,10 --json bench/records",
 )
 
 
+def names(text: str) -> tuple[str, ...]:
+    return tuple(text.split(","))
+
+
 def main(argv: list[str]) -> None:
-    description = "Time and memory of a training step over N and K, as a table, a record and a plot."
+    description = "Time, memory and FLOPs of a step over N and K (VaGES: L, K, C), as table, record and plot."
     usage = "eblvm profile RECIPE [options of train] [options]"
     parser = Parser("profile", description, EXAMPLES, add_help=False, usage=usage)
     add_run_options(parser, OWN)
-    parser.add_argument("--N", type=integers, default=(0, 1, 5, 10), metavar="N,N,...", help="unrolled steps")
-    parser.add_argument("--K", type=integers, default=(1, 2, 5, 10), metavar="K,K,...", help="real lower steps")
-    parser.add_argument("--rounds", type=int, default=9, help="readings of every point")
+    for name, text in AXES.items():
+        parser.add_argument(flag(name), type=integers, metavar="N,N,...", help=f"{text} to measure")
+    for name, text in SERIES.items():
+        parser.add_argument(flag(name), type=names, metavar="NAME,...", help=text)
+    parser.add_argument("--batch", type=positive, help="samples of a step (default: the recipe's, or what fits)")
+    parser.add_argument("--rounds", type=int, help="readings of every point (default 9, or 3 of long steps)")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the record here; a folder names it itself")
     parser.add_argument("--plot", type=Path, metavar="FILE", help="plot (default profile-RECIPE.png)")
     arguments = parser.parse(argv)
     config = configuration(parser, arguments, OWN)
 
     from eblvm.bench.suites import profile
+    from eblvm.bench.suites.profile_plot import plot
     from eblvm.bench.tools import record
 
-    result = profile.run(config, arguments.N, arguments.K, arguments.rounds)
+    given = {name: getattr(arguments, name) for name in (*AXES, *SERIES) if getattr(arguments, name) is not None}
+    result = profile.run(config, given, arguments.rounds, arguments.batch)
     print(profile.format_table(result))
     if arguments.json:
         print(f"wrote {record.write(result, arguments.json)}")
     path = arguments.plot or Path(f"profile-{config.recipe}.png")
-    profile.plot(result, path)
-    print(f"wrote {path}")
+    if plot(result, path):
+        print(f"wrote {path}")
+
+
+def positive(text: str) -> int:
+    try:
+        value = int(text)
+    except ValueError:
+        value = 0
+    if value < 1:
+        raise argparse.ArgumentTypeError(f"got {text!r}, expected an integer, 1 or more")
+    return value

@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.distributions import Bernoulli as BernoulliDistribution
 from torch.distributions import Distribution, Independent, Normal
 
-from eblvm.engine import evaluation, recipes
+from eblvm.engine import evaluation, previews, recipes, sharing
 from eblvm.engine.config import Config
 from eblvm.engine.data.dataset import Dataset
 from eblvm.engine.errors import UserError
@@ -27,10 +27,13 @@ from eblvm.engine.models.energy import Energy, call
 from eblvm.engine.models.posteriors import Bernoulli, Gaussian, Posterior
 from eblvm.engine.sampling import generator, run_samples
 from eblvm.engine.training import loop
-from eblvm.engine.training.log import read_rows
+from eblvm.engine.training.parent import Parent
 from eblvm.engine.training.run import Run as SavedRun
+from eblvm.engine.training.stats import read_rows
 from eblvm.engine.types import Params
 from eblvm.kernels.philox import Key
+
+HUB = "hf://"
 
 
 def train(
@@ -43,13 +46,17 @@ def train(
     method: str | None = None,
     model: str | None = None,
     small: bool = False,
+    init: str | Path | None = None,
+    extend: bool = False,
     say: Callable[[str], None] = print,
     **options: Any,
 ) -> Run:
     """Train a recipe, a configuration, or parts of your own, in the folder `out`, and give the trained model.
 
     `options` are those of `eblvm train`, with underscores. Without a recipe give an `energy`, the `data`, and for a
-    method that learns q(h|v) a `posterior`. The same call again continues what `out` holds, bitwise."""
+    method that learns q(h|v) a `posterior`. The same call again continues what `out` holds, bitwise; with more `steps`
+    and `extend=True` it trains it for longer. `init` is a run, or an exported model, whose weights a new run starts
+    from (RUN, RUN@STEP, RUN@best, RUN@ema)."""
     dataset = None if data is None or isinstance(data, str | Path) else as_dataset(data)
     if isinstance(recipe, Config):
         config = recipe
@@ -63,7 +70,9 @@ def train(
         options["data"] = str(data)
     config = config.replaced(**options)
     folder = Path(out or f"runs/{config.recipe}-{config.method.kind}")
-    loop.train(config, folder, say, dataset=dataset, energy=energy, posterior=posterior)
+    parent = None if init is None else Parent.parse(str(init))
+    custom: dict[str, Any] = {"dataset": dataset, "energy": energy, "posterior": posterior}
+    loop.train(config, folder, say, init=parent, extend=extend, preview=previews.preview, **custom)
     return load(folder, data=data, device=config.running.device, energy=energy, posterior=posterior)
 
 
@@ -79,10 +88,28 @@ def load(
 ) -> Run:
     """The trained model in a run folder: its best by validation, its `last` or its moving average `ema`.
 
+    `folder` may be one that `eblvm export` wrote, with no run beside it, or `hf://OWNER/NAME[@REVISION]`, such a folder
+    as a repository on Hugging Face (pip install 'eblvm[hub]'; what was loaded once is found again without a network).
     A run of your own energy and posterior needs them again, and refuses others; `data` says where the data are now."""
     path = str(data) if isinstance(data, str | Path) else None
     dataset = None if data is None or isinstance(data, str | Path) else as_dataset(data)
-    return Run(SavedRun.open(Path(folder), path, device, step, energy, posterior, dataset), model)
+    return Run(SavedRun.open(local_folder(folder), path, device, step, energy, posterior, dataset), model)
+
+
+def local_folder(place: str | Path) -> Path:
+    """The folder itself, or the local copy of a repository on Hugging Face."""
+    if not str(place).startswith(HUB):
+        return Path(place)
+    try:
+        import huggingface_hub
+    except ImportError:
+        raise UserError(f"{place} needs huggingface_hub; pip install 'eblvm[hub]', or give a local folder") from None
+    name, _, revision = str(place).removeprefix(HUB).partition("@")
+    try:
+        return Path(huggingface_hub.snapshot_download(name, revision=revision or None))
+    except Exception as error:  # its own errors, the network's, and those of a name that is none
+        reason = str(error).splitlines()[0]
+        raise UserError(f"{place} cannot be loaded ({reason}); check the name, or give a local folder") from None
 
 
 def as_dataset(data: Dataset | Tensor) -> Dataset:
@@ -128,7 +155,8 @@ class Run:
     @property
     def complete(self) -> bool:
         """Has it taken all its steps? An interrupted run has not; `train` with the same arguments continues it."""
-        return bool(self.saved.payload["step"] >= self.config.optimisation.steps)
+        step = self.saved.payload["step"]  # of an exported best model one for each replica
+        return all(s >= self.config.optimisation.steps for s in (step if isinstance(step, list) else [step]))
 
     @cached_property
     def theta(self) -> Params:
@@ -212,11 +240,19 @@ class Run:
     def _generator(self) -> Any:
         return generator.trained(self.saved, self.model)
 
-    def sample(self, count: int = 100, *, steps: int | None = None, kind: str | None = None, seed: int = 0) -> Tensor:
+    def sample(
+        self,
+        count: int = 100,
+        *,
+        steps: int | None = None,
+        kind: str | None = None,
+        seed: int = 0,
+        start: str | None = None,
+    ) -> Tensor:
         """Samples [count, ...] by Gibbs sweeps, annealed Langevin dynamics or a generator, as `eblvm sample` has them.
 
         Sample i depends on the seed and on i only."""
-        return run_samples.sample(self.saved, self.model, count, steps, seed, kind)
+        return run_samples.sample(self.saved, self.model, count, steps, seed, kind, start=start)
 
     @torch.no_grad()
     def reconstruct(self, v: Tensor) -> Tensor:
@@ -226,8 +262,9 @@ class Run:
             raise UserError(f"model {self.config.model.kind!r} has no decoder; sample p(v|h) with kind='given-h'")
         return evaluated.reconstruct(v)
 
-    def evaluate(self, **options: Any) -> dict[str, float]:
-        """The figures of `eblvm eval`, by name; `options` are those of `eblvm.engine.evaluation.Options`."""
+    def evaluate(self, **options: Any) -> dict[str, float | str]:
+        """The figures of `eblvm eval`, by name, or why one is not known; `options` are those of
+        `eblvm.engine.evaluation.Options`."""
         known = [f.name for f in fields(sections.Options)]
         if extra := sorted(set(options) - set(known)):
             raise UserError(f"unknown option {extra[0]!r} of evaluate; valid: {', '.join(known)}")
@@ -240,6 +277,13 @@ class Run:
         rows = read_rows(self.folder / "stats.jsonl")
         names = dict.fromkeys(name for row in rows for name in row)
         return {name: [row.get(name) for row in rows] for name in names}
+
+    def export(
+        self, out: str | Path, *, safetensors: bool = True, state_dict: bool = False, onnx: bool = False
+    ) -> Path:
+        """Write the model, its configuration and a model card to a folder that `load` reads anywhere."""
+        sharing.export(self.saved, self.model, Path(out), safetensors=safetensors, state_dict=state_dict, onnx=onnx)
+        return Path(out)
 
     def save_config(self, path: str | Path) -> None:
         """Write the configuration, for `eblvm train --config`."""

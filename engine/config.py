@@ -32,7 +32,8 @@ if TYPE_CHECKING:
     from eblvm.engine.data.dataset import Dataset
 
 NEEDS = {
-    "compiles": "a step that compiles", "continuous_h": "a continuous h", "fused_step": "a step written by hand",
+    "compiles": "a step that compiles", "continuous_h": "a continuous h", "linear_in_h": "a binary h",
+    "fused_step": "a step written by hand",
     "micro_batches": "a loss of single samples", "perturbs": "a loss that perturbs the data",
     "unrolls": "--best-response unroll",
 }  # fmt: skip  # of options, in words
@@ -124,7 +125,7 @@ class Config(Options):
             raise UserError("a configuration is a table of options")
         if "format" not in values:
             return cls.of(**legacy.settings(values))
-        values = dict(values)
+        values = legacy.tree_settings(dict(values))
         if values.pop("format") != FORMAT:
             raise UserError(f"this configuration has another format than {FORMAT}; use the version that wrote it")
         recipe, small = values.pop("recipe", ""), values.pop("small", False)
@@ -136,9 +137,15 @@ class Config(Options):
         found = options.differences(other, self)
         if self.recipe != other.recipe:
             found.insert(0, f"recipe {other.recipe!r} -> {self.recipe!r}")
-        if not isinstance(self.optimisation.schedule, Cosine):
+        schedule = self.optimisation.schedule
+        if not isinstance(schedule, Cosine) or schedule.horizon is not None:
             found = [sentence for sentence in found if not sentence.startswith("steps ")]
         return found
+
+    def longer(self, other: Config) -> bool:
+        """Does this differ from the run `other` in how long it trains, and in nothing else that decides its numbers?"""
+        names = {sentence.split()[0] for sentence in self.differences(other)}
+        return bool(names) and names <= {"steps", "horizon"}
 
     def unread(self, name: str) -> UserError:
         """The error for an option that this run does not read: who does, or the nearest names."""

@@ -1,6 +1,5 @@
-"""Configurations of format 1, one flat record of all options, as settings of today's tree.
-
-Only what the record says of options that the run reads is used; the rest of the record was never read.
+"""Configurations of older versions, as settings of today's tree: format 1, one flat record of all options, of which
+only what the run reads is used; and format 2 with options that have another name or meaning today.
 """
 
 from typing import Any
@@ -31,7 +30,26 @@ def settings(flat: dict[str, Any]) -> dict[str, Any]:
         values.pop("memory_budget", None)
     if values["recipe"] == "checkerboard":  # of that name was the 4x4 board
         values["recipe"] = "checkerboard4"
+    values = with_alpha(values, values.get("latent"))
     custom = values.get("model") == "custom"
     if custom:
         values["posterior"] = "given"
     return {**values, "dataset": "custom" if custom else values["recipe"]}
+
+
+def tree_settings(values: dict[str, Any]) -> dict[str, Any]:
+    """A tree of format 2 with today's names."""
+    method, model = values.get("method"), values.get("model")
+    if not isinstance(method, dict) or not isinstance(method.get("estimator"), dict):
+        return values
+    latent = model.get("latent") if isinstance(model, dict) else None
+    return {**values, "method": {**method, "estimator": with_alpha(method["estimator"], latent)}}
+
+
+def with_alpha(values: dict[str, Any], latent: Any) -> dict[str, Any]:
+    """`langevin_step` multiplied the gradient, as half of `langevin_alpha` does; none was 2e-4 per latent unit."""
+    if "langevin_step" not in values:
+        return values
+    rest = {name: value for name, value in values.items() if name != "langevin_step"}
+    step = values["langevin_step"] or (2e-4 * latent if isinstance(latent, int) else None)
+    return {**rest, "langevin_alpha": 2 * step if isinstance(step, float) else step}

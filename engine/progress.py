@@ -2,9 +2,24 @@
 
 import os
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any
 
 from tqdm import tqdm
+
+QUIET = ContextVar("QUIET", default=False)
+
+
+@contextmanager
+def quietly() -> Iterator[None]:
+    """No bars inside: another one is running."""
+    token = QUIET.set(True)
+    try:
+        yield
+    finally:
+        QUIET.reset(token)
 
 
 def is_first() -> bool:
@@ -22,5 +37,5 @@ def progress(total: int, description: str, unit: str, start: int = 0) -> "tqdm[A
         unit=unit,
         mininterval=interval,
         dynamic_ncols=True,
-        disable=not is_first(),
+        disable=not is_first() or QUIET.get(),
     )

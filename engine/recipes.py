@@ -15,15 +15,18 @@ from eblvm.engine.config import Config
 from eblvm.engine.data.kinds import KINDS as DATASETS
 from eblvm.engine.data.kinds.toys import Points
 from eblvm.engine.errors import UserError, unknown
+from eblvm.engine.methods.estimators.vages import Vages
 from eblvm.engine.methods.kinds import KINDS as METHODS
-from eblvm.engine.options import flag
+from eblvm.engine.options import flag, nodes
 
 
 def checkerboard(method: str = "bidsm") -> Config:
     """The 2x2 board on the unit square, GRBM with 4 latent units (BiSM section 5.1, appendix B.1). Needs no files."""
+    own: dict[str, dict[str, Any]] = {"is-ksd": {"K": 0, "proposal": "uniform"}, "vnce": {"latent_samples": 5}}
     return Config.of(
-        "checkerboard", method, "grbm", "checkerboard", latent=4, sigma=0.05, steps=100_000, kernel_width=0.1
-    )
+        "checkerboard", method, "grbm", "checkerboard", latent=4, sigma=0.05, steps=100_000, kernel_width=0.1,
+        contrast="standard", **own.get(method, {}),
+    )  # fmt: skip
 
 
 def points(name: str, method: str = "bidsm") -> Config:
@@ -53,14 +56,23 @@ def digits(method: str = "bidsm") -> Config:
 
 
 def deep(recipe: str, method: str, small: bool = False, **settings: Any) -> Config:
-    """BiMDSM on the deep EBLVM as published (BiSM section 5.2, appendix B.2): h of 50, K=5, N=0, Fisher, batch 100;
-    with `--method vages-mdsm` L=2 and C=5 (VaGES appendix F.2.2)."""
+    """BiMDSM on the deep EBLVM (BiSM section 5.2, appendix B.2): h of 50, K=5, N=0, Fisher, batch 100, a cosine to
+    1e-6; with `--method vages-mdsm` also L=2, C=5 and averages of theta and phi (VaGES appendix F.2.2). A --small
+    variant has a schedule of its own."""
     published: dict[str, Any] = {
         "divergence": "fisher", "latent": 50, "K": 5, "N": 0, "sigma_range": (0.05, 1.2), "sigma_spacing": "linear",
         "sigma0": 0.1, "batch": 100, "steps": 300_000, "lr": (5e-5,), "posterior_width": 48, "checkpoint_every": 5000,
         "L": 2, "C": 5,
     }  # fmt: skip
-    return Config.of(recipe, method, "deep", recipe, small, **published | (SMALL if small else {}) | settings)
+    if small or recipe == "digits":
+        published |= SMALL
+    else:
+        published |= {"schedule": "cosine", "final_lr": 1e-6} | ({"ema": 0.999} if is_vages(method) else {})
+    return Config.of(recipe, method, "deep", recipe, small, **published | settings)
+
+
+def is_vages(method: str) -> bool:
+    return any(isinstance(node, Vages) for node in nodes(METHODS[method]))
 
 
 SMALL: dict[str, Any] = {"width": 16, "depth": 12, "posterior_width": 16, "batch": 32, "lr": (3e-4,), "steps": 2_000}
@@ -69,15 +81,15 @@ LEVELS: dict[str, Any] = {"sigma_range": (0.1, 3.0), "sigma_spacing": "geometric
 
 def digits_deep(method: str = "bimdsm") -> Config:
     """The deep EBLVM on the 8x8 digits: the embedded deep example, about two minutes on a CPU. Needs no files."""
-    return deep("digits", method, **LEVELS, **SMALL, latent=20)
+    return deep("digits", method, **LEVELS, latent=20)
 
 
 def mnist(method: str = "bimdsm", small: bool = False) -> Config:
-    """MNIST in a frame of 32x32, 12-layer ResNet. Needs --data."""
+    """MNIST in a frame of 32x32, 12-layer ResNet of 64 channels. Needs --data."""
     if small:
         small_mnist: dict[str, Any] = {"lr": (2e-4,), "lower_lr": 5e-4, "size": 16, "steps": 5_000}
         return deep("mnist", method, True, **LEVELS, **small_mnist, schedule="cosine", ema=0.999)
-    return deep("mnist", method, **LEVELS, depth=12, lr=(1e-4,), steps=100_000)
+    return deep("mnist", method, **LEVELS, depth=12, width=64, lr=(1e-4,), steps=100_000)
 
 
 def cifar10(method: str = "bimdsm", small: bool = False) -> Config:
@@ -92,12 +104,15 @@ def svhn(method: str = "bimdsm", small: bool = False) -> Config:
 
 def celeba32(method: str = "bimdsm", small: bool = False) -> Config:
     """CelebA at 32x32, 18-layer ResNet. Needs --data."""
-    return deep("celeba32", method, small)
+    return deep("celeba32", method, small, flip=True)
 
 
 def celeba64(method: str = "bimdsm", small: bool = False) -> Config:
-    """CelebA at 64x64, 24-layer ResNet. Needs --data."""
-    return deep("celeba64", method, small, **({} if small else {"depth": 24}))
+    """CelebA at 64x64, 24-layer ResNet; 18 layers and 50 short Langevin steps for VaGES. Needs --data."""
+    own: dict[str, Any] = {"depth": 24}
+    if is_vages(method):
+        own = {"depth": 18, "C": 50, "langevin_alpha": 5e-4}
+    return deep("celeba64", method, small, flip=True, **({} if small else own))
 
 
 def celeba128(method: str = "bidvl", small: bool = False) -> Config:
@@ -105,28 +120,33 @@ def celeba128(method: str = "bidvl", small: bool = False) -> Config:
     raise UserError("recipe 'celeba128' is BiDVL's; add --method bidvl")
 
 
-STEPS_PER_EPOCH = {"mnist": 600, "cifar10": 500, "svhn": 732, "celeba32": 1626, "celeba64": 1626, "celeba128": 1626}
+# Steps of BiDVL in an epoch of its released programs, whose CelebA is 50,000 of the faces.
+STEPS_PER_EPOCH = {"mnist": 600, "cifar10": 500, "svhn": 733, "celeba32": 500, "celeba64": 1000, "celeba128": 1389}
 
 
 def with_generator(recipe: str, method: str, small: bool) -> Config:
-    """BiDVL as published (section 5, appendix B): Adam 0/0.9, rates decaying by 0.998 per epoch of the full data."""
+    """BiDVL (section 5, appendix B, and where these are silent the released programs): Adam 0/0.9, rates decaying by
+    0.998 per epoch, 600 epochs at 32 and 64 pixels."""
+    epoch = STEPS_PER_EPOCH.get(recipe, 500)
     published: dict[str, Any] = {
         "latent": 100, "K": 1, "N": 0, "width": 64, "posterior_width": 48, "generator_width": 48, "batch": 100,
         "lr": (1e-4,), "lower_lr": 3e-4, "beta1": 0.0, "beta2": 0.9, "weight_decay": 1e-4, "schedule": "step",
-        "decay": 0.998, "decay_every": STEPS_PER_EPOCH.get(recipe, 500), "steps": 300_000, "checkpoint_every": 1000,
+        "decay": 0.998, "decay_every": epoch, "steps": 600 * epoch, "checkpoint_every": 1000, "initial": "normal",
+        "crop": 160,
     }  # fmt: skip
     model = "sn-conv"
     if recipe == "celeba64":
-        published |= {"ratio": 0.1}
+        published |= {"ratio": 0.1, "batch": 50}
     if recipe == "celeba128":
         model = "sn-resnet"
         published |= {
-            "width": 64, "posterior_width": 64, "generator_width": 64, "latent": 128, "ratio": 0.1, "upper": "hinge",
-            "output": "real",
+            "width": 64, "posterior_width": 64, "generator_width": 64, "latent": 128, "upper": "hinge",
+            "output": "real", "lr": (2e-4,), "lower_lr": 2e-4, "batch": 36, "weight_decay": 0.0, "steps": 300_000,
+            "initial": "xavier", "latent_term": "sum", "latent_weight": 1e-4,
         }  # fmt: skip
     widths = {"width": 16, "posterior_width": 16, "generator_width": 16}
     if recipe == "digits":
-        published |= {"latent": 20, **widths, "steps": 2_000, "lower_lr": 1e-3}
+        published |= {"latent": 20, **widths, "steps": 2_000, "lower_lr": 1e-3, "initial": "xavier"}
     elif small:
         published |= {**widths, "batch": 32, "lr": (3e-4,), "lower_lr": 1e-3, "steps": 4_000, "checkpoint_every": 250}
     return Config.of(recipe, method, model, recipe, small, **published)

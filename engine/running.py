@@ -34,7 +34,22 @@ class Running(Options):
     )
     validations: int = option(10, "evaluations of the validation loss in a run, 0 for none", low=0)
     log_every: int = option(100, "steps between lines of stats.jsonl", low=1, mathematical=False)
+    validate_minutes: float = option(
+        0.0, "also validate after so many minutes; which model is the best then depends on the machine; 0: never", low=0
+    )
+    preview_every: int | None = option(
+        None,
+        "steps between pictures in RUN/previews and the loggers, 0 for none; none: at validations, once a minute",
+        low=0,
+        mathematical=False,
+    )
+    logger: tuple[str, ...] = option(
+        ("tensorboard",), "where curves go", choices=("tensorboard", "wandb", "mlflow"), mathematical=False
+    )
     checkpoint_every: int = option(1000, "steps between checkpoints", low=1, mathematical=False)
+    checkpoint_minutes: float = option(
+        10.0, "also save a checkpoint after so many minutes; 0: never", low=0, mathematical=False
+    )
     keep: int = option(2, "checkpoints kept", low=1, mathematical=False)
 
     @property

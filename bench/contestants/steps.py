@@ -57,9 +57,9 @@ def batch(config: Config, shape: tuple[int, ...]) -> Tensor:
 
 class EngineStep:
     """Noise from the objective's `draw`, then the step that `eblvm train` takes with this configuration, on samples of
-    this shape."""
+    this shape, from a given state or from the beginning."""
 
-    def __init__(self, config: Config, shape: tuple[int, ...]):
+    def __init__(self, config: Config, shape: tuple[int, ...], state: State | None = None):
         config.check()
         config.running.check_device()
         self.config, self.v, self.seed, self.count = (
@@ -71,9 +71,8 @@ class EngineStep:
         data = self.v.flatten(0, 1) if config.replicated else self.v
         self.update = config.method.build(config.model, config.optimisation, data)
         self.objective = self.update.objective
-        self.state: State = initial_state(
-            config, self.objective, self.seed, self.v, torch.device(config.running.device)
-        )
+        device = torch.device(config.running.device)
+        self.state: State = state or initial_state(config, self.objective, self.seed, self.v, device)
         method = config.method
         self.rates = step_rates(config.optimisation, 0, self.v, method.lower_lr, method.unroll_lr)
         self.step: Callable[..., Any] = training_step_of(config, self.update)
@@ -93,8 +92,8 @@ class EngineStep:
 class CaseStep(EngineStep):
     """A case's step, with theta's gradient by autograd and by the fused step."""
 
-    def __init__(self, case: Case):
-        super().__init__(case.config, case.shape)
+    def __init__(self, case: Case, state: State | None = None):
+        super().__init__(case.config, case.shape, state)
         running = self.config.running
         self.fused = running.fused and not running.compile and fused_update_for(self.update) is not None
 

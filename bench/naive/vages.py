@@ -53,9 +53,9 @@ def in_turn(lower: Draw, count: int, last: Draw) -> Draw:
 class VagesMdsm(BiMdsm):
     """theta by Adam on the multiscale denoising loss of a deep EBLVM; q by K real steps, its samples by C more."""
 
-    def __init__(self, *arguments: Any, L: int, C: int, step_size: float, std: float, **how: Any):
+    def __init__(self, *arguments: Any, L: int, C: int, alpha: float, std: float, **how: Any):
         super().__init__(*arguments, **how, N=0)
-        self.L, self.C, self.step_size, self.std = L, C, step_size, std
+        self.L, self.C, self.alpha, self.std = L, C, alpha, std
 
     def samples(self, x: Tensor, noise: Tensor, chains: list[Tensor]) -> Tensor:
         with torch.no_grad():
@@ -64,7 +64,7 @@ class VagesMdsm(BiMdsm):
         for z in chains:
             h = h.requires_grad_()
             (slope,) = torch.autograd.grad(-self.model(x, h).sum(), h)
-            h = h.detach() + self.step_size * slope + self.std * z
+            h = h.detach() + 0.5 * self.alpha * slope + self.std * z
         self.model.requires_grad_(True)
         return h.detach()
 

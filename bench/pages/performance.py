@@ -140,16 +140,23 @@ def section(title: str, found: dict[str, Any], body: str) -> str:
 
 
 def profiled(found: dict[str, Any]) -> str:
+    """Tables of a profile over its first two axes, or all of its rows where it has fewer, or series."""
+    axes = profile.axes_of(found)
     parts = []
-    for figure, name in (("step_ms", "ms a step"), ("saved_mib", "saved MiB"), ("peak_mib", "peak MiB")):
-        Ns, Ks, values = profile.surface(found, figure)
-        rows = [[f"N={N}", *row] for N, row in zip(Ns, values, strict=True)]
-        parts.append(tables.markdown([name, *(f"K={K}" for K in Ks)], rows))
-    how = f"{found['method']}, {found['noise']} noise, {found['unroll']} unroll, memory mode {found['memory']}"
-    picture = f"profile-{found['recipe']}.png"
+    if len(axes) == 2 and not any(row["series"] for row in found["rows"]):
+        for figure, name in (("step_ms", "ms per step"), ("saved_mib", "saved MiB"), ("peak_mib", "peak MiB")):
+            ys, xs, values = profile.surface(found, figure, *axes)
+            rows = [[f"{axes[0]}={y}", *row] for y, row in zip(ys, values, strict=True)]
+            parts.append(tables.markdown([name, *(f"{axes[1]}={x}" for x in xs)], rows))
+    else:
+        shown = [f for f in profile.FIGURES if any(row.get(f) is not None for row in found["rows"])]
+        rows = [[row["series"] or "all", *(row.get(name) for name in (*axes, *shown))] for row in found["rows"]]
+        parts.append(tables.markdown(["series", *axes, *shown], rows))
+    picture = f"{found['name']}.png"
     if (DOCUMENT.parent / picture).exists():
         parts.append(f"![the same as a picture]({picture})")
-    return section(f"Profile of {found['recipe']}: {how}", found, "\n\n".join(parts))
+    title = f"Profile of {found['recipe']}: {found['method']} on {found['model']}, batch {found['batch']}"
+    return section(title, found, "\n\n".join(parts))
 
 
 def main() -> None:

@@ -17,7 +17,7 @@ from eblvm.bench.tools import record
 from eblvm.engine import recipes, tables
 from eblvm.engine.config import Config
 from eblvm.engine.errors import UserError
-from eblvm.engine.training.log import read_rows
+from eblvm.engine.training.stats import read_rows
 
 SCHEMA = "eblvm-results-1"
 DOCUMENT = record.SOURCE / "docs" / "results.md"
@@ -140,6 +140,9 @@ def render(folder: Path) -> str:
                 rows += [[f"`{r['command']}`", r["model"], *figure] for figure in deep_figures(r)]
                 continue
             mean, deviation, many = r["mean"], r["deviation"], r["replicas"] > 1
+            if isinstance(mean["test_log_likelihood"], str):
+                rows.append([f"`{r['command']}`", r["model"], "not known", f"{mean['test_fisher']:.2f}"])
+                continue
             error = mean["log_z_standard_error"]
             spread = f" ± {deviation['test_log_likelihood']:.4f}" if many else f" (s.e. {error:.2f})" if error else ""
             digits = 2 if error else 4

@@ -58,7 +58,7 @@ EXPERIMENTS = (
     Experiment(
         "vages-table1", "Langevin step and noise by the dimension of h, FID of 1,000 samples on CIFAR-10",
         tuple(
-            Row(f"H={h} step {step:g}", f"cifar10 {DEEP} --latent {h} --langevin-step {step:g}",
+            Row(f"H={h} step {step:g}", f"cifar10 {DEEP} --latent {h} --langevin-alpha {step:g}",
                 evaluate="--fid 1000 --model ema")
             for h, steps in STEPS.items() for step in steps
         ),

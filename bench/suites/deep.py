@@ -24,7 +24,7 @@ from eblvm.engine.config import Config
 from eblvm.engine.methods.score_matching import ScoreMatchingObjective
 from eblvm.engine.methods.types import State
 from eblvm.engine.optim.optimizers import AdamState
-from eblvm.engine.planning.footprint import Saved, Storages, footprint
+from eblvm.engine.planning.footprint import footprint, held_bytes
 from eblvm.engine.recipes import recipe
 
 SHAPE, BATCH, PUBLISHED_BATCH = (3, 32, 32), 8, 100
@@ -176,12 +176,7 @@ class DeepStep(EngineStep):
         """Bytes that graphs hold between the score pass and the loss's backward; a batch: on the meta device."""
         state, *rest = arguments = self.arguments(batch)
         theta = {k: p.detach().requires_grad_() for k, p in state.theta.items()}
-        saved = Storages(_tensors((arguments, theta)))
-        with torch.autograd.graph.saved_tensors_hooks(lambda t: Saved(saved, t), lambda s: s.tensor):
-            loss, _ = self.objective.upper(theta, state, *rest)
-        held = saved.live
-        del loss
-        return held
+        return held_bytes(lambda: self.objective.upper(theta, state, *rest), _tensors((arguments, theta)))
 
     def peak_bytes(self, batch: int) -> int:
         """Most bytes alive at once in the gradient (its own included) beyond its arguments, on the meta device."""
@@ -219,8 +214,8 @@ def naive_method(config: Config, shape: tuple[int, int, int]) -> Mdsm:
     how |= {"K": config["K"], "posterior_width": config.get("posterior_width", 1)}
     if config["method"] == "vages-mdsm":
         vages = config.method.estimator
-        step_size, std = vages.step_size(config["latent"]), vages.langevin_noise
-        return VagesMdsm(shape, sigma, **how, L=vages.L, C=vages.C, step_size=step_size, std=std)
+        alpha, std = vages.alpha(config["latent"]), vages.langevin_noise
+        return VagesMdsm(shape, sigma, **how, L=vages.L, C=vages.C, alpha=alpha, std=std)
     return BiMdsm(shape, sigma, **how, N=config["N"])
 
 

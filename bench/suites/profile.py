@@ -1,9 +1,15 @@
-"""`eblvm profile`: time and memory of one training step over the whole N x K surface, as table, record and plot."""
+"""`eblvm profile`: time, memory and FLOPs of one training step over N and K, or over L, K and C, of any recipe.
 
+A point is one configuration. Its values on the axes (N, K, L, C) are numbers; what is compared with each other, a
+Newton step beside N, networks, checkpointing, precisions, are series. All points are read in turn, on a batch that
+fits; what graphs hold and the peak at the recipe's own batch are counted on the meta device.
+"""
+
+import itertools
 import sys
-from collections.abc import Sequence
-from pathlib import Path
-from typing import Any
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
 
 import torch
 from tqdm import tqdm
@@ -15,110 +21,193 @@ from eblvm.bench.tools.timing import interleaved, median
 from eblvm.engine import recipes, tables
 from eblvm.engine.config import Config
 from eblvm.engine.errors import UserError
+from eblvm.engine.methods.score_matching import ScoreMatchingObjective
+from eblvm.engine.methods.types import State
+from eblvm.engine.planning import plan
 from eblvm.engine.planning.footprint import footprint
 
-SCHEMA = "eblvm-profile/1"
+SCHEMA = "eblvm-profile/2"
 MIB = 2**20
-FIGURES = ("step_ms", "saved_mib", "peak_mib")
+AXES: dict[str, Sequence[int]] = {"N": (0, 1, 5, 10), "K": (1, 2, 5, 10), "L": (2, 5, 10), "C": (0, 5)}
+SAMPLED_K = (1, 5)  # where L and C are axes beside it
+SERIES = ("best_response", "network", "checkpoint", "precision")
+FIGURES = ("step_ms", "saved_mib", "peak_mib", "gflop", "ops", "recipe_saved_mib", "recipe_peak_mib")
+LONG_MS = 100.0  # steps that take longer are read one by one, in fewer rounds
+FLOP_LIMIT = 1e12  # per step on a CPU: some seconds
 
 
-def run(config: Config, Ns: Sequence[int], Ks: Sequence[int], rounds: int, progress: bool = True) -> dict[str, Any]:
-    """The record: one row for each N and K, by `footprint` and interleaved readings of the same steps."""
-    if config.get("N") is None or not config.model.fused_step:
-        raise UserError(
-            f"method {config.method.kind!r} has no N and K to profile; use bidsm, bissm or bimdsm on a GRBM"
-        )
-    if not Ns or not Ks or min(*Ns, *Ks, 0) < 0:
-        raise UserError(f"got N={list(Ns)} K={list(Ks)}, expected lists of integers, 0 or more")
-    if rounds < 1:
+class Point(NamedTuple):
+    config: Config
+    axes: dict[str, int]
+    series: str  # what tells it from other points with the same values on the axes; may be empty
+
+
+def points(config: Config, given: Mapping[str, Sequence[Any]]) -> list[Point]:
+    """Every configuration to measure: `given` are values of axes and series, by name; the others have their own."""
+    choices = {name: list(given[name]) for name in SERIES if name in given}
+    if config.get("best_response") is not None and "best_response" not in choices:
+        choices["best_response"] = ["unroll", "newton"] if newton_runs(config) else [config["best_response"]]
+    found = []
+    for chosen in itertools.product(*choices.values()):
+        one = config.replaced(**dict(zip(choices, chosen, strict=True)))
+        read = {leaf.name for leaf in one.leaves()}
+        axes = {name: values_of(name, given, read) for name in AXES if name in given or name in read}
+        if one.get("best_response") == "newton":
+            axes.pop("N", None)  # it stands in the place of all N
+        pairs = zip(choices, chosen, strict=True)
+        series = " ".join(f"{name}={value}" for name, value in pairs if len(choices[name]) > 1)
+        for values in itertools.product(*axes.values()):
+            at = dict(zip(axes, values, strict=True))
+            found.append(Point(one.replaced(**at), at, series))
+    return found
+
+
+def values_of(name: str, given: Mapping[str, Sequence[Any]], read: set[str]) -> list[int]:
+    values = given.get(name) or (SAMPLED_K if name == "K" and "L" in read else AXES[name])
+    low = 1 if name in ("K", "L") and name not in given else 0
+    if min(values) < 0:
+        raise UserError(f"got {name}={list(values)}, expected a list of integers, 0 or more")
+    return sorted({max(low, value) for value in values})
+
+
+def newton_runs(config: Config) -> bool:
+    try:
+        config.replaced(best_response="newton").check()
+    except UserError:
+        return False
+    return True
+
+
+def run(
+    config: Config, given: Mapping[str, Sequence[Any]], rounds: int | None, batch: int | None, progress: bool = True
+) -> dict[str, Any]:
+    """The record: a row per point, by `footprint` and interleaved readings of the same steps."""
+    if rounds is not None and rounds < 1:
         raise UserError(f"got rounds={rounds}, expected 1 or more")
     torch.set_num_threads(config["threads"])
-    points = [(N, K) for N in sorted(set(Ns)) for K in sorted(set(Ks))]
-    steps = [CaseStep(Case(config.replaced(N=N, K=K), config.shape)) for N, K in points]
-    total = len(points) * (rounds + 1)
+    wanted = points(config, given)
+    for point in wanted:
+        point.config.check()
+    planned = [recipe_cost(point.config) for point in wanted]
+    size = batch or fitting_batch(config, planned)
+    states: dict[Any, State] = {}
+    steps = [step_of(point.config.replaced(batch=size), states) for point in wanted]
+    first_ms = [first_call_ms(step) for step in steps]
+    long = max(first_ms) > LONG_MS
+    rounds = rounds or (3 if long else 9)
+    if progress:
+        say_duration(len(steps), rounds, sum(first_ms), size)
     with tqdm(
-        total=total, desc=f"profile {config.recipe}", disable=None if progress else True, file=sys.stderr, leave=False
-    ) as bar:
-        readings = interleaved([[step] for step in steps], rounds, config["device"], bar.update)
+        total=len(steps) * (rounds + 1), desc=f"profile {config.recipe}", disable=None if progress else True,
+        file=sys.stderr, leave=False,
+    ) as bar:  # fmt: skip
+        readings = interleaved([[step] for step in steps], rounds, config["device"], bar.update, long=long)
         rows = []
-        for (N, K), step, (times,) in zip(points, steps, readings, strict=True):
-            # Neither hooks nor dispatch modes see into compiled code.
-            cost = None if config["compile"] else footprint(step, step.inputs, step.hooks)
-            saved = None if cost is None or cost.saved_bytes is None else cost.saved_bytes / MIB
-            peak = None if cost is None else cost.peak_bytes / MIB
-            rows.append({"N": N, "K": K, "step_ms": median(times), "saved_mib": saved, "peak_mib": peak})
+        for point, step, (times,), cost in zip(wanted, steps, readings, planned, strict=True):
+            rows.append(point.axes | {"series": point.series} | figures(step, median(times), cost))
             bar.update()
-    name = f"profile-{config.recipe}"
-    what = {
-        "method": config["method"],
-        "noise": config.get("noise", "shared"),
-        "unroll": config["unroll_optimizer"],
-        "memory": config["unroll_memory"],
+    name = f"profile-{config.recipe}{'-small' if config.small else ''}-{config.method.kind}"
+    command = command_of(config, given, rounds, batch)
+    body = {
+        "recipe": config.recipe, "method": config.method.kind, "model": config.model.kind, "batch": size,
+        "recipe_batch": config.optimisation.batch, "rounds": rounds, "rows": rows,
+    }  # fmt: skip
+    return record.make(SCHEMA, name, command, config["device"], body)
+
+
+def command_of(config: Config, given: Mapping[str, Sequence[Any]], rounds: int, batch: int | None) -> str:
+    own = [f"--{name.replace('_', '-')} {','.join(map(str, values))}" for name, values in given.items()]
+    flags = recipes.arguments(config, without=(*AXES, *SERIES, "data"))
+    sizes = [f"--rounds {rounds}", *([f"--batch {batch}"] if batch else [])]
+    return " ".join([f"eblvm profile {config.recipe}", *flags, *own, *sizes])
+
+
+def recipe_cost(config: Config) -> plan.StepCost | None:
+    """The step at the recipe's batch, counted on the meta device; none for small models, or where no plan counts."""
+    if not config.model.images or not config.method.plans or config.replicated or config.running.compile:
+        return None
+    return plan.step_cost(config.replaced(device="cpu"), config.shape)
+
+
+def fitting_batch(config: Config, planned: Sequence[plan.StepCost | None]) -> int:
+    """The recipe's batch, halved until all points fit: in a third of the memory and, on a CPU, in a few seconds."""
+    size, costs = config.optimisation.batch, [cost for cost in planned if cost is not None]
+    memory = plan.device_memory(config["device"]) / 3
+    most_flops = FLOP_LIMIT if config["device"] == "cpu" else float("inf")
+    total = max((cost.total_bytes for cost in costs), default=0)
+    state = max((cost.state_bytes for cost in costs), default=0)
+    flops = max((cost.flops for cost in costs), default=0)
+    fraction = 1.0
+    while size % 2 == 0 and size > 2 and ((total - state) * fraction + state > memory or flops * fraction > most_flops):
+        size, fraction = size // 2, fraction / 2
+    return size
+
+
+def step_of(config: Config, states: dict[Any, State]) -> CaseStep:
+    """A step ready to be called. Points with the same networks share one state: only the cost of a step is read."""
+    key = (config.get("network"), config.model.precision)
+    step = CaseStep(Case(config, config.shape), states.get(key))
+    states.setdefault(key, step.state)
+    return step
+
+
+def first_call_ms(step: CaseStep) -> float:
+    begin = time.process_time()
+    step()
+    return 1e3 * (time.process_time() - begin)
+
+
+def say_duration(count: int, rounds: int, once_ms: float, batch: int) -> None:
+    seconds = once_ms / 1e3 * (rounds + 3)
+    duration = f"{seconds:.0f} s" if seconds < 120 else f"{seconds / 60:.0f} min"
+    print(f"{count} points at batch {batch}, {rounds} rounds: about {duration}", file=sys.stderr)
+
+
+def figures(step: CaseStep, ms: float, planned: plan.StepCost | None) -> dict[str, Any]:
+    found: dict[str, Any] = dict.fromkeys(FIGURES) | {"step_ms": ms}
+    if not step.config.running.compile:  # neither hooks nor dispatch modes see into compiled code
+        deep = step.config.model.images and isinstance(step.objective, ScoreMatchingObjective)
+        cost = footprint(step, step.inputs, step.hooks and not deep)
+        found |= {"peak_mib": cost.peak_bytes / MIB, "gflop": cost.flops / 1e9, "ops": cost.ops}
+        saved = cost.saved_bytes
+        if deep and not step.config.replicated:  # its backward uses torch.func, which allows no hooks
+            saved = plan.saved_bytes(step.objective, step.state, step.v, len(step.v), step.rates)
+        found["saved_mib"] = None if saved is None else saved / MIB
+    if planned is not None:
+        found |= {
+            "recipe_saved_mib": planned.saved_bytes / MIB,
+            "recipe_peak_mib": (planned.total_bytes - planned.state_bytes) / MIB,
+        }
+    return found
+
+
+def axes_of(result: dict[str, Any]) -> list[str]:
+    """The axes of a record, in order."""
+    return [name for name in AXES if any(name in row for row in result["rows"])]
+
+
+def surface(
+    result: dict[str, Any], figure: str, rows: str, columns: str
+) -> tuple[list[int], list[int], list[list[float | None]]]:
+    """(values of the axis `rows`, of `columns`, figure[row][column]) of the first series, the other axes at their
+    first values."""
+    first = next(row for row in result["rows"] if rows in row and columns in row)
+    fixed = {name: value for name, value in first.items() if name in (*AXES, "series") and name not in (rows, columns)}
+    values = {
+        (row[rows], row[columns]): row[figure]
+        for row in result["rows"]
+        if rows in row and columns in row and all(row.get(name) == value for name, value in fixed.items())
     }
-    options = f"--N {','.join(map(str, Ns))} --K {','.join(map(str, Ks))} --rounds {rounds}"
-    command = " ".join(
-        [f"eblvm profile {config.recipe} {options}", *recipes.arguments(config, without=("N", "K", "data"))]
-    )
-    return record.make(SCHEMA, name, command, config["device"], {"recipe": config.recipe, **what, "rows": rows})
-
-
-def surface(result: dict[str, Any], figure: str) -> tuple[list[int], list[int], list[list[float | None]]]:
-    """(N values, K values, figure[N][K])."""
-    values = {(row["N"], row["K"]): row[figure] for row in result["rows"]}
-    Ns, Ks = sorted({N for N, _ in values}), sorted({K for _, K in values})
-    return Ns, Ks, [[values[N, K] for K in Ks] for N in Ns]
+    ys, xs = sorted({y for y, _ in values}), sorted({x for _, x in values})
+    return ys, xs, [[values[y, x] for x in xs] for y in ys]
 
 
 def format_table(result: dict[str, Any]) -> str:
-    return tables.text(
-        ("N", "K", *FIGURES), [[row["N"], row["K"], *(row[f] for f in FIGURES)] for row in result["rows"]]
-    )
-
-
-def plot(result: dict[str, Any], path: Path) -> None:
-    """Heat maps of time and peak memory over N and K, and the two cuts of BiSM's Table 3: time over N and over K."""
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(10, 8), layout="constrained")
-    FigureCanvasAgg(figure)
-    (time_axes, memory_axes), (over_N, over_K) = figure.subplots(2, 2)
-    title = f"{result['recipe']}: {result['method']}, {result['noise']} noise, {result['unroll']} unroll"
-    where = result["machine"].get("gpu", result["machine"]["cpu"])
-    figure.suptitle(f"One training step of {title}\n{where}, torch {result['versions']['torch']}", fontsize=11)
-    heat_map(time_axes, result, "step_ms", "time a step [ms]")
-    heat_map(memory_axes, result, "peak_mib", "peak memory beyond the step's inputs [MiB]")
-
-    Ns, Ks, ms = surface(result, "step_ms")
-    n, k = near(Ns, 5), near(Ks, 5)
-    over_N.plot(Ns, [row[k] for row in ms], "o-")
-    over_N.set(xlabel="N, unrolled steps", ylabel="ms a step", title=f"time over N at K={Ks[k]}", xticks=Ns)
-    over_K.plot(Ks, ms[n], "o-")
-    over_K.set(xlabel="K, real lower steps", ylabel="ms a step", title=f"time over K at N={Ns[n]}", xticks=Ks)
-    for axes in (over_N, over_K):
-        axes.set_ylim(bottom=0, top=1.1 * max(value or 0 for row in ms for value in row))
-        axes.grid(alpha=0.3)
-        axes.spines[["top", "right"]].set_visible(False)
-    try:
-        figure.savefig(path, dpi=120)
-    except (OSError, ValueError) as error:
-        raise UserError(f"cannot write the plot {path} ({error}); give --plot a .png, .pdf or .svg file") from None
-
-
-def near(values: list[int], wanted: int) -> int:
-    """The place of the value nearest to the paper's."""
-    return min(range(len(values)), key=lambda i: abs(values[i] - wanted))
-
-
-def heat_map(axes: Any, result: dict[str, Any], figure: str, title: str) -> None:
-    Ns, Ks, values = surface(result, figure)
-    numbers = [[float("nan") if value is None else value for value in row] for row in values]
-    highest = max((value for row in values for value in row if value is not None), default=1.0)
-    axes.imshow(numbers, cmap="Blues", vmin=0, vmax=1.15 * highest, origin="lower", aspect="auto")
-    axes.set(title=title, xlabel="K, real lower steps", ylabel="N, unrolled steps")
-    axes.set_xticks(range(len(Ks)), Ks)
-    axes.set_yticks(range(len(Ns)), Ns)
-    for i, row in enumerate(values):
-        for j, value in enumerate(row):
-            dark = value is not None and value > 0.65 * highest
-            axes.text(j, i, tables.cell(value), ha="center", va="center", color="white" if dark else "black")
+    axes = axes_of(result)
+    series = ["series"] if any(row["series"] for row in result["rows"]) else []
+    shown = [figure for figure in FIGURES if any(row[figure] is not None for row in result["rows"])]
+    header = [*series, *axes, *shown]
+    head = f"{result['recipe']}: {result['method']} on {result['model']}, batch {result['batch']}"
+    if "recipe_peak_mib" in shown:
+        head += f"; recipe_*: counted at the recipe's batch of {result['recipe_batch']}"
+    return head + "\n" + tables.text(header, [[row.get(name) for name in header] for row in result["rows"]])

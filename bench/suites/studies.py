@@ -36,12 +36,17 @@ SCHEMA = "eblvm-studies/1"
 DOCS = record.SOURCE / "docs"
 LEVELS = [2.0**-i for i in range(1, 12)]
 VISIBLE, LATENT, STEPS = 20, 10, 5000  # of the Fisher study
+CRITIC_LR = 1e-3
+THEORY_LATENT = 400
 
 
 def theory(frey: Path) -> dict[str, Any]:
     """One Frey face, H = 400, theta uniform, as published; q's layer moved by normal noise of every level."""
     v = recipe("freyface").replaced(data=str(frey)).load_data().train[0].double()
-    found = {"GRBM, KL": grbm_bias(v, 400, LEVELS), "Gaussian model, Fisher": gaussian_bias(v, 400, LEVELS)}
+    found = {
+        "GRBM, KL": grbm_bias(v, THEORY_LATENT, LEVELS),
+        "Gaussian model, Fisher": gaussian_bias(v, THEORY_LATENT, LEVELS),
+    }
     figure, axes = plt.subplots(1, 2, figsize=(9, 3.6), layout="constrained")
     for ax, (title, points) in zip(axes, found.items(), strict=True):
         roots = [math.sqrt(p.divergence) for p in points]
@@ -66,7 +71,7 @@ def fisher_rows(seed: int = 0, steps: int = STEPS) -> list[dict[str, float]]:
         with torch.no_grad():
             true = 0.5 * (call(energy, theta, "score", data[18_000:]) + data[18_000:]).square().sum(-1).mean()
         phi = vages.posterior.initial(Key(3 * seed + 2, 0))
-        found = fisher_divergence(vages, theta, phi, data[:16_000], data[18_000:], steps=steps, lr=1e-3)
+        found = fisher_divergence(vages, theta, phi, data[:16_000], data[18_000:], steps=steps, lr=CRITIC_LR)
         rows.append(
             {"size": size, "true": float(true), "estimate": found.value, "standard_error": found.standard_error}
         )

@@ -20,15 +20,26 @@ class Command(NamedTuple):
 
 COMMANDS = {
     "train": Command("train", "train a recipe, or continue a run", "eblvm.engine.cli.train"),
+    "sweep": Command("train", "several seeds and learning rates at once, one row each", "eblvm.engine.cli.sweep"),
     "plan": Command("train", "memory, FLOPs and traffic of a step; nothing is allocated", "eblvm.engine.cli.plan"),
+    "runs": Command("look", "list runs; show, compare or clean them", "eblvm.engine.cli.runs"),
     "sample": Command("look", "draw samples of a run", "eblvm.engine.cli.sample"),
     "eval": Command("look", "every figure that a run can be judged by", "eblvm.engine.cli.eval"),
-    "report": Command("look", "a run in one table and one picture", "eblvm.engine.cli.report"),
+    "report": Command("look", "runs in one HTML page that needs no network", "eblvm.engine.cli.report"),
+    "serve": Command("look", "live pages of runs, on this machine only", "eblvm.engine.cli.serve"),
+    "export": Command("share", "a model as a folder to give away, with a model card", "eblvm.engine.cli.export"),
     "data": Command("data", "prepare pictures for training, or say what a data set is", "eblvm.engine.cli.data"),
     "demo": Command("start", "train a small model in about a minute, with a picture", "eblvm.engine.cli.demo"),
     "doctor": Command("start", "what is installed, which backend serves each kernel", "eblvm.engine.cli.doctor"),
 }
-GROUPS = {"start": "Start here", "train": "Train", "look": "Look at a run", "data": "Data", "measure": "Measure"}
+GROUPS = {
+    "start": "Start here",
+    "train": "Train",
+    "look": "Look at runs",
+    "share": "Share",
+    "data": "Data",
+    "measure": "Measure",
+}
 
 
 def commands() -> dict[str, Command]:

@@ -65,16 +65,20 @@ def _fields(node: options.Options) -> Iterator[tuple[options.Options, Any]]:
             yield node, f
 
 
-def configuration(parser: Parser, arguments: argparse.Namespace, without: tuple[str, ...] = ()) -> Config:
-    """The tree that the arguments ask for; prints the help of that tree and leaves if it is asked for."""
+def configuration(
+    parser: Parser, arguments: argparse.Namespace, without: tuple[str, ...] = (), start: Config | None = None
+) -> Config:
+    """The tree that the arguments ask for; prints the help of that tree and leaves if it is asked for.
+
+    `start` is the configuration that the flags change, in place of a recipe's or a file's."""
     given = {name: getattr(arguments, name) for name in _every_option() if name not in without}
     given = {name: value for name, value in given.items() if value is not None}
-    if arguments.recipe is None and arguments.config is None:
+    if arguments.recipe is None and arguments.config is None and start is None:
         if arguments.help:
             print(parser.format_help())
             raise SystemExit(0)
         raise UserError(f"give a recipe: {', '.join(recipes.RECIPES)}; see '{parser.prog} --help'")
-    config = _start(arguments, given)
+    config = start or _start(arguments, given)
     slots = {leaf.name for leaf in config.leaves() if leaf.is_slot}
     for name in [n for n in given if n in slots]:
         config = config.replaced(**{name: given[name]})

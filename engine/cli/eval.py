@@ -124,6 +124,7 @@ def options_of(arguments: argparse.Namespace) -> "Options":
 
 def evaluate(run: "Run", model: str | None, options: "Options") -> dict[str, object]:
     from eblvm.engine import evaluation
+    from eblvm.engine.evaluation.figures import shown
 
     model = model or run.default_model()
     facts = evaluation.evaluate(run, model, options)
@@ -131,9 +132,10 @@ def evaluate(run: "Run", model: str | None, options: "Options") -> dict[str, obj
     for section, found in facts["sections"].items():
         how = ", ".join(f"{k} {v}" for k, v in found["settings"].items() if k not in ("data", "inception_weights"))
         print(f"{section}: {how}" if how else section)
-        for name in found["figures"][0]:
-            deviation = f" +- {facts['deviation'][name]:.4f}" if run.config.replicated else ""
-            print(f"  {name:28} {facts['mean'][name]:.4f}{deviation}")
+        for name, value in facts["mean"].items():
+            if name.partition(" ")[0] in found["figures"][0]:
+                deviation = facts["deviation"][name]
+                print(f"  {name:28} {shown(value)}" + (f" +- {deviation:.4f}" if deviation else ""))
     return facts
 
 
@@ -173,8 +175,10 @@ def compare_runs(arguments: argparse.Namespace) -> None:
     write_json(arguments.json, found)
 
 
-def _cell(figure: tuple[float, float] | None) -> str:
+def _cell(figure: tuple[float | str, float] | None) -> str:
     if figure is None:
         return ""
     value, deviation = figure
+    if isinstance(value, str):
+        return value
     return f"{value:.4g}" + (f" ± {deviation:.2g}" if deviation else "")

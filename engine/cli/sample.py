@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from eblvm.engine.cli.parser import Parser, at_least
+from eblvm.engine.cli.parser import Parser, at_least, write_json
 
 EXAMPLES = ("eblvm sample runs/frey --count 100", "eblvm sample runs/mnist --kind interpolation")
 
@@ -20,6 +20,9 @@ def main(argv: list[str]) -> None:
     parser.add_argument("--count", type=int, default=100, help="samples")
     parser.add_argument("--steps", type=int, help="Gibbs sweeps (1000), or Langevin steps of a deep model (2700)")
     parser.add_argument("--kind", help="of a deep model: marginal, joint, given-h, conditional, interpolation")
+    parser.add_argument(
+        "--start", help="of Langevin chains: normal, 1/2 + N(0, 1), for images; or uniform over the data"
+    )
     parser.add_argument("--seed", type=int, default=0, help="of the samples")
     add_run(parser)
     arguments = parser.parse(argv)
@@ -33,17 +36,23 @@ def main(argv: list[str]) -> None:
 
     from eblvm.engine.evaluation import plots
     from eblvm.engine.sampling import run_samples
+    from eblvm.engine.sampling.run_mixing import run_mixing
     from eblvm.engine.training import distributed
     from eblvm.engine.training.run import Run
 
     with distributed.joined(arguments.device):
         run = Run.open(Path(arguments.dir), arguments.data, arguments.device)
         model = arguments.model or run.default_model()
-        v = run_samples.sample_over_ranks(run, model, arguments.count, arguments.steps, arguments.seed, arguments.kind)
+        how = (arguments.steps, arguments.seed, arguments.kind, arguments.start)
+        v = run_samples.sample_over_ranks(run, model, arguments.count, *how)
         if not distributed.is_first():
             return
     name = "samples" if arguments.kind is None else f"samples-{arguments.kind}"
     torch.save(v, run.folder / f"{name}.pt")
     columns = -(-arguments.count // run_samples.CONDITIONS) if arguments.kind == "conditional" else 10
-    plots.samples(v, run.dataset.image_shape, run.folder / f"{name}.png", columns)
+    plots.samples(v, run.image_shape, run.folder / f"{name}.png", columns)
     print(f"{len(v)} samples: {run.folder / name}.pt, {run.folder / name}.png")
+    mixing = run_mixing(run, model, arguments.steps, arguments.seed)
+    if mixing is not None:
+        print(mixing.sentence)
+        write_json(str(run.folder / f"{name}.json"), {"steps": arguments.steps, **mixing.facts()})

@@ -15,7 +15,7 @@ from eblvm.engine.data.dataset import Dataset
 from eblvm.engine.data.framing import Framing, import_dali
 from eblvm.engine.data.kinds.files import CelebA, FileData, ImageData
 from eblvm.engine.data.readers import read
-from eblvm.engine.data.readers.folder import CELEBA_CROP
+from eblvm.engine.data.readers.folder import CELEBA_WIDTH
 from eblvm.engine.data.resizing import resized
 from eblvm.engine.data.stream import PicturesOnDemand
 from eblvm.engine.errors import UserError
@@ -32,7 +32,8 @@ def load_faces(options: CelebA, threads: int) -> Dataset:
     path = path_of(options)
     contents = read(path)
     if contents.pictures:
-        return of_pictures(options, path, contents._replace(crop_fraction=CELEBA_CROP).divided(), threads)
+        cropped = contents._replace(crop_fraction=options.crop / CELEBA_WIDTH)
+        return of_pictures(options, path, cropped.divided(), threads)
     return dataset_of(path, contents, options)
 
 

@@ -6,7 +6,6 @@ are reused.
 """
 
 import json
-import statistics
 import time
 from pathlib import Path
 from typing import Any
@@ -14,7 +13,7 @@ from typing import Any
 import torch
 
 from eblvm.engine.durable import write_atomic
-from eblvm.engine.evaluation import plots
+from eblvm.engine.evaluation import figures, plots
 from eblvm.engine.evaluation.chunks import Shard
 from eblvm.engine.evaluation.fingerprint import fingerprint
 from eblvm.engine.evaluation.metrics.image_distances import inception_features
@@ -39,7 +38,7 @@ def evaluate(run: Run, model: str, options: Options) -> dict[str, Any]:
         if done.get(section.name, {}).get("settings") == section.settings:
             continue
         began = time.time()
-        found = section.compute()
+        found = [figures.checked(row) for row in section.compute()]
         done[section.name] = {"settings": section.settings, "figures": found, "seconds": round(time.time() - began, 1)}
         facts |= summary(run, done)
         write_atomic(run.folder / "eval.json", (json.dumps(facts, indent=2) + "\n").encode())
@@ -73,17 +72,23 @@ def sections_done(path: Path, facts: dict[str, Any]) -> dict[str, Any]:
 
 
 def summary(run: Run, done: dict[str, Any]) -> dict[str, Any]:
-    """Figures by replica, their mean and deviation, over all sections."""
-    names = replicas.names(run.config.optimisation)
+    """Figures by replica, their mean and deviation over seeds, for every learning rate apart, over all sections."""
+    optimisation = run.config.optimisation
+    names, labels = replicas.names(optimisation), replicas.rate_labels(optimisation)
     rows: list[dict[str, Any]] = [{"replica": name} for name in names]
     for section in done.values():
-        for row, figures in zip(rows, section["figures"], strict=False):  # some are of the first replica only
-            row |= figures
-    values = {k: [row[k] for row in rows if k in row] for k in rows[0] if k != "replica"}
+        for row, found in zip(rows, section["figures"], strict=False):  # some are of the first replica only
+            row |= found
+    values = {
+        replicas.labelled(k, label): found
+        for k in rows[0]
+        if k != "replica"
+        for label, found in replicas.by_rate([row[k] for row in rows if k in row], labels).items()
+    }
     return {
         "likelihood": done.get("likelihood", {}).get("settings", {}).get("log_z", "not tractable"),
-        "mean": {k: statistics.fmean(v) for k, v in values.items()},
-        "deviation": {k: statistics.stdev(v) if len(v) > 1 else 0.0 for k, v in values.items()},
+        "mean": {k: figures.mean(v) for k, v in values.items()},
+        "deviation": {k: figures.deviation(v) for k, v in values.items()},
         "replicas": rows,
         "sections": done,
         "seconds": round(sum(section["seconds"] for section in done.values()), 1),

@@ -7,8 +7,9 @@ from typing import Any
 
 from eblvm.engine.errors import UserError
 from eblvm.engine.evaluation import plots
+from eblvm.engine.evaluation.figures import Figure
 
-Cell = tuple[float, float]  # value, deviation over replicas
+Cell = tuple[Figure, float]  # value or why there is none, deviation over replicas
 
 
 def read_evaluation(folder: Path) -> dict[str, Any]:

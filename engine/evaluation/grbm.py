@@ -1,10 +1,18 @@
 """Figures of a GRBM: log-likelihoods, exact or bracketed by AIS, and the exact score matching loss."""
 
+import math
+
+import torch
+
 from eblvm.engine.evaluation import plots
-from eblvm.engine.evaluation.metrics.likelihood import LogZ, ais, exact_log_z, log_likelihood, reverse_ais
+from eblvm.engine.evaluation.figures import Figures, not_known
+from eblvm.engine.evaluation.metrics.bracket import Bracket, bracket
+from eblvm.engine.evaluation.metrics.likelihood import ais_log_z, exact_log_z, log_likelihood, reverse_ais
+from eblvm.engine.evaluation.metrics.modes import mode_bound
 from eblvm.engine.evaluation.metrics.score_matching import score_matching_loss
 from eblvm.engine.progress import progress
-from eblvm.engine.sampling.gibbs import gibbs, uniform_start
+from eblvm.engine.sampling.annealing import annealed
+from eblvm.engine.sampling.mixing import Mixing, mixing, several_starts
 from eblvm.engine.sampling.run_samples import GIBBS_SWEEPS
 from eblvm.engine.training import replicas
 from eblvm.engine.training.run import Run
@@ -12,44 +20,76 @@ from eblvm.engine.types import Params
 from eblvm.kernels.philox import Key
 
 REVERSE_SEED = 2**42  # added to the run's: the chains back are not those forth
+MODES = 10  # states of each start whose modes are looked at
 
 
-def rows(run: Run, model: str, chains: int, temperatures: int) -> list[dict[str, float]]:
+def rows(run: Run, model: str, chains: int, temperatures: int) -> list[Figures]:
     """log Z, log-likelihoods and score matching loss of every replica; of 2-D data a picture of the density.
 
-    No chains: log Z by enumeration. Otherwise AIS forth bounds log Z from below, and AIS back, from samples of long
-    chains, from above (in expectation, and as far as those chains have mixed): `..._reverse`.
+    No chains: log Z by enumeration. Otherwise AIS forth bounds log Z from below, and AIS back from above where its
+    chains are samples of the model: `..._reverse`. Where that cannot be said log Z is not known; `..._bound` is what
+    AIS forth and single modes say of it all the same.
     """
     found, panels = [], []
     for name, theta in zip(replicas.names(run.config.optimisation), run.thetas(model), strict=True):
-        log_z = _forth(run, theta, chains, temperatures, name) if chains else exact_log_z(run.grbm, theta)
-        row = {"log_z": log_z.value, "log_z_standard_error": log_z.standard_error}
+        row: Figures = {}
+        if chains:
+            known, chains_mixing = _bracket(run, theta, chains, temperatures, name)
+            row |= {f"log_z_{k}": v for k, v in chains_mixing.figures().items()}
+        else:
+            known = Bracket(exact_log_z(run.grbm, theta), None, None)
+        row |= _log_z_figures(known)
         for split in ("valid", "test"):
             v = getattr(run.dataset, split)
-            row[f"{split}_log_likelihood"] = log_likelihood(run.grbm, theta, v, log_z.value)
+            row |= _likelihood_figures(split, log_likelihood(run.grbm, theta, v, known.lower.value), known)
             row[f"{split}_fisher"] = score_matching_loss(run.grbm, theta, v)
-        if chains:
-            back = _back(run, theta, chains, temperatures, name)
-            row |= {"log_z_reverse": back.value, "log_z_reverse_standard_error": back.standard_error}
-            row["test_log_likelihood_reverse"] = row["test_log_likelihood"] + log_z.value - back.value
         found.append(row)
-        panels.append((name, plots.grbm_density(run.grbm, theta, log_z.value)))
+        title = name if known.reason is None else f"{name}, scale not known"
+        panels.append((title, plots.grbm_density(run.grbm, theta, known.lower.value)))
     if run.dataset.train.shape[1] == 2:
         plots.density(panels[:4], run.dataset.train, run.folder / "density.png")
     return found
 
 
-def _forth(run: Run, theta: Params, chains: int, temperatures: int, name: str) -> LogZ:
+def _log_z_figures(known: Bracket) -> Figures:
+    lower, upper, reason = known
+    if reason is not None:
+        return {"log_z": not_known(reason), "log_z_bound": lower.value}
+    found: Figures = {"log_z": lower.value, "log_z_standard_error": lower.standard_error}
+    if math.isfinite(lower.effective_chains):  # neither exact nor the bound of a mode
+        found["log_z_effective_chains"] = lower.effective_chains
+    if upper is not None:
+        found |= {
+            "log_z_reverse": upper.value,
+            "log_z_reverse_standard_error": upper.standard_error,
+            "log_z_reverse_effective_chains": upper.effective_chains,
+        }
+    return found
+
+
+def _likelihood_figures(split: str, highest: float, known: Bracket) -> Figures:
+    """`highest` is the log-likelihood at the lower bound on log Z."""
+    name = f"{split}_log_likelihood"
+    if known.reason is not None:
+        return {name: not_known(known.reason), f"{name}_bound": highest}
+    if known.upper is None:
+        return {name: highest}
+    return {name: highest, f"{name}_reverse": highest + known.lower.value - known.upper.value}
+
+
+@torch.no_grad()
+def _bracket(run: Run, theta: Params, chains: int, temperatures: int, name: str) -> tuple[Bracket, Mixing]:
+    seed = run.config.optimisation.seed
     with progress(temperatures, f"AIS {name}", "temperature") as bar:
-        return ais(
-            run.grbm, theta, Key(run.config.optimisation.seed, 0), chains, temperatures, lambda _: bar.update() and None
-        )
-
-
-def _back(run: Run, theta: Params, chains: int, temperatures: int, name: str) -> LogZ:
-    key = Key(run.config.optimisation.seed + REVERSE_SEED, 0)
-    with progress(GIBBS_SWEEPS, f"Gibbs {name}", "sweep") as bar:
-        start = uniform_start(key, chains, run.dataset.train)
-        v, _ = gibbs(theta, key, start, GIBBS_SWEEPS, lambda count: bar.update(count) and None)
+        ends = annealed(theta, Key(seed, 0), chains, temperatures, lambda _: bar.update() and None)
+    forth, key = ais_log_z(run.grbm, theta, ends), Key((seed + REVERSE_SEED) % 2**63, 0)
+    starts = several_starts(theta, run.dataset.train, ends, key, max(2, chains // 3), temperatures)
+    with progress(GIBBS_SWEEPS * len(starts), f"Gibbs {name}", "sweep") as bar:
+        found = mixing(run.grbm, theta, starts, key, GIBBS_SWEEPS, lambda count: bar.update(count) and None)
+    mode = mode_bound(theta, torch.cat([v[:MODES] for v in (*starts.values(), *found.states.values())]))
+    if found.problem is not None:  # then AIS back would be no bound
+        return bracket(forth, mode, None, found), found
     with progress(temperatures, f"reverse AIS {name}", "temperature") as bar:
-        return reverse_ais(run.grbm, theta, key, v, temperatures, lambda _: bar.update() and None)
+        v = torch.cat(list(found.states.values()))
+        back = reverse_ais(run.grbm, theta, key, v, temperatures, lambda _: bar.update() and None)
+    return bracket(forth, mode, back, found), found

@@ -7,10 +7,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from eblvm.engine.data.kinds.files import ImageData
 from eblvm.engine.evaluation.chunks import chunk, chunks
 from eblvm.engine.evaluation.image_sets import as_bytes, as_images
 from eblvm.engine.evaluation.metrics.image_distances import Images
-from eblvm.engine.sampling.run_samples import sample
+from eblvm.engine.sampling.run_samples import default_start, sample
 from eblvm.engine.training.run import Run
 
 
@@ -27,7 +28,11 @@ class Source:
 
     @property
     def settings(self) -> dict[str, Any]:
-        return {"kind": self.kind or "default", "steps": self.steps or "default", "seed": self.seed}
+        """Samples that an older version kept began elsewhere: the start is a part of where they are kept."""
+        found = {"kind": self.kind or "default", "steps": self.steps or "default", "seed": self.seed}
+        if isinstance(self.run.config.dataset, ImageData) and not self.run.config.model.generates:
+            found["start"] = default_start(self.run)
+        return found
 
     @property
     def folder(self) -> Path:

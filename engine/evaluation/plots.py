@@ -136,15 +136,19 @@ def embedding(points: np.ndarray, labels: Tensor, path: Path) -> None:
     _save(figure, path)
 
 
-def figures(values: Mapping[str, Mapping[str, tuple[float, float]]], path: Path) -> None:
-    """One panel a figure, in it one bar a run: (value, deviation)."""
+def figures(values: Mapping[str, Mapping[str, tuple[float | str, float]]], path: Path) -> None:
+    """One panel a figure, in it one bar a run: (value, deviation); of one that is not known these words."""
     columns = min(4, len(values))
     rows = -(-len(values) // columns)
     figure, axes = plt.subplots(rows, columns, figsize=(4 * columns, 2.4 * rows), layout="constrained", squeeze=False)
     for ax in axes.flat[len(values) :]:
         ax.axis("off")
     for ax, (name, by_run) in zip(axes.flat, values.items(), strict=False):
-        ax.barh(list(by_run), [v for v, _ in by_run.values()], xerr=[d for _, d in by_run.values()], height=0.6)
+        numbers = [0.0 if isinstance(v, str) else v for v, _ in by_run.values()]
+        ax.barh(list(by_run), numbers, xerr=[d for _, d in by_run.values()], height=0.6)
+        for row, (value, _) in enumerate(by_run.values()):
+            if isinstance(value, str):
+                ax.text(0, row, " not known", va="center", fontsize=7)
         ax.set_title(name, fontsize=9)
         ax.tick_params(labelsize=7)
         ax.invert_yaxis()

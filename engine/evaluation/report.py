@@ -6,8 +6,9 @@ from typing import Any
 
 from eblvm.engine.errors import UserError
 from eblvm.engine.evaluation import plots
-from eblvm.engine.training.log import read_rows
+from eblvm.engine.training import replicas
 from eblvm.engine.training.run_folder import read_config
+from eblvm.engine.training.stats import read_rows
 
 
 def report(folder: Path) -> dict[str, Any]:
@@ -17,13 +18,16 @@ def report(folder: Path) -> dict[str, Any]:
     rows = read_rows(path) if path.exists() else []
     if not rows:
         raise UserError(f"{folder} has logged nothing yet; let 'eblvm train' run longer")
+    labels = replicas.rate_labels(config.optimisation)
     series: dict[str, tuple[list[float], list[float]]] = {}
     for row in rows:
         for name, value in row.items():
             if name != "step":
-                x, y = series.setdefault(name, ([], []))
-                x.append(row["step"])
-                y.append(sum(value) / len(value) if isinstance(value, list) else value)
+                values = value if isinstance(value, list) else [value]
+                for label, found in replicas.by_rate(values, labels if isinstance(value, list) else [""]).items():
+                    x, y = series.setdefault(replicas.labelled(name, label), ([], []))
+                    x.append(row["step"])
+                    y.append(sum(found) / len(found))
     plots.curves(series, folder / "curves.png")
     evaluation = folder / "eval.json"
     return {

@@ -13,6 +13,7 @@ from eblvm.engine.errors import UserError
 from eblvm.engine.evaluation import deep, grbm, plots
 from eblvm.engine.evaluation import kept_samples as drawn
 from eblvm.engine.evaluation.eval_model import EVAL_SEED, EvalModel, eval_models
+from eblvm.engine.evaluation.figures import Figures
 from eblvm.engine.evaluation.fingerprint import fingerprint
 from eblvm.engine.evaluation.image_sets import as_bytes, as_images, read_images
 from eblvm.engine.evaluation.metrics.features import svm_accuracy, tsne
@@ -27,6 +28,7 @@ from eblvm.engine.methods.score_matching import ScoreMatchingObjective
 from eblvm.engine.models.grbm import MAX_ENUMERATED_H
 from eblvm.engine.models.kinds import image_shape
 from eblvm.engine.models.posteriors import Gaussian
+from eblvm.engine.sampling.run_mixing import run_mixing
 from eblvm.engine.sampling.run_samples import value_range
 from eblvm.engine.training.run import Run
 from eblvm.kernels import philox
@@ -36,7 +38,6 @@ FITTED = 10_000  # training samples of the classifiers
 JUDGED = 2000  # samples of each set that out-of-distribution detection looks at, and of the t-SNE picture
 GRID_SAMPLES = 64  # of h, where it is not integrated on nodes
 SHOWN, NEAREST = 100, 5  # samples in pictures; training neighbours of each
-Figures = dict[str, float]
 
 
 @dataclass(frozen=True)
@@ -133,7 +134,7 @@ def grid(run: Run, model: str) -> Figures:
 
 def _losses(run: Run, model: str) -> Section:
     objective = run.update.objective
-    return Section("losses", {"tested": deep.TESTED}, lambda: [deep.losses(run, model, objective)])
+    return Section("losses", {"tested": deep.TESTED}, lambda: [{**deep.losses(run, model, objective)}])
 
 
 def classification(run: Run, evaluated: EvalModel) -> Figures:
@@ -173,18 +174,16 @@ def _ood(run: Run, judged: list[EvalModel], options: Options) -> list[Section]:
         return judged[replica].log_densities(run, run.dataset.test[:JUDGED])
 
     def compute(name: str, v: Tensor) -> list[Figures]:
-        rows = []
+        rows: list[Figures] = []
         for r, evaluated in enumerate(judged):
             ours, theirs = inside(r), evaluated.log_densities(run, v)
             if r == 0:
                 values = {"test": ours.value, name: theirs.value}
                 plots.histograms(values, evaluated.density, run.folder / f"ood-{name}.png")
-            error = float(torch.cat([ours.standard_error, theirs.standard_error]).mean())
-            exact = evaluated.density.startswith("exact")
-            rows.append(
-                {f"auroc_{name}": auroc(ours.value, theirs.value)}
-                | ({} if exact else {f"auroc_{name}_log_error": error})
-            )
+            row: Figures = {f"auroc_{name}": auroc(ours.value, theirs.value)}
+            if not evaluated.density.startswith("exact"):
+                row[f"auroc_{name}_log_error"] = float(torch.cat([ours.standard_error, theirs.standard_error]).mean())
+            rows.append(row)
         return rows
 
     found = []
@@ -231,8 +230,10 @@ def _samples(run: Run, source: drawn.Source, count: int, given: Tensor | None) -
     def compute() -> list[Figures]:
         v = drawn.first(source, count) if given is None else given[:count].cpu()
         plots.samples(run.dataset.floats(v[:SHOWN]), flat, run.folder / "samples.png")
+        mixed = run_mixing(source.run, source.model, source.steps, source.seed) if given is None else None
+        mixed_figures: Figures = {f"samples_{k}": v for k, v in mixed.figures().items()} if mixed else {}
         if not has_images(run):
-            return [{}]
+            return [mixed_figures]
         # In bytes, so that a training image that is remembered has distance 0.
         samples, train, test = (as_bytes(as_images(x.cpu(), flat)) for x in (v, run.dataset.train, run.dataset.test))
         near = neighbours(samples, train, NEAREST, 255)
@@ -240,7 +241,8 @@ def _samples(run: Run, source: drawn.Source, count: int, given: Tensor | None) -
         plots.image_grid(rows / 255, run.folder / "neighbours.png", columns=2 * (NEAREST + 1))
         unseen = neighbours(test[:count], train, 1, 255)
         return [
-            {
+            mixed_figures
+            | {
                 "neighbour_distance_samples": float(near.distance[:, 0].mean()),
                 "neighbour_distance_test": float(unseen.distance.mean()),
             }

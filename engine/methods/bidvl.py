@@ -31,12 +31,12 @@ from eblvm.engine.autodiff.derivatives import grad, vjp
 from eblvm.engine.autodiff.unroll import unroll
 from eblvm.engine.methods.kinds.bidvl import Bidvl
 from eblvm.engine.methods.types import Info, Noise, Rates, State
-from eblvm.engine.methods.update import Update
 from eblvm.engine.models.batch_norm import Seen, blended
-from eblvm.engine.models.bidvl import Encoder, Generator, SpectralEnergy, part, start_buffers
+from eblvm.engine.models.bidvl import Encoder, Generator, SpectralEnergy, part
+from eblvm.engine.models.bidvl_start import start_buffers
 from eblvm.engine.models.energy import call
-from eblvm.engine.models.spectral import power_iteration
-from eblvm.engine.optim.optimizers import Adam, AdamState, Moments
+from eblvm.engine.models.spectral import for_passes, power_iteration
+from eblvm.engine.optim.optimizers import Adam, Moments
 from eblvm.engine.types import Params
 from eblvm.kernels import philox
 from eblvm.kernels.philox import Key, Purpose, purpose
@@ -93,9 +93,41 @@ class BidvlObjective:
         return gradient, state, info
 
     def refreshed(self, state: State) -> State:
-        """One power iteration of every spectral vector: once a training step, for both levels."""
+        """One power iteration of every spectral vector for both levels, unless every pass has one of its own."""
+        if self.options.power_iteration == "pass":
+            return state
         nets = _named(ENERGY, state.theta) | state.phi
         return state._replace(buffers=power_iteration(nets, state.buffers))
+
+    def passes(self, prefix: str, params: Params, buffers: Params, count: int) -> list[Params]:
+        """The buffers of `count` passes of a net in turn: the same, or each after a power iteration of its own."""
+        if self.options.power_iteration == "step":
+            return [buffers] * count
+        params = _named(prefix, params) if prefix == ENERGY else params
+        return for_passes(params, buffers, prefix, count)
+
+    def after_upper(self, state: State) -> State:
+        """With the buffers that the upper level's passes leave."""
+        buffers = self.passes(ENERGY, state.theta, state.buffers, 2)[-1]
+        if self.options.joint:
+            buffers = self.passes(ENCODER, state.phi, buffers, 1)[-1]
+        return state._replace(buffers=buffers)
+
+    def after_lower(self, state: State) -> Params:
+        """The buffers that a lower step's passes leave."""
+        buffers = self.passes(ENERGY, state.theta, state.buffers, self.energy_passes)[-1]
+        return self.passes(ENCODER, state.phi, buffers, self.encoder_passes)[-1]
+
+    @property
+    def energy_passes(self) -> int:
+        """Of a lower step: the generated images, and the data for a joint energy."""
+        return 1 + self.options.joint
+
+    @property
+    def encoder_passes(self) -> int:
+        """Of a lower step: the data, and the generated images for D."""
+        reads_data = self.options.joint or self.options.divergence == "symmetric"
+        return max(1, reads_data + (self.options.opposite != "none"))
 
     def generated(self, phi: Params, h: Tensor) -> Generated:
         def decode(parameters: Params) -> tuple[Tensor, Seen]:
@@ -129,11 +161,14 @@ class BidvlObjective:
         """J(theta), with the energies of the data and what is logged."""
         h_q, log_q_B = h, v.new_zeros(())
         if self.options.joint:
-            p = self._encode(phi, buffers, v, [])
+            p = self._encode(phi, self.passes(ENCODER, phi, buffers, 1)[0], v, [])
             h_q = self.encoder.rsample(p, eps)
             log_q_B = self.encoder.log_prob(p, h_q)
-        e = self._energy(theta, buffers, torch.cat([v, model_v]), torch.cat([h_q, h]))
-        data_B, model_B = e.chunk(2)
+        of_data, of_model = self.passes(ENERGY, theta, buffers, 2)
+        if of_data is of_model:
+            data_B, model_B = self._energy(theta, of_data, torch.cat([v, model_v]), torch.cat([h_q, h])).chunk(2)
+        else:
+            data_B, model_B = self._energy(theta, of_data, v, h_q), self._energy(theta, of_model, model_v, h)
         loss_B = F.relu(1 + data_B) + F.relu(1 - model_B) if self.options.upper == "hinge" else data_B - model_B
         loss = (loss_B + log_q_B).mean()
         data_B, model_B = data_B.detach(), model_B.detach()
@@ -144,10 +179,11 @@ class BidvlObjective:
         """The upper level's gradient for the encoder: of KL(q(h|v~) || N(0, I)), or of -D."""
 
         def loss(encoder: Params) -> tuple[Tensor, tuple[()]]:
-            p = self._encode(_named(ENCODER, encoder), buffers, model_v, [])
+            phi = _named(ENCODER, encoder)
+            p = self._encode(phi, self.passes(ENCODER, phi, buffers, 1)[0], model_v, [])
             if self.options.opposite == "literal":
                 return -self.latent_divergence(p, h), ()
-            return prior_kl(p).mean() / (h.shape[-1] if self.options.latent_term == "mean" else 1), ()
+            return self.options.latent_weight * prior_kl(p).mean() / self._terms(h), ()
 
         return _named(ENCODER, grad(loss, part(phi, ENCODER))[0])
 
@@ -188,7 +224,7 @@ class BidvlObjective:
         (gradient, slope), (encoded, decoded, info) = grad(lower, (state.phi, fake.v))
         for name, g in fake.pull(slope).items():
             gradient[name] = gradient[name] + g
-        buffers = blended(state.buffers, GENERATOR, self.generator, fake.seen)
+        buffers = blended(self.after_lower(state), GENERATOR, self.generator, fake.seen)
         for prefix, net, seen in ((ENCODER, self.encoder, encoded), (GENERATOR, self.generator, decoded)):
             buffers = blended(buffers, prefix, net, seen) if seen else buffers
         return gradient, buffers, info
@@ -208,32 +244,38 @@ class BidvlObjective:
         """J(phi), with what encoder and generator saw of the data, and what is logged.
 
         `held` has the values of phi; an offset D reads its encoder there, so that d/dphi misses it and only that."""
-        loss = self._energy(theta, buffers, model_v, h).mean()
+        energies = self.passes(ENERGY, theta, buffers, self.energy_passes)
+        encoders = self.passes(ENCODER, phi, buffers, self.encoder_passes)
+        loss = self._energy(theta, energies[0], model_v, h).mean()
         encoded: Seen = []
         decoded: Seen = []
         info: Info = {}
         if self.options.joint or self.options.divergence == "symmetric":
-            p = self._encode(phi, buffers, v, encoded)
+            p = self._encode(phi, encoders[0], v, encoded)
             h_q = self.encoder.rsample(p, eps)
         if self.options.joint:
-            loss = loss + (self._energy(theta, buffers, v, h_q) + self.encoder.log_prob(p, h_q)).mean()
+            loss = loss + (self._energy(theta, energies[-1], v, h_q) + self.encoder.log_prob(p, h_q)).mean()
         if self.options.divergence == "symmetric":
             rebuilt = call(self.generator, part(phi, GENERATOR), "decode", h_q, decoded)
             error_B = squared_error(v, rebuilt)
             loss = loss + (ratio_B * (error_B + prior_kl(p))).mean()
             info["reconstruction"] = error_B.detach().mean() / v[0].numel()
         if self.options.opposite != "none":
-            p = self._encode(held if self.options.opposite == "offset" else phi, buffers, model_v, [])
+            p = self._encode(held if self.options.opposite == "offset" else phi, encoders[-1], model_v, [])
             divergence = self.latent_divergence(p, h)
             loss = loss + divergence
             info["latent"] = divergence.detach()
         return loss, (encoded, decoded, info | {"lower": loss.detach()})
 
     def latent_divergence(self, p: tuple[Tensor, Tensor], h: Tensor) -> Tensor:
-        """D = -E log q(h|v~) up to a constant, or the mean squared error of q's mean."""
-        if self.options.latent_term == "mean":
-            return (p[0] - h).square().mean()
-        return -self.encoder.log_prob(p, h).mean()
+        """D = -E log q(h|v~) up to a constant, or the squared error of q's mean, as a mean or a sum over units."""
+        if self.options.latent_term == "density":
+            return -self.options.latent_weight * self.encoder.log_prob(p, h).mean()
+        return self.options.latent_weight * (p[0] - h).square().mean() * (h.shape[-1] / self._terms(h))
+
+    def _terms(self, h: Tensor) -> int:
+        """By how many units D is divided."""
+        return h.shape[-1] if self.options.latent_term == "mean" else 1
 
     def importance(self, data_B: Tensor) -> Tensor:
         """r(v) = r' times nothing, a sigmoid or a clamped exponential of mean E - E(v) (Eq. 15), from E(v) [B]."""
@@ -274,54 +316,6 @@ class BidvlObjective:
 
     def _encode(self, phi: Params, buffers: Params, v: Tensor, seen: Seen | None) -> tuple[Tensor, Tensor]:
         return call(self.encoder, part(phi | buffers, ENCODER), "params", v, seen)
-
-
-@dataclass(frozen=True)
-class AlternatingUpdate(Update):
-    """theta by the upper level, then K steps of phi at the moved theta; the first pass of the generator serves both."""
-
-    objective: BidvlObjective
-
-    @torch.no_grad()
-    def __call__(self, state: State, v: Tensor, noise: Noise, rates: Rates) -> tuple[State, Info]:
-        objective, v = self.objective, centred(v)
-        state = objective.refreshed(state)
-        fake = objective.generated(state.phi, noise["h"][0])
-        state, data_B, info = self._move_energy(state, v, fake, noise, rates)
-        if objective.options.opposite in ("complete", "literal"):
-            state = self._move_encoder(state, fake.v.detach(), noise["h"][0], rates)
-        ratio_B = objective.importance(data_B)
-        for k in range(objective.options.K):
-            if k:
-                fake = objective.generated(state.phi, noise["h"][k])
-            gradient, buffers, lower = objective.lower_gradient(state, v, fake, noise["h"][k], noise["eps"][k], ratio_B)
-            gradient, lower = collectives.mean((gradient, lower))
-            phi, phi_opt, _ = objective.lower_optimizer.move(
-                state.phi, gradient, state.phi_opt, rates["phi"], self.in_place
-            )
-            state = state._replace(phi=phi, phi_opt=phi_opt, buffers=buffers)
-        return state, info | lower
-
-    def _move_energy(
-        self, state: State, v: Tensor, fake: Generated, noise: Noise, rates: Rates
-    ) -> tuple[State, Tensor, Info]:
-        """The upper level's step. Its gradient ends here: it is not to live through the lower level."""
-        gradient, data_B, info = self.objective.upper_gradient(state, v, fake, noise, rates)
-        gradient, info = collectives.mean((gradient, info))
-        state, info = self.move(state, gradient, info, rates)
-        return state, data_B, info
-
-    def _move_encoder(self, state: State, model_v: Tensor, h: Tensor, rates: Rates) -> State:
-        """The upper level's step on the encoder. It is not counted in Adam's steps, which the generator shares."""
-        gradient = collectives.mean(self.objective.encoder_gradient(state.phi, state.buffers, model_v, h))
-        moments = state.phi_opt
-        assert isinstance(moments, AdamState)
-        own = AdamState({k: moments.m[k] for k in gradient}, {k: moments.v[k] for k in gradient}, moments.step_count)
-        phi, own, _ = self.objective.lower_optimizer.move(
-            {k: state.phi[k] for k in gradient}, gradient, own, rates["phi"], self.in_place
-        )
-        phi_opt = AdamState(moments.m | own.m, moments.v | own.v, moments.step_count)
-        return state._replace(phi=state.phi | phi, phi_opt=phi_opt)
 
 
 def centred(v: Tensor) -> Tensor:

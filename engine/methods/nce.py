@@ -1,6 +1,6 @@
 """Noise-contrastive estimation (Gutmann & Hyvarinen 2010) and its variational form for latent variables, VNCE
-(Rhodes & Gutmann 2019). The noise is a Gaussian with the training data's mean and standard deviation, as many noise
-points as data points. theta gains `log_z`, the log normaliser that NCE learns."""
+(Rhodes & Gutmann 2019). The noise is a Gaussian with the training data's mean and standard deviation, or N(0, I) as in
+the released programs, as many noise points as data points. theta gains `log_z`, the log normaliser that NCE learns."""
 
 import math
 from dataclasses import dataclass
@@ -30,6 +30,10 @@ class GaussianNoise:
     @classmethod
     def fitted(cls, v: Tensor) -> "GaussianNoise":
         return cls(v.mean(0), v.std(0).clamp_min(1e-3))
+
+    @classmethod
+    def of(cls, contrast: str, v: Tensor) -> "GaussianNoise":
+        return cls.fitted(v) if contrast == "fitted" else cls(torch.zeros_like(v[0]), torch.ones_like(v[0]))
 
     def at(self, normal: Tensor) -> Tensor:
         return self.mean + self.std * normal

@@ -69,6 +69,7 @@ class State(NamedTuple):
     ema: Params  # moving average of theta, empty without
     scale: Params = {}  # of the loss in fp16, empty without  # noqa: RUF012
     buffers: Params = {}  # what nets hold beside parameters: running statistics, spectral vectors  # noqa: RUF012
+    phi_ema: Params = {}  # moving average of phi, empty without  # noqa: RUF012
 
 
 class Objective(Protocol):

@@ -14,7 +14,7 @@ from eblvm.engine.errors import UserError
 from eblvm.engine.methods.types import Info, Noise, Objective, Rates, State
 from eblvm.engine.optim.apex import apex_adam_
 from eblvm.engine.optim.loss_scale import SMALLEST, next_scale
-from eblvm.engine.optim.optimizers import Adam, AdamState
+from eblvm.engine.optim.optimizers import Adam, AdamState, averaged
 from eblvm.engine.optim.options import Optimisation
 from eblvm.engine.types import Params
 from eblvm.kernels.adam_unroll import clipped
@@ -22,7 +22,7 @@ from eblvm.kernels.adam_unroll import clipped
 
 @dataclass(frozen=True)
 class Update:
-    """One training step: the objective's gradient, clipped by norm if asked, Adam on theta, its moving average."""
+    """One training step: the objective's gradient, clipped by norm if asked, Adam on theta, both moving averages."""
 
     objective: Objective
     optimizer: Adam
@@ -54,6 +54,11 @@ class Update:
         return self.move(state, gradient, info, rates)
 
     def move(self, state: State, gradient: Params, info: Info, rates: Rates) -> tuple[State, Info]:
+        """theta and both averages one step on, after phi's steps."""
+        state, info = self.move_theta(state, gradient, info, rates)
+        return state._replace(phi_ema=averaged(state.phi_ema, state.phi, self.ema_decay, self.in_place)), info
+
+    def move_theta(self, state: State, gradient: Params, info: Info, rates: Rates) -> tuple[State, Info]:
         """theta and its average one step on; leading axes of the rates, and so of all tensors, are replicas."""
         moments, theta, lr = state.theta_opt, state.theta, rates["theta"]
         assert isinstance(moments, AdamState)
@@ -63,8 +68,7 @@ class Update:
             apex_adam_(theta, dict(zip(gradient, adjusted, strict=True)), *theta_opt, lr, self.optimizer.rule)
         else:
             theta, theta_opt, norm = self.optimizer.move(theta, gradient, moments, lr, self.in_place, self.clip_norm)
-        average = Tensor.copy_ if self.in_place else lambda _, new: new
-        ema = {k: average(e, torch.lerp(theta[k], e, self.ema_decay or 0.0)) for k, e in state.ema.items()}
+        ema = averaged(state.ema, theta, self.ema_decay, self.in_place)
         state = state._replace(theta=theta, theta_opt=theta_opt, ema=ema)
         return state, info | {"gradient_norm": norm}
 

@@ -40,10 +40,10 @@ from eblvm.kernels.philox import Key, Purpose, purpose
 
 @dataclass(frozen=True)
 class Langevin:
-    """C steps h + step grad_h log p~(v, h) + std z that bring samples of q closer to p(h|v) (VaGES appendix F.2.2)."""
+    """C steps h + alpha/2 grad_h log p~(v, h) + std z that bring samples of q closer to p(h|v) (appendix F.2.2)."""
 
     steps: int = 0
-    step_size: float = 0.0
+    alpha: float = 0.0
     std: float = 0.0
 
     def draw(self, key: Key, count: int, shape: tuple[int, int], place: dict[str, Any]) -> list[Tensor]:
@@ -53,7 +53,7 @@ class Langevin:
     def __call__(self, log_p: Callable[[Tensor], Tensor], h: Tensor, noise: Sequence[Tensor]) -> Tensor:
         for z in noise:
             slope, _ = grad(lambda x: (log_p(x).sum(), ()), h)
-            h = h + self.step_size * slope + self.std * z
+            h = h + 0.5 * self.alpha * slope + self.std * z
         return h
 
 
@@ -75,7 +75,7 @@ class SampledScore(VariationalScore):
         options = self.options
         if not isinstance(options, Vages) or not options.C:
             return NO_LANGEVIN
-        return Langevin(options.C, options.step_size(self.posterior.latent), options.langevin_noise)
+        return Langevin(options.C, options.alpha(self.posterior.latent), options.langevin_noise)
 
     @property
     def sets(self) -> int:
@@ -211,15 +211,28 @@ def _along(directions: Tensor, x: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class ImportanceScore(SampledScore):
-    """log p(v) ~ log mean_i p~(v, h_i) / q(h_i|v) and its score, sum_i r_i grad_v log p~(v, h_i), r_i ~ p~ / q."""
+    """log p(v) ~ log mean_i p~(v, h_i) / q(h_i|v) and its score, sum_i r_i grad_v log p~(v, h_i), r_i ~ p~ / q.
+
+    A uniform proposal is the posterior with logits of zero in the place of q's."""
 
     options: Importance
+
+    @property
+    def uniform(self) -> bool:
+        return self.options.proposal == "uniform"
+
+    @torch.no_grad()
+    def samples(self, theta: Params, f: Any, phi: Params, v: Tensor, noise: Noise) -> tuple[Params, Tensor]:
+        if not self.uniform:
+            return super().samples(theta, f, phi, v, noise)
+        return phi, self.posterior.sample(v.new_zeros(len(v), self.posterior.latent), noise["samples"])
 
     def estimate(
         self, theta: Params, v: Tensor, f: Any, pull: Callable[..., Any], q: Params, h: Tensor
     ) -> ScoreEstimate:
         with torch.no_grad():
-            log_q_LB = self.posterior.log_prob(call(self.posterior, q, "params", v), h)
+            p = v.new_zeros(h.shape[1:]) if self.uniform else call(self.posterior, q, "params", v)
+            log_q_LB = self.posterior.log_prob(p, h)
 
         def log_density(x: Tensor) -> Tensor:
             return (-call(self.energy, theta, "energy", x, h) - log_q_LB).logsumexp(0)

@@ -7,7 +7,6 @@ section 5); `sn-resnet` has the blocks of SNGAN, for 32 and 128 pixels (appendix
 Shape tags: B batch, C channels, S image size, H latent units, w the net's width.
 """
 
-import math
 from typing import NamedTuple
 
 import torch
@@ -16,18 +15,17 @@ from torch import Tensor, nn
 
 from eblvm.engine.errors import UserError
 from eblvm.engine.models.batch_norm import BatchNorm, Seen, Sequence, Tracked
+from eblvm.engine.models.bidvl_start import STARTS, Start, xavier
 from eblvm.engine.models.energy import Energy, Model
 from eblvm.engine.models.kinds.spectral import SnResnet
 from eblvm.engine.models.kinds.spectral import Spectral as SpectralOptions
 from eblvm.engine.models.posteriors import Gaussian
-from eblvm.engine.models.spectral import Spectral, power_iteration
+from eblvm.engine.models.spectral import Spectral
 from eblvm.engine.types import Params
-from eblvm.kernels import philox
-from eblvm.kernels.philox import Key, Purpose, purpose
+from eblvm.kernels.philox import Key, Purpose
 
 SMALLEST = 4  # pixels of the coarsest image
 RESNET_SIZES = (32, 128)
-START_ITERATIONS = 15  # of the power method, before training
 
 
 class Nets(NamedTuple):
@@ -46,10 +44,13 @@ def nets_for(options: SpectralOptions, shape: tuple[int, ...], joint: bool) -> N
             f"model {options.kind!r}; give --size one of them"
             + (", or use --model sn-conv" if residual and len(shape) == 3 else "")
         )
-    nets = (Blocks if residual else Convolutions)(shape[0], shape[1])
-    energy = SpectralEnergy(*nets.trunk(options.width), latent if joint else 0, options.output == "softplus")
-    encoder = Encoder(nets.encoder(options.posterior_width, latent), latent, nets.bounded_variance)
-    return Nets(energy, encoder, Generator(nets.generator(options.generator_width, latent)))
+    layers = (Blocks if residual else Convolutions)(shape[0], shape[1])
+    energy = SpectralEnergy(*layers.trunk(options.width), latent if joint else 0, options.output == "softplus")
+    encoder = Encoder(layers.encoder(options.posterior_width, latent), latent, layers.bounded_variance)
+    nets = Nets(energy, encoder, Generator(layers.generator(options.generator_width, latent)))
+    for net in nets:
+        net.start = STARTS[options.initial]
+    return nets
 
 
 class LeakyReLU(nn.Module):
@@ -204,6 +205,8 @@ class SpectralEnergy(Energy):
 
     Of a marginal energy h is no input: it may be anything."""
 
+    start: Start = staticmethod(xavier)
+
     def __init__(self, trunk: nn.Module, width: int, latent: int, positive: bool):
         super().__init__()
         self.trunk, self.positive = trunk, positive
@@ -221,11 +224,13 @@ class SpectralEnergy(Energy):
         return F.softplus(e) if self.positive else e
 
     def initial(self, key: Key) -> Params:
-        return xavier(self, key, Purpose.INIT_THETA, 0)
+        return self.start(self, key, Purpose.INIT_THETA, 0)
 
 
 class Encoder(Gaussian):
     """q(h | v) = N(mean, std^2); with `bounded` the variance is sigmoid(-x) < 1 (appendix B)."""
+
+    start: Start = staticmethod(xavier)
 
     def __init__(self, net: Sequence, latent: int, bounded: bool):
         super().__init__(net, latent)
@@ -237,11 +242,13 @@ class Encoder(Gaussian):
         return mean_BH, 0.5 * (-F.softplus(log_var_BH) if self.bounded else log_var_BH)
 
     def initial(self, key: Key) -> Params:
-        return xavier(self, key, Purpose.INIT_PHI, 0)
+        return self.start(self, key, Purpose.INIT_PHI, 0)
 
 
 class Generator(Model):
     """v = G(h) in [-1, 1], deterministic."""
+
+    start: Start = staticmethod(xavier)
 
     def __init__(self, net: Sequence):
         super().__init__()
@@ -252,32 +259,7 @@ class Generator(Model):
         return torch.tanh(self.net(h, seen))
 
     def initial(self, key: Key) -> Params:
-        return xavier(self, key, Purpose.INIT_PHI, 2**15)
-
-
-def xavier(model: nn.Module, key: Key, of: Purpose, first: int) -> Params:
-    """Weights normal with variance 2 / (fan in + fan out), scales of batch norms 1, biases 0; streams from `first`."""
-    drawn: Params = {}
-    for name, p in model.named_parameters():
-        draw = (key, purpose(of, first + len(drawn)), p.shape[0], tuple(p.shape[1:]))
-        if p.dim() > 1:
-            fans = (p.shape[0] + p.shape[1]) * math.prod(p.shape[2:])
-            drawn[name] = philox.normal(*draw) * math.sqrt(2 / fans)
-        else:
-            drawn[name] = torch.full_like(philox.uniform(*draw), float(name.endswith("weight")))
-    return drawn
-
-
-def start_buffers(model: nn.Module, params: Params, key: Key, first: int) -> Params:
-    """Spectral vectors after some power iterations from a random direction, running means 0 and variances 1."""
-    buffers: Params = {}
-    for i, (name, b) in enumerate(model.named_buffers()):
-        drawn = philox.normal(key, purpose(Purpose.INIT_THETA, first + i), len(b))
-        kind = name.rpartition(".")[2]
-        buffers[name] = drawn if kind == "u" else torch.full_like(drawn, float(kind == "var"))
-    for _ in range(START_ITERATIONS):
-        buffers = power_iteration(params, buffers)
-    return buffers
+        return self.start(self, key, Purpose.INIT_PHI, 2**15)
 
 
 def part(tree: Params, prefix: str) -> Params:

@@ -2,6 +2,8 @@
 
     E(v, h) = 1/2 sum_d (v_d - b_d)^2 / sigma_d^2 - c.h - v W h,   h in {0, 1}^H,   sigma = exp(log_sigma)
 
+v W h is not divided by sigma, as in the released programs; the papers' text has v W h / sigma.
+
 Shape tags: B batch, D visible units, H latent units.
 """
 

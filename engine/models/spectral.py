@@ -36,6 +36,16 @@ class Spectral(nn.Module):
         return F.conv2d(x, w, self.bias, self.stride, self.padding)
 
 
+def for_passes(params: Params, buffers: Params, prefix: str, count: int) -> list[Params]:
+    """The buffers of `count` passes of the net under `prefix` in turn, each after a power iteration of its own."""
+    found = []
+    for _ in range(count):
+        own = {name: u for name, u in buffers.items() if name.startswith(prefix)}
+        buffers = buffers | power_iteration(params, own)
+        found.append(buffers)
+    return found
+
+
 def power_iteration(params: Params, buffers: Params) -> Params:
     """u <- W v / |W v| with v = W^T u / |W^T u|, for the vectors among `buffers`; the others stay. No gradients."""
     moved = dict(buffers)

@@ -90,3 +90,9 @@ class Sgd:
 
     def step(self, params: Params, grads: Params, state: Moments, lr: Tensor) -> tuple[Params, Moments]:
         return {k: p - lr * grads[k] for k, p in params.items()}, ()
+
+
+def averaged(average: Params, new: Params, decay: float | None, in_place: bool) -> Params:
+    """A moving average one step on, decay * average + (1 - decay) * new; nothing where there is none."""
+    place = Tensor.copy_ if in_place else lambda _, moved: moved
+    return {k: place(e, torch.lerp(new[k], e, decay or 0.0)) for k, e in average.items()}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Any, ClassVar
 
 from eblvm.engine.errors import UserError
 from eblvm.engine.options import Options, by_kind, option, slot
@@ -13,9 +14,15 @@ from eblvm.engine.options import Options, by_kind, option, slot
 class Schedule(Options):
     group = "optimisation"
 
+    final_lr: ClassVar[float] = 0.0  # the learning rate that a factor of 0 stands for
+
     def factor(self, step: int, steps: int) -> float:
-        """What multiplies the learning rates at a step of a run of `steps`."""
+        """Where a learning rate is at a step of a run of `steps`, between 1 (its own) and 0 (the final one)."""
         return 1.0
+
+    def rate(self, lr: Any, step: int, steps: int) -> Any:
+        """A learning rate, a number or a tensor of them, at a step."""
+        return self.final_lr + self.factor(step, steps) * (lr - self.final_lr)
 
 
 @dataclass(frozen=True)
@@ -25,12 +32,16 @@ class Constant(Schedule):
 
 @dataclass(frozen=True)
 class Cosine(Schedule):
-    """Half a cosine, from 1 to 0 over the run."""
+    """Half a cosine over its horizon, from a learning rate to the final one, where it stays."""
 
     kind = "cosine"
 
+    horizon: int | None = option(None, "steps over which the cosine falls; none: those of the run", low=1)
+    final_lr: float = option(0.0, "learning rate at the end of the cosine", low=0)  # type: ignore[misc]
+
     def factor(self, step: int, steps: int) -> float:
-        return 0.5 * (1 + math.cos(math.pi * step / steps))
+        horizon = self.horizon or steps
+        return 0.5 * (1 + math.cos(math.pi * min(step, horizon) / horizon))
 
 
 @dataclass(frozen=True)
@@ -59,7 +70,7 @@ class Optimisation(Options):
     beta2: float = option(0.95, "Adam's second decay", low=0, below=1)
     schedule: Schedule = slot(SCHEDULES, "learning rate schedule", Constant())
     clip_norm: float | None = option(None, "clip theta's gradient to this norm", above=0)
-    ema: float | None = option(None, "decay of a moving average of theta, kept beside it", above=0, below=1)
+    ema: float | None = option(None, "decay of a moving average of theta and phi, kept beside them", above=0, below=1)
     seed: int = option(0, "seed of everything random", low=0)
     replicas: int = option(1, "seeds trained at once: seed, seed+1, ...", low=1)
 

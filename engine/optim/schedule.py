@@ -14,9 +14,9 @@ def step_rates(
     phi follows theta's rate unless it has one of its own. The unroll follows phi's rate unless it has one of its own,
     which no schedule changes.
     """
-    scale = optimisation.schedule.factor(step, optimisation.steps)
-    theta = scale * learning_rates(optimisation, like.dtype).to(like.device)
-    phi = theta if lower_lr is None else torch.full_like(theta, scale * lower_lr)
+    at = (step, optimisation.steps)
+    theta = optimisation.schedule.rate(learning_rates(optimisation, like.dtype).to(like.device), *at)
+    phi = theta if lower_lr is None else torch.full_like(theta, optimisation.schedule.rate(lower_lr, *at))
     unroll = phi if unroll_lr is None else torch.full_like(theta, unroll_lr)
     return {"theta": theta, "phi": phi, "unroll": unroll}
 

@@ -112,6 +112,16 @@ def _packed(t: Tensor) -> bool:
     return t.is_contiguous() or (t.dim() == 4 and t.is_contiguous(memory_format=torch.channels_last))
 
 
+def held_bytes(build: Callable[[], Any], known: Iterable[Tensor]) -> int:
+    """Bytes that the graphs of `build`'s result hold for its backward pass, beyond tensors that are known."""
+    saved = Storages(known)
+    with torch.autograd.graph.saved_tensors_hooks(lambda t: Saved(saved, t), lambda s: s.tensor):
+        result = build()
+    held = saved.live
+    del result
+    return held
+
+
 def footprint(step: Callable[[], None], inputs: Callable[[], list[Tensor]], hooks: bool = True) -> Footprint:
     """The footprint of one call of `step`, which has run before (a first call may fill caches). `inputs()` gives the
     tensors that exist before it; `hooks=False` where saved-tensor hooks cannot be used."""

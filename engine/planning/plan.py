@@ -12,7 +12,7 @@ and RESERVED bytes of a GPU go to the CUDA context, cuDNN's workspaces and the a
 
 import os
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -23,13 +23,15 @@ from torch.utils._pytree import tree_leaves
 
 from eblvm.engine.config import Config
 from eblvm.engine.errors import UserError
-from eblvm.engine.methods.bilevel import BilevelScore
-from eblvm.engine.methods.micro_batches import micro_batched
+from eblvm.engine.methods.bidvl import ENERGY, PREFIXES, BidvlObjective
+from eblvm.engine.methods.bilevel import VariationalScore
+from eblvm.engine.methods.micro_batches import MicroBatched, micro_batched
 from eblvm.engine.methods.score_matching import ScoreMatchingObjective
-from eblvm.engine.methods.types import State
+from eblvm.engine.methods.types import Noise, Objective, Rates, State
+from eblvm.engine.methods.update import Update
 from eblvm.engine.models.kinds.deep import CHECKPOINTS
 from eblvm.engine.optim.schedule import step_rates
-from eblvm.engine.planning.footprint import Operators, Saved, Storages
+from eblvm.engine.planning.footprint import Operators, Saved, Storages, held_bytes
 from eblvm.engine.recipes import arguments
 from eblvm.engine.versions import versions
 from eblvm.kernels.philox import Key
@@ -86,35 +88,28 @@ def step_cost(config: Config, shape: Sequence[int], gpus: int = 1) -> StepCost:
     batch, micro_batch = optimisation.batch, running.micro_batch
     if not method.plans or config.replicated or running.compile:
         raise UserError(
-            f"a plan is for the eager, single run of a bi-level or exact score matching method, got {method.kind!r}; "
+            f"a plan is for the eager, single run of a score matching method or of bidvl, got {method.kind!r}; "
             "remove --replicas, --lr lists and --compile"
         )
     if batch % gpus:
         raise UserError(f"got batch={batch} for {gpus} GPUs, expected a multiple of {gpus}")
     v = torch.empty(batch // gpus, *shape, device="meta", dtype=getattr(torch, running.dtype))
-    update = method.build(config.model, optimisation, v)
-    plain, objective = update.objective, micro_batched(update, micro_batch).objective
-    assert isinstance(plain, ScoreMatchingObjective)
-    estimator = plain.estimator
-    theta = _parameters(estimator.energy, v.dtype)
-    phi = _parameters(estimator.posterior, v.dtype) if isinstance(estimator, BilevelScore) else {}
-    state = State(theta, phi, update.optimizer.init(theta), update.optimizer.init(phi) if phi else (), {}, {})
+    update = micro_batched(method.build(config.model, optimisation, v), micro_batch)
+    state = _state(update, v.dtype)
+    theta, phi = state.theta, state.phi
     like = torch.empty(0, dtype=v.dtype)
     rates = step_rates(optimisation, 0, like, method.lower_lr, method.unroll_lr)
     rates = {k: rate.to("meta") for k, rate in rates.items()}
-    noise = objective.draw(Key(0, 0), v, 0, batch)
-    given = (state, v, noise, rates)
-
-    with torch.no_grad(), Operators(Storages(_tensors(given))) as counted:
-        objective.gradient(*given)
+    noise = update.objective.draw(Key(0, 0), v, 0, batch)
+    peak, saved, flops = _counted(update, state, v, noise, rates, batch, micro_batch)
     kept = _bytes(theta) + _bytes(phi) if running.validations else 0
-    averages = _bytes(theta) * (2 if running.validations else 1) if optimisation.ema is not None else 0
+    averages = _bytes(theta) * (2 if running.validations else 1) + _bytes(phi) if optimisation.ema is not None else 0
     ring = 2 * (gpus - 1) / gpus
     reduced = _bytes(theta)
-    if isinstance(estimator, BilevelScore):
-        bism = estimator.options
-        unrolled = bism.unrolled * (3 if bism.unroll_memory == "recompute" else 2) if bism.sync == "global" else 0
-        reduced += _bytes(phi) * (bism.K + unrolled)
+    if phi:
+        passes = 3 if config.get("unroll_memory") == "recompute" else 2
+        unrolled = config.get("N", 0) * passes if config.get("sync") == "global" else 0
+        reduced += _bytes(phi) * (config["K"] + unrolled)
     travelling = 2 * _bytes(theta) if gpus > 1 else 0  # the gradient beside its buckets
     return StepCost(
         config,
@@ -123,24 +118,68 @@ def step_cost(config: Config, shape: Sequence[int], gpus: int = 1) -> StepCost:
         sum(p.numel() for p in phi.values()),
         _bytes(state) + kept + averages,
         _bytes((v, noise)),
-        _saved_bytes(plain, state, v[:micro_batch], batch, rates),
-        max(counted.storages.peak, travelling),
-        counted.flops,
+        saved,
+        max(peak, travelling),
+        flops,
         int(ring * reduced),
     )
 
 
-def _saved_bytes(plain: ScoreMatchingObjective, state: State, v: Tensor, batch: int, rates: dict[str, Tensor]) -> int:
-    if isinstance(plain.estimator, BilevelScore):
-        plain = replace(plain, estimator=plain.estimator.with_options(K=0))  # real steps leave nothing behind
+def _state(update: Update, dtype: torch.dtype) -> State:
+    """A state of the right shapes, without memory."""
+    objective, buffers = _whole(update.objective), {}
+    if isinstance(objective, BidvlObjective):
+        nets = dict(zip(PREFIXES, (objective.energy, objective.encoder, objective.generator), strict=True))
+        parameters = {prefix: _parameters(net, dtype) for prefix, net in nets.items()}
+        theta = parameters.pop(ENERGY)
+        phi = {prefix + name: p for prefix, tree in parameters.items() for name, p in tree.items()}
+        buffers = {prefix + name: _empty(b, dtype) for prefix, net in nets.items() for name, b in net.named_buffers()}
+    else:
+        assert isinstance(objective, ScoreMatchingObjective)
+        estimator = objective.estimator
+        theta = _parameters(estimator.energy, dtype)
+        phi = _parameters(estimator.posterior, dtype) if isinstance(estimator, VariationalScore) else {}
+    optimizer = update.optimizer
+    return State(theta, phi, optimizer.init(theta), optimizer.init(phi) if phi else (), {}, {}, buffers=buffers)
+
+
+def _whole(objective: Objective) -> Objective:
+    """The objective on a whole batch."""
+    return objective.objective if isinstance(objective, MicroBatched) else objective
+
+
+def _counted(
+    update: Update, state: State, v: Tensor, noise: Noise, rates: Rates, batch: int, micro_batch: int | None
+) -> tuple[int, int, int]:
+    """(peak bytes, of these bytes held for backward, FLOPs) of a step's gradients."""
+    given = (state, v, noise, rates)
+    with torch.no_grad(), Operators(Storages(_tensors(given))) as counted:
+        if isinstance(update.objective, BidvlObjective):  # its lower level moves phi at the moved theta
+            replace(update, in_place=True)(*given)
+        else:
+            update.objective.gradient(*given)
+    objective = _whole(update.objective)
+    if isinstance(objective, ScoreMatchingObjective):
+        saved = saved_bytes(objective, state, v[:micro_batch], batch, rates)
+    else:
+        saved = _most_saved_bytes(lambda: replace(update, in_place=True)(*given), given)
+    return counted.storages.peak, saved, counted.flops
+
+
+def _most_saved_bytes(step: Callable[[], Any], given: Any) -> int:
+    saved = Storages(_tensors(given))
+    with torch.autograd.graph.saved_tensors_hooks(lambda t: Saved(saved, t), lambda s: s.tensor):
+        step()
+    return saved.peak
+
+
+def saved_bytes(plain: ScoreMatchingObjective, state: State, v: Tensor, batch: int, rates: Rates) -> int:
+    """Held by graphs when the loss is known and its backward has not begun."""
+    if isinstance(plain.estimator, VariationalScore):
+        plain = replace(plain, estimator=plain.estimator.without_steps())  # real steps leave nothing behind
     theta = {k: p.detach().requires_grad_() for k, p in state.theta.items()}
     noise = plain.draw(Key(0, 0), v, 0, batch)
-    saved = Storages(_tensors((state, theta, v, noise, rates)))
-    with torch.autograd.graph.saved_tensors_hooks(lambda t: Saved(saved, t), lambda s: s.tensor):
-        loss, _ = plain.upper(theta, state, v, noise, rates)
-    held = saved.live
-    del loss
-    return held
+    return held_bytes(lambda: plain.upper(theta, state, v, noise, rates), _tensors((state, theta, v, noise, rates)))
 
 
 def step_costs(config: Config, shape: Sequence[int], gpus: int, memory: int | None) -> Iterator[StepCost]:
@@ -149,7 +188,7 @@ def step_costs(config: Config, shape: Sequence[int], gpus: int, memory: int | No
     local, given, asked = config.optimisation.batch // gpus, config.running.micro_batch, config.model.checkpoint
     for checkpoint in CHECKPOINTS if asked == "auto" else [asked]:
         sizes = sorted({-(-local // parts) for parts in SPLITS}, reverse=True)
-        for size in sizes if given is None else [given]:
+        for size in sizes if given is None and config.method.micro_batches else [given or local]:
             changes: dict[str, Any] = {"micro_batch": None if size == local else size}
             if config.model.plans:
                 changes["checkpoint"] = checkpoint
@@ -297,7 +336,11 @@ def parse_bytes(text: str) -> int:
 
 
 def _parameters(model: torch.nn.Module, dtype: torch.dtype) -> dict[str, Tensor]:
-    return {k: torch.empty(p.shape, dtype=dtype, device="meta") for k, p in model.named_parameters()}
+    return {k: _empty(p, dtype) for k, p in model.named_parameters()}
+
+
+def _empty(like: Tensor, dtype: torch.dtype) -> Tensor:
+    return torch.empty(like.shape, dtype=dtype, device="meta")
 
 
 def _size(nbytes: int) -> str:

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from eblvm.engine.autodiff import collectives
+from eblvm.engine.data.kinds.files import ImageData
 from eblvm.engine.errors import UserError, unknown
 from eblvm.engine.models.energy import call
 from eblvm.engine.models.grbm import GRBM
@@ -20,6 +21,7 @@ from eblvm.kernels import philox
 from eblvm.kernels.philox import Key, Purpose, purpose
 
 KINDS = ("marginal", "joint", "given-h", "conditional", "interpolation")
+STARTS = ("normal", "uniform")
 CONDITIONS = 4  # values of h in a conditional grid
 FRAMES = 10  # pictures along an interpolation
 FRAME_STEPS = 200  # Langevin steps at temperature 1 between two of them
@@ -27,13 +29,13 @@ GIBBS_SWEEPS = 1000  # as the papers run
 
 
 def sample_over_ranks(
-    run: Run, model: str, count: int, steps: int | None, seed: int, kind: str | None = None
+    run: Run, model: str, count: int, steps: int | None, seed: int, kind: str | None = None, start: str | None = None
 ) -> Tensor:
     """`sample`, each process drawing its slice; all of them on the first, and on the others their own."""
     if count < collectives.size():
         raise UserError(f"got a count of {count} for {collectives.size()} processes, expected at least one for each")
     here = distributed.local_slice(count)
-    samples = sample(run, model, here.stop - here.start, steps, seed, kind, here.start, count)
+    samples = sample(run, model, here.stop - here.start, steps, seed, kind, here.start, count, start)
     return distributed.gather_to_rank0(samples)
 
 
@@ -46,18 +48,21 @@ def sample(
     kind: str | None = None,
     first: int = 0,
     total: int | None = None,
+    start: str | None = None,
 ) -> Tensor:
     """`count` samples of the first replica, [n, D] or [n, C, S, S].
 
     They are numbers first, first + 1, ... of the seed's: a sample is the same whichever others are drawn with it. A
     conditional grid alone depends on the number of all samples, `total` (none: these)."""
     torch.set_num_threads(run.config.running.threads)
+    if start is not None and (run.config.model.generates or isinstance(run.energy, GRBM)):
+        raise UserError(f"start {start!r} is of Langevin chains, which a deep energy alone has; remove --start")
     if run.config.model.generates:
         if steps is not None:
             raise UserError(f"a generator samples in one pass, got {steps} steps; remove --steps")
         return generator.generate(run, model, count, seed, kind, first)
     if not isinstance(run.energy, GRBM):
-        return sample_continuous(run, model, count, steps, seed, kind, first, total or count)
+        return sample_continuous(run, model, count, steps, seed, kind, first, total or count, start)
     if kind not in (None, "marginal"):
         raise UserError(f"a GRBM is sampled from its marginal by Gibbs sweeps, got kind {kind!r}; remove --kind")
     return sample_grbm(run, model, count, GIBBS_SWEEPS if steps is None else steps, seed, first)
@@ -66,16 +71,24 @@ def sample(
 def sample_grbm(run: Run, model: str, count: int, sweeps: int, seed: int, first: int = 0) -> Tensor:
     """By Gibbs sampling; for images the means of p(v|h), as is usual to show."""
     theta, key = run.thetas(model)[0], Key(seed, 0)
-    start = uniform_start(key, count, run.dataset.train, first)
+    start = uniform_start(key, count, run.extent, first)
     with progress(sweeps, "Gibbs", "sweep") as bar:
         v, mean = gibbs(theta, key, start, sweeps, lambda count: bar.update(count) and None, first)
-    return v if run.dataset.image_shape is None else mean
+    return v if run.image_shape is None else mean
 
 
 def sample_continuous(
-    run: Run, model: str, count: int, steps: int | None, seed: int, kind: str | None, first: int, total: int
+    run: Run,
+    model: str,
+    count: int,
+    steps: int | None,
+    seed: int,
+    kind: str | None,
+    first: int,
+    total: int,
+    start: str | None = None,
 ) -> Tensor:
-    """By annealed Langevin dynamics from uniform noise over the range of the data, denoised at the end.
+    """By annealed Langevin dynamics from a `start` (none: `default_start`), denoised at the end.
 
     marginal: p(v) of a fully visible model. joint: p(v, h). given-h: p(v|h), h the posterior means of training data.
     conditional: the same with CONDITIONS values of h, equally many of the total each. interpolation: `count` chains
@@ -90,10 +103,12 @@ def sample_continuous(
         raise UserError(f"a model trained by {run.config.method.kind!r} has no kind {kind!r}; use {expected}")
     config, theta, key, energy = run.config, run.thetas(model)[0], Key(seed, 0), run.energy
     blur = config.method.blur
-    place: dict[str, Any] = {"dtype": run.dataset.dtype, "device": torch.device(config.running.device)}
+    place: dict[str, Any] = {
+        "dtype": getattr(torch, config.running.dtype),
+        "device": torch.device(config.running.device),
+    }
     schedule = ld.temperatures() if steps is None else ld.temperatures(steps)
-    low, high = value_range(run)
-    v = low + (high - low) * philox.uniform(key, purpose(Purpose.SAMPLE_V), count, run.shape, first=first, **place)
+    v = started(run, start or default_start(run), key, count, first, place)
 
     if kind == "marginal":
         score = ld.marginal_score(energy, theta)
@@ -119,6 +134,21 @@ def sample_continuous(
     return torch.stack(frames, 1).flatten(0, 1)
 
 
+def default_start(run: Run) -> str:
+    """Where chains start: as published for the papers' images, else over the range of the data."""
+    return "normal" if isinstance(run.config.dataset, ImageData) else "uniform"
+
+
+def started(run: Run, start: str, key: Key, count: int, first: int, place: dict[str, Any]) -> Tensor:
+    """Chains first, first + 1, ...: 1/2 + N(0, 1), or uniform over the range of the data."""
+    if start not in STARTS:
+        raise unknown("start", start, list(STARTS))
+    if start == "normal":
+        return ld.normal_start(key, count, run.shape, first, **place)
+    low, high = value_range(run)
+    return low + (high - low) * philox.uniform(key, purpose(Purpose.SAMPLE_V), count, run.shape, first=first, **place)
+
+
 def posterior_means(run: Run, model: str, count: int, seed: int, first: int = 0) -> Tensor:
     """Means of q(h|v) of training samples in an order of the seed's; after all of them follows another order."""
     total = len(run.dataset.train)
@@ -135,8 +165,7 @@ def latent_units(run: Run) -> int:
 
 def value_range(run: Run) -> tuple[float, float]:
     """The lowest and highest value in the training data."""
-    train = run.dataset.train
-    return (0.0, 1.0) if train.dtype == torch.uint8 else (float(train.min()), float(train.max()))
+    return float(run.extent.min()), float(run.extent.max())
 
 
 def infer(run: Run, model: str) -> Callable[[Tensor], Tensor]:

@@ -17,7 +17,7 @@ RUNAWAY = "--upper hinge --output real, a smaller --ratio, or a smaller --lr"
 ADVICE = {
     "loss": "a smaller --lr, --clip-norm 1, or a larger noise level --sigma",
     "lower": "a smaller --lower-lr, or --divergence kl-exact",
-    "langevin": "a smaller --langevin-step, or fewer steps --C",
+    "langevin": "a smaller --langevin-alpha, or fewer steps --C",
     "gradient_norm": "a smaller --lr; with unrolled steps a smaller --unroll-lr or fewer --N",
     "theta": "a smaller --lr or --clip-norm 1",
     "phi": "a smaller --lower-lr, or --divergence kl-exact on a GRBM",

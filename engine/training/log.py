@@ -1,69 +1,85 @@
-"""A run's log: stats.jsonl (one JSON object a line), TensorBoard, and the progress bar."""
+"""A run's log: stats.jsonl (one JSON object a line), the loggers, and the progress bar."""
 
 import json
 import sys
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from torch.utils.tensorboard import SummaryWriter
 from tqdm import tqdm
 
-from eblvm.engine.durable import failed, make_folder, open_to_append, write_atomic
+from eblvm.engine.durable import failed, open_to_append, write_atomic
 from eblvm.engine.progress import progress
-
-
-def read_rows(path: Path) -> list[dict[str, Any]]:
-    """The rows of a stats.jsonl, without the line that a run is writing, or was when it was killed.
-
-    Other lines that are no rows (the zeros that a power cut leaves, half a line) are passed over with a warning.
-    """
-    *lines, _ = path.read_bytes().split(b"\n")
-    rows = [row for line in lines if (row := _row(line)) is not None]
-    if len(rows) < len(lines):
-        print(f"warning: {path}: {len(lines) - len(rows)} damaged lines are passed over", file=sys.stderr)
-    return rows
-
-
-def _row(line: bytes) -> dict[str, Any] | None:
-    """A line of the log; None if it is none. Zeros of a power cut may stand before the one written next."""
-    try:
-        row = json.loads(line.strip(b"\0"))
-    except (ValueError, RecursionError):
-        return None
-    return row if isinstance(row, dict) and type(row.get("step")) is int else None
+from eblvm.engine.training.loggers import LOGGERS, Logger
+from eblvm.engine.training.replicas import by_rate
+from eblvm.engine.training.stats import read_rows
 
 
 class Log:
     """Appends to a run's log. A resumed run drops the lines after the step it continues from: no step stands twice."""
 
-    def __init__(self, folder: Path, start: int, steps: int, description: str):
+    def __init__(
+        self,
+        folder: Path,
+        start: int,
+        steps: int,
+        description: str,
+        labels: Sequence[str] = (),
+        loggers: Sequence[str] = ("tensorboard",),
+        config: Mapping[str, Any] | None = None,
+    ):
+        """`labels` are the replicas' learning rates (`replicas.rate_labels`): curves are means over seeds only."""
+        self.labels, self.description = labels, description
         self.path = folder / "stats.jsonl"
-        make_folder(folder / "tensorboard")
+        self.seconds = 0.0  # of training before this process
+        self.loggers: list[Logger] = [LOGGERS[name](folder, start, config or {}) for name in loggers]
         if self.path.exists():
             kept = [row for row in read_rows(self.path) if row["step"] <= start]
+            self.seconds = next((r["seconds"] for r in reversed(kept) if isinstance(r.get("seconds"), float)), 0.0)
             write_atomic(self.path, "".join(json.dumps(row) + "\n" for row in kept).encode())
         self.file = open_to_append(self.path)
-        self.board = SummaryWriter(str(folder / "tensorboard"), purge_step=start + 1)
         self.bar = progress(steps, description, "step", start)
 
-    def write(self, step: int, values: dict[str, list[float]]) -> None:
-        """`values` by name, one entry a replica; a single run's are written as numbers."""
+    def doing(self, what: str = "") -> None:
+        """Say what is being done beside taking steps: compiling, validating; nothing: steps again."""
+        self.bar.set_description_str(f"{self.description}, {what}" if what else self.description)
+
+    def write(self, step: int, values: dict[str, list[float]], measured: Mapping[str, float] | None = None) -> None:
+        """`values` by name, one entry a replica; a single run's are written as numbers. `measured` are the clock's."""
+        measured = measured or {}
         record: dict[str, Any] = {"step": step}
         for name, by_replica in values.items():
             record[name] = by_replica[0] if len(by_replica) == 1 else by_replica
+        means = {
+            f"{name}/{label}" if label else name: mean
+            for name, by_replica in values.items()
+            for label, mean in self._means(by_replica).items()
+        }
         try:
-            for name, by_replica in values.items():
-                self.board.add_scalar(name, sum(by_replica) / len(by_replica), step)
-            self.file.write(json.dumps(record) + "\n")
+            for logger in self.loggers:
+                logger.scalars(step, means | dict(measured))
+            self.file.write(json.dumps(record | dict(measured)) + "\n")
             self.file.flush()
         except OSError as error:
             raise failed(self.path, error, "its rows before this one and the checkpoints are kept") from None
         if "loss" in values:
-            self.bar.set_postfix_str(f"loss {sum(values['loss']) / len(values['loss']):.4g}", refresh=False)
+            losses = ", ".join(f"{mean:.4g}" for mean in self._means(values["loss"]).values())
+            memory = f", {measured['memory_mib']:.0f} MiB" if "memory_mib" in measured else ""
+            self.bar.set_postfix_str(f"loss {losses}{memory}", refresh=False)
+
+    def images(self, step: int, paths: Mapping[str, Path]) -> None:
+        for logger in self.loggers:
+            logger.images(step, paths)
+
+    def _means(self, by_replica: list[float]) -> dict[str, float]:
+        """Means over seeds, by learning rate."""
+        groups = by_rate(by_replica, self.labels or [""] * len(by_replica))
+        return {label: sum(found) / len(found) for label, found in groups.items()}
 
     def close(self) -> None:
         self.bar.close()
-        for part in (self.file, self.board):
+        parts: list[Any] = [self.file, *self.loggers]
+        for part in parts:
             try:
                 part.close()
             except OSError as error:  # a full disk; every row that counts was flushed when it was written
@@ -74,7 +90,12 @@ class NullLog:
     """The log of a process that is not the first of its run."""
 
     bar = tqdm(disable=True)
+    seconds = 0.0
 
-    def write(self, step: int, values: dict[str, list[float]]) -> None: ...
+    def doing(self, what: str = "") -> None: ...
+
+    def write(self, step: int, values: dict[str, list[float]], measured: Mapping[str, float] | None = None) -> None: ...
+
+    def images(self, step: int, paths: Mapping[str, Path]) -> None: ...
 
     def close(self) -> None: ...

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import signal
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
-from types import FrameType
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -28,10 +27,16 @@ from eblvm.engine.optim.loss_scale import initial_scale
 from eblvm.engine.optim.schedule import step_rates
 from eblvm.engine.planning import plan
 from eblvm.engine.training import checkpoint, distributed, guard, replicas
+from eblvm.engine.training.fork import Fork
+from eblvm.engine.training.interrupt import Interrupt
 from eblvm.engine.training.log import Log, NullLog
+from eblvm.engine.training.pace import Pace
+from eblvm.engine.training.parent import Parent, begins_at
 from eblvm.engine.training.precision import set_products
+from eblvm.engine.training.run import Run
 from eblvm.engine.training.run_folder import open_run, write_config
 from eblvm.engine.training.validation import better, validation
+from eblvm.kernels.common import dispatch
 from eblvm.kernels.philox import Key
 
 
@@ -43,8 +48,14 @@ def train(
     dataset: Dataset | None = None,
     energy: Energy | None = None,
     posterior: Posterior | None = None,
+    init: Parent | None = None,
+    extend: bool = False,
+    preview: Preview | None = None,
 ) -> bool:
     """Train `config` in folder `out`, continuing what is there. True if the run is complete, False if interrupted.
+
+    `init` names the run whose weights a new one starts from, `extend` lets the run in `out` become longer, `preview`
+    makes pictures of a run while it trains.
 
     Data and models are the recipe's, or your own (docs/models.md); a run continues only with the ones it began with.
     Started by torchrun, each process takes its part of every batch (docs/scale.md), and the first one writes.
@@ -63,6 +74,8 @@ def train(
         for model in (energy, posterior):
             distributed.refuse_wrapped(model)
         say = say if distributed.is_first() else silently
+        if sentence := dispatch.notice():
+            say(sentence)
         set_products(config.model.precision)
         shape = tuple(dataset.train.shape[1:])
         if config.model.checkpoint == "auto":
@@ -73,16 +86,32 @@ def train(
             micro_batch = config.running.micro_batch or "none"
             say(f"the plan chooses --checkpoint {config.model.checkpoint}, micro-batch {micro_batch}")
         update = config.method.build(config.model, config.optimisation, dataset.train, energy, posterior)
-        distributed.broadcast_from_rank0(lambda: held.enter_context(open_run(config, out, energy, posterior)) and None)
+        init = begins_at(init, out, newest_step(out) is not None)
+        fork = None if init is None else Fork.of(init, config)
+        if fork is not None:
+            fork.check(update.objective.init(Key(0, 0), torch.zeros(batch, *shape)))
+        record = None if fork is None else fork.record
+        distributed.broadcast_from_rank0(
+            lambda: held.enter_context(open_run(config, out, energy, posterior, extend=extend, origin=record)) and None
+        )
+        show = None if preview is None else Show(preview, out, config, dataset, energy, posterior)
         try:
-            return training_loop(config, dataset, update, out, say)
+            return training_loop(config, dataset, update, out, say, fork, show)
         except RuntimeError as error:
             if not plan.out_of_memory(error):
                 raise
             raise UserError(f"out of memory: {plan.next_smaller(config, shape, collectives.size())}") from error
 
 
-def training_loop(config: Config, dataset: Dataset, update: Update, out: Path, say: Callable[[str], None]) -> bool:
+def training_loop(
+    config: Config,
+    dataset: Dataset,
+    update: Update,
+    out: Path,
+    say: Callable[[str], None],
+    fork: Fork | None = None,
+    show: Show | None = None,
+) -> bool:
     # The training step: a pure function, vectorised over the replicas.
     optimisation, running = config.optimisation, config.running
     device, steps = torch.device(running.device), optimisation.steps
@@ -108,7 +137,9 @@ def training_loop(config: Config, dataset: Dataset, update: Update, out: Path, s
         say(f"continuing {out} at step {start}")
     else:
         v = open_input(*source).batch(0)
-        initial = distributed.broadcast_from_rank0(lambda: tree(initial_state(config, objective, seed, v, device)))
+        initial = distributed.broadcast_from_rank0(
+            lambda: tree(initial_state(config, objective, seed, v, device, fork, say))
+        )
         start, best, state = 0, {}, state_from(initial, device)
     saved = payload and payload.get("input")
     batches = open_input(*source, saved, collectives.rank(), collectives.size())
@@ -116,8 +147,14 @@ def training_loop(config: Config, dataset: Dataset, update: Update, out: Path, s
     first = distributed.is_first()
     if first:
         write_config(config, out)
+    if first and fork is not None:  # from here on it does not need its parent
+        begun = {"step": 0, "best": best, "state": tree(state), "input": batches.state()}
+        checkpoint.save(out / "checkpoints", 0, begun, running.keep)
     stop = Interrupt()
-    log = Log(out, start, steps, f"{config.recipe} {config.method.kind}") if first else NullLog()
+    title, labels = f"{config.recipe} {config.method.kind}", replicas.rate_labels(optimisation)
+    log = Log(out, start, steps, title, labels, running.logger, config.to_json()) if first else NullLog()
+    pace = Pace(start, optimisation.batch, device, log.seconds)
+    log.doing("compiling" if running.compile else "preparing")
     validate_every = max(1, steps // running.validations) if running.validations else 0
     try:
         for step in range(start, steps):
@@ -128,22 +165,38 @@ def training_loop(config: Config, dataset: Dataset, update: Update, out: Path, s
             state, info = training_step(state, v, noise, rates)
             done, stopping = step + 1, distributed.anywhere(stop.requested)
             log.bar.update()
+            if step == start:
+                log.doing()
 
             # What is logged and checked leaves the device here and nowhere else.
             last = done == steps
             saving = done % running.checkpoint_every == 0 or last or stopping
+            saving = saving or pace.due("checkpoint", running.checkpoint_minutes)
             validating = validate_every > 0 and (done % validate_every == 0 or last)
+            if running.validate_minutes:
+                validating = validating or distributed.anywhere(pace.due("validation", running.validate_minutes))
             logging = done % running.log_every == 0 or last or validating
             if saving or logging:
                 values = {name: torch.atleast_1d(x).tolist() for name, x in info.items()}
                 if validating:
+                    log.doing("validating")
                     values["validation"] = validation(config, objective, state, dataset)
+                    log.doing()
+                    pace.did("validation")
                 sizes = guard.sizes(state, optimisation.replicated)
                 guard.check(done, values | sizes, newest_step(out), config.method.energy_limit)
             if validating:
                 best = better(best, done, values["validation"], state)
             if logging:
-                log.write(done, values)
+                values["lr"] = torch.atleast_1d(rates["theta"]).tolist()
+                log.write(done, values, pace.measured(done))
+            if show is not None and first and show.due(done, validating, pace):
+                log.doing("drawing")
+                log.images(done, show(done, state))
+                log.doing()
+                pace.did("preview")
+            if saving:
+                pace.did("checkpoint")
             if saving and first:
                 payload = {"step": done, "best": best, "state": tree(state), "input": batches.state()}
                 checkpoint.save(out / "checkpoints", done, payload, running.keep)
@@ -154,6 +207,31 @@ def training_loop(config: Config, dataset: Dataset, update: Update, out: Path, s
         log.close()
         stop.restore()
     return True
+
+
+Preview = Callable[[Run, bool], dict[str, Path]]  # of a run, and whether it may take long: pictures by name
+
+
+class Show(NamedTuple):
+    """Pictures of a run while it trains: when, and of which state. They never change the run's bits."""
+
+    preview: Preview
+    out: Path
+    config: Config
+    dataset: Dataset
+    energy: Energy | None
+    posterior: Posterior | None
+
+    def due(self, done: int, validating: bool, pace: Pace) -> bool:
+        every = self.config.running.preview_every
+        if every is not None:
+            return every > 0 and done % every == 0
+        return validating and pace.due("preview", 1)
+
+    def __call__(self, done: int, state: State) -> dict[str, Path]:
+        payload = {"step": done, "best": {}, "state": tree(state)}
+        run = Run(self.out, self.config, payload, self.energy, self.posterior, self.dataset)
+        return self.preview(run, self.config.running.preview_every is not None)
 
 
 def training_step_of(config: Config, update: Update) -> TrainingStep:
@@ -190,38 +268,37 @@ def silently(sentence: str) -> None:
     """What a process that is not the first says."""
 
 
-def initial_state(config: Config, objective: Objective, seed: Tensor, v: Tensor, device: torch.device) -> State:
-    """The start of every replica from its own seed; theta's moving average starts at theta."""
+def initial_state(
+    config: Config,
+    objective: Objective,
+    seed: Tensor,
+    v: Tensor,
+    device: torch.device,
+    fork: Fork | None = None,
+    say: Callable[[str], None] = silently,
+) -> State:
+    """The start of every replica from its own seed, or of a fork; the moving averages start at theta and phi."""
 
     def one(seed: int, v: Tensor) -> State:
         state = objective.init(Key(seed, 0), v)
+        averages = config.optimisation.ema is not None
         state = state._replace(
-            ema={k: p.clone() for k, p in state.theta.items()} if config.optimisation.ema is not None else {},
+            ema={k: p.clone() for k, p in state.theta.items()} if averages else {},
+            phi_ema={k: p.clone() for k, p in state.phi.items()} if averages else {},
             scale=initial_scale(config.model.precision, torch.zeros(())),
         )
         return state_from(tree(state), device, v.dtype)
 
-    if not config.optimisation.replicated:
-        return one(int(seed), v)
-    return replicas.stack([one(int(s), v[r]) for r, s in enumerate(seed)])
+    if config.optimisation.replicated:
+        state: State = replicas.stack([one(int(s), v[r]) for r, s in enumerate(seed)])
+    else:
+        state = one(int(seed), v)
+    if fork is not None:
+        state, said = fork.started(state)
+        for sentence in said:
+            say(sentence)
+    return state
 
 
 def newest_step(out: Path) -> int | None:
     return next(iter(checkpoint.steps(out / "checkpoints")), None)
-
-
-class Interrupt:
-    """SIGINT, SIGTERM and SIGHUP ask the loop to save and leave; a second SIGINT ends at once."""
-
-    def __init__(self) -> None:
-        self.requested = False
-        self._before = {s: signal.signal(s, self._ask) for s in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
-
-    def _ask(self, number: int, frame: FrameType | None) -> None:
-        if self.requested and number == signal.SIGINT:
-            raise KeyboardInterrupt
-        self.requested = True
-
-    def restore(self) -> None:
-        for number, handler in self._before.items():
-            signal.signal(number, handler)

@@ -8,6 +8,9 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, cast
 
+import torch
+from torch import Tensor
+
 from eblvm.engine.config import Config
 from eblvm.engine.data.dataset import Dataset
 from eblvm.engine.errors import UserError, unknown
@@ -17,7 +20,7 @@ from eblvm.engine.models.grbm import GRBM
 from eblvm.engine.models.kinds.posteriors import PosteriorOptions
 from eblvm.engine.models.posteriors import Posterior
 from eblvm.engine.options import nodes
-from eblvm.engine.training import checkpoint, replicas
+from eblvm.engine.training import checkpoint, exported, replicas
 from eblvm.engine.training.run_folder import expect_same_models, read_config
 from eblvm.engine.types import Params
 
@@ -46,31 +49,46 @@ class Run:
         posterior: Posterior | None = None,
         dataset: Dataset | None = None,
     ) -> Run:
-        """The run in `folder`, on `device`, at its newest checkpoint or that of `step`; `data` says where the data set
-        is now, if it moved."""
+        """The run in `folder`, or the exported model there, on `device`, at its newest checkpoint or that of `step`;
+        `data` says where the data set is now, if it moved."""
         config = read_config(folder).replaced(device=device)
         if data is not None:
             config = config.replaced(data=data)
         config.check()
         config.running.check_device()
-        custom = (energy, posterior, dataset)
         expect_same_models(folder, config, energy, posterior)
-        if step is not None:
-            return cls(folder, config, checkpoint_of(folder, step), *custom)
-        payload, passed_over = checkpoint.newest(folder / "checkpoints", check_payload)
-        for sentence in passed_over:
-            print(f"warning: {sentence}; using an older one", file=sys.stderr)
-        if payload is None:
-            raise UserError(f"{folder} has no checkpoint yet; let 'eblvm train' run longer")
-        return cls(folder, config, payload, *custom)
+        return cls(folder, config, payload_at(folder, step), energy, posterior, dataset)
+
+    @classmethod
+    def of_weights(cls, folder: Path, step: int | None = None) -> Run:
+        """The run's weights on the CPU, for another run to start from: neither its data nor its models are needed."""
+        return cls(folder, read_config(folder).replaced(device="cpu"), payload_at(folder, step))
 
     @cached_property
     def dataset(self) -> Dataset:
         return self.custom_data or self.config.load_data()
 
+    @cached_property
+    def extent(self) -> Tensor:
+        """The lowest and the highest value of every unit of the training data, [2, ...]; of bytes 0 and 1."""
+        if (known := self.payload.get("extent")) is not None:
+            return known.to(self.config.running.device)
+        train, dtype = self.dataset.train, self.dataset.dtype
+        if train.dtype == torch.uint8:
+            ends = torch.tensor([0.0, 1.0], dtype=dtype, device=self.config.running.device)
+            return ends.view(2, *[1] * (train.dim() - 1)).expand(2, *train.shape[1:])
+        return torch.stack([train.amin(0), train.amax(0)])
+
+    @property
+    def image_shape(self) -> tuple[int, int] | None:
+        """Height and width of samples that are flat images."""
+        known = self.payload.get("image_shape", ())
+        return self.dataset.image_shape if known == () else known and (known[0], known[1])
+
     @property
     def shape(self) -> tuple[int, ...]:
-        return tuple(self.dataset.train.shape[1:])
+        known = self.payload.get("extent")
+        return tuple((self.dataset.train if known is None else known).shape[1:])
 
     @cached_property
     def energy(self) -> Energy:
@@ -100,7 +118,9 @@ class Run:
     def update(self) -> Update:
         """The training step that made the run."""
         custom = (self.custom_energy, self.custom_posterior)
-        return self.config.method.build(self.config.model, self.config.optimisation, self.dataset.train, *custom)
+        exported = "extent" in self.payload
+        like = self.extent if exported and self.config.model.generates else self.dataset.train  # it reads the shape
+        return self.config.method.build(self.config.model, self.config.optimisation, like, *custom)
 
     def default_model(self) -> str:
         """The best by validation where the run validated, as the papers choose; otherwise the last."""
@@ -127,8 +147,9 @@ class Run:
         return [replicas.pick(theta, r) for r in range(len(replicas.names(self.config.optimisation)))]
 
     def phi(self, model: str) -> Params:
-        """phi of a single run; the moving average has none of its own and takes the last."""
-        phi = self.payload["best" if model == "best" else "state"]["phi"]
+        """phi of a single run; a run of an older version averaged theta alone, and takes the last phi."""
+        averaged = self.payload["state"].get("phi_ema") if model == "ema" else None
+        phi = averaged or self.payload["best" if model == "best" else "state"]["phi"]
         return {k: p.to(self.config.running.device) for k, p in phi.items()}
 
     def buffers(self, model: str) -> Params:
@@ -138,6 +159,22 @@ class Run:
 
     def step_of(self, model: str) -> int | list[int]:
         return self.payload["best"]["step"] if model == "best" else self.payload["step"]
+
+
+def payload_at(folder: Path, step: int | None) -> dict[str, Any]:
+    """What a run, or an exported folder, holds: at its newest good checkpoint, or at that of a step."""
+    if exported.is_export(folder):
+        if step is not None:
+            raise UserError(f"{folder} is an exported model, which has no steps to choose from; remove the step")
+        return exported.read(folder)
+    if step is not None:
+        return checkpoint_of(folder, step)
+    payload, passed_over = checkpoint.newest(folder / "checkpoints", check_payload)
+    for sentence in passed_over:
+        print(f"warning: {sentence}; using an older one", file=sys.stderr)
+    if payload is None:
+        raise UserError(f"{folder} has no checkpoint yet; let 'eblvm train' run longer")
+    return payload
 
 
 def checkpoint_of(folder: Path, step: int) -> dict[str, Any]:

@@ -6,12 +6,13 @@ import hashlib
 import inspect
 import json
 from pathlib import Path
-from typing import IO, TYPE_CHECKING
+from typing import IO, TYPE_CHECKING, Any
 
 from eblvm.engine import lock
 from eblvm.engine.config import Config
 from eblvm.engine.durable import write_atomic
 from eblvm.engine.errors import UserError
+from eblvm.engine.training import parent
 
 if TYPE_CHECKING:
     from eblvm.engine.models.energy import Model
@@ -23,18 +24,33 @@ LEFT_BY_A_KILL = {
     ".config.json.tmp",
     MODELS,
     f".{MODELS}.tmp",
+    parent.PARENT,
+    f".{parent.PARENT}.tmp",
 }  # all that a run killed before its first write leaves behind
 
 
-def open_run(config: Config, out: Path, energy: Model | None = None, posterior: Model | None = None) -> IO[bytes]:
-    """Make the run folder, or see that the one there is of the same configuration. Gives the folder's lock."""
+def open_run(
+    config: Config,
+    out: Path,
+    energy: Model | None = None,
+    posterior: Model | None = None,
+    *,
+    extend: bool = False,
+    origin: dict[str, Any] | None = None,
+) -> IO[bytes]:
+    """Make the run folder, or see that the one there is of the same configuration. Gives the folder's lock.
+
+    `extend` lets the run be longer than it was; `origin` is what a fork records of its parent."""
     if (out / "config.json").exists():
-        differences = config.differences(read_config(out))
-        if differences:
-            raise UserError(
-                f"{out} holds a run of another configuration ({'; '.join(differences)}); "
-                "give the same options to continue it, or another --out for a new run"
+        before = read_config(out)
+        differences = config.differences(before)
+        if differences and not (extend and config.longer(before)):
+            advice = (
+                f"to train it for longer use --resume {out} --steps {config.optimisation.steps}"
+                if config.longer(before)
+                else "give the same options to continue it, another --out for a new run, or --init to start from it"
             )
+            raise UserError(f"{out} holds a run of another configuration ({'; '.join(differences)}); {advice}")
         expect_same_models(out, config, energy, posterior)
     elif out.exists() and not (out.is_dir() and all(p.name in LEFT_BY_A_KILL for p in out.iterdir())):
         raise UserError(f"{out} exists and is not a run folder; nothing was overwritten: give another --out")
@@ -46,6 +62,8 @@ def open_run(config: Config, out: Path, energy: Model | None = None, posterior: 
     if not (out / "config.json").exists():
         if (models := custom_models(config, energy, posterior)) is not None:
             write_atomic(out / MODELS, (json.dumps(models) + "\n").encode())
+        if origin is not None:
+            parent.write(out, origin)
         write_config(config, out)
     return held
 

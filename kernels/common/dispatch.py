@@ -21,12 +21,34 @@ class Backend(NamedTuple):
     reason: str
 
 
+NOT_BUILT = "not built: no C++ compiler was found at install time; install one, then `pip install` again"
+
+
+def _built_for(library: Path) -> str | None:
+    """The torch that the library was compiled against; None for one that does not say."""
+    note = library.with_name("_native.torch")
+    return note.read_text().strip() if note.is_file() else None
+
+
+def _minor(version: str) -> tuple[str, ...]:
+    """torch keeps its binary interface within a minor version."""
+    return tuple(version.split("+")[0].split(".")[:2])
+
+
 def _load_native() -> tuple[Path | None, str]:
     if os.environ.get("EBLVM_NATIVE", "1") == "0":
         return None, "switched off by EBLVM_NATIVE=0"
     spec = importlib.util.find_spec("eblvm.kernels._native")
     if spec is None or spec.origin is None:
-        return None, "not built: no C++ compiler was found at install time; install one, then `pip install` again"
+        return None, NOT_BUILT
+    built_for, here = _built_for(Path(spec.origin)), torch.__version__
+    if built_for is not None and _minor(built_for) != _minor(here):
+        reason = (
+            f"built for torch {built_for}, this is {here}; to build them for it: "
+            "pip install --force-reinstall --no-deps --no-build-isolation eblvm"
+        )
+        warnings.warn(f"eblvm native kernels: {reason}. The slower reference serves.", RuntimeWarning, stacklevel=2)
+        return None, reason
     try:
         torch.ops.load_library(spec.origin)
     except OSError as error:
@@ -39,6 +61,13 @@ def _load_native() -> tuple[Path | None, str]:
 
 
 NATIVE_LIBRARY, NATIVE_REASON = _load_native()
+
+
+def notice() -> str | None:
+    """One sentence for whoever starts a run without native kernels and did not ask for that."""
+    if NATIVE_LIBRARY is None and NATIVE_REASON == NOT_BUILT:
+        return f"native kernels are {NATIVE_REASON}; until then the slower reference serves"
+    return None
 
 
 def native_status(op: str) -> tuple[bool, str]:

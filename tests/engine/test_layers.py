@@ -23,6 +23,8 @@ LAYERS = (
     ("engine.training",),
     ("engine.sampling",),
     ("engine.evaluation",),
+    ("engine.reporting",),
+    ("engine.previews", "engine.sharing"),
     ("engine.api", "engine.public"),
     ("engine.cli",),
     ("bench",),

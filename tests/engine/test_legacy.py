@@ -67,3 +67,16 @@ def test_bidvl_keeps_its_renamed_options() -> None:
 def test_an_old_run_can_be_sampled() -> None:
     run = Run.open(RUNS[0].parent / "dsm")
     assert run.thetas("best")[0]["W"].shape == (2, 4)
+
+
+@pytest.mark.parametrize("step", [None, 0.05])
+def test_a_langevin_step_of_old_is_half_of_alpha(step: float | None) -> None:
+    """In both older forms; none was 2e-4 per latent unit, twice what it is today."""
+    flat = json.loads((RUNS[0].parent / "digits-vages-mdsm" / "config.json").read_text()) | {"langevin_step": step}
+    expected = 2 * (step or 2e-4 * flat["latent"])
+    config = Config.from_json(flat)
+    assert config["langevin_alpha"] == expected
+    tree_form = config.to_json()
+    del tree_form["method"]["estimator"]["langevin_alpha"]
+    tree_form["method"]["estimator"]["langevin_step"] = step
+    assert Config.from_json(tree_form) == config

@@ -81,7 +81,9 @@ def test_a_new_method_keeps_the_recipe_and_the_changes_made_so_far() -> None:
     config = recipes.recipe("cifar10").replaced(batch=8, K=3)
     switched = config.replaced(method="vages-mdsm")
     assert (switched["batch"], switched["K"], switched["C"], switched["divergence"]) == (8, 3, 5, "fisher")
-    assert switched == recipes.recipe("cifar10", method="vages-mdsm").replaced(batch=8, K=3)
+    vages = recipes.recipe("cifar10", method="vages-mdsm")
+    assert vages["ema"] == 0.999  # of this method's own recipe
+    assert switched == vages.replaced(batch=8, K=3, ema=None)
 
 
 def test_a_model_brings_a_posterior_and_a_divergence_that_fit() -> None:

@@ -11,7 +11,8 @@ import torch
 from eblvm.engine.durable import write_atomic
 from eblvm.engine.errors import UserError
 from eblvm.engine.training import checkpoint
-from eblvm.engine.training.log import Log, read_rows
+from eblvm.engine.training.log import Log
+from eblvm.engine.training.stats import read_rows
 
 from .fault_layer import Crash, Faults, failing
 

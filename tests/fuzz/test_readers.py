@@ -23,7 +23,7 @@ from eblvm.engine.data.framing import DaliDecoder, Framing, PillowDecoder, has_d
 from eblvm.engine.data.readers import read
 from eblvm.engine.evaluation.image_sets import read_images
 from eblvm.engine.training import checkpoint
-from eblvm.engine.training.log import read_rows
+from eblvm.engine.training.stats import read_rows
 
 from .hostile_pickles import good
 from .properties import bounded, read_or_refused

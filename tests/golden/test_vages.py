@@ -64,7 +64,7 @@ def moved_samples(
     for z in noise["langevin"]:
         h = h.detach().requires_grad_()
         (slope,) = torch.autograd.grad(-energy(theta, x, h).sum(), h)
-        h = h + langevin.step_size * slope + langevin.std * z
+        h = h + 0.5 * langevin.alpha * slope + langevin.std * z
     return h.detach()
 
 
@@ -173,7 +173,7 @@ deep_energy = partial(test_deep_gradient.plain_energy, "deep")
 @pytest.mark.parametrize("loss", LOSSES)
 @pytest.mark.parametrize("L", [2, 3])
 def test_deep_equals_the_per_sample_formula(loss: str, L: int) -> None:
-    method = deep_method(loss, L, K=1, C=2, langevin_step=0.05, langevin_noise=0.1)
+    method = deep_method(loss, L, K=1, C=2, langevin_alpha=0.1, langevin_noise=0.1)
     compare(method, test_deep_gradient.SHAPE, deep_energy, test_deep_gradient.sample)
 
 

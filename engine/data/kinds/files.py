@@ -82,6 +82,7 @@ class CelebA(ImageData):
 
     stored_shape = (3, 64, 64)
 
+    crop: int = option(140, "pixels of the centre square that is kept of a picture 178 wide", low=1, high=178)
     input: str = option(  # type: ignore[misc]
         "memory", "the data set in memory, or pictures decoded ahead of the step", choices=("memory", "dali")
     )

@@ -13,7 +13,8 @@ from eblvm.engine.errors import UserError
 
 SUFFIXES = (".jpg", ".jpeg", ".png")
 CELEBA_FOLDER, PARTITION, ATTRIBUTES = "img_align_celeba", "list_eval_partition.txt", "list_attr_celeba.txt"
-CELEBA_CROP = 140 / 178  # the centre of the aligned pictures that the papers keep, as a share of the width
+CELEBA_WIDTH = 178  # of the aligned pictures
+CELEBA_CROP = 140 / CELEBA_WIDTH  # the centre that BiSM and VaGES keep, as a share of the width
 CELEBA_ASPECTS = ((178, 218), (89, 109))  # as published, and at half the size
 SPLITS = ("train", "valid", "test")  # 0, 1, 2 in the partition
 

@@ -1,30 +1,25 @@
 """Log-likelihoods of a GRBM: exact where h can be enumerated, bracketed by annealed importance sampling elsewhere.
 
-The path is E_beta(v, h) = 1/2 |(v-b)/sigma|^2 - beta (c + vW).h for beta from 0 to 1: at 0 v ~ N(b, sigma^2) and
-log Z_0 = H log 2 + sum log(sigma) + D/2 log 2 pi.
+The path is that of `engine/sampling/annealing.py`: at beta 0 log Z_0 = H log 2 + sum log(sigma) + D/2 log 2 pi.
 """
 
 import math
-from collections.abc import Callable
-from itertools import pairwise
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
-from torch.nn.functional import softplus
 
 from eblvm.engine.models.energy import call
 from eblvm.engine.models.grbm import GRBM
+from eblvm.engine.sampling.annealing import OnStep, Walk, annealed, straight_path, walk
 from eblvm.engine.types import Params
-from eblvm.kernels import philox
-from eblvm.kernels.philox import Key, Purpose, purpose
-
-OnStep = Callable[[int], None]
+from eblvm.kernels.philox import Key
 
 
 class LogZ(NamedTuple):
     value: float
     standard_error: float  # 0 where exact
+    effective_chains: float = math.inf  # (sum w)^2 / sum w^2: near 1 the standard error says nothing
 
 
 @torch.no_grad()
@@ -38,7 +33,6 @@ def exact_log_z(energy: GRBM, theta: Params) -> LogZ:
     return LogZ(float(call(energy, {k: p.double() for k, p in theta.items()}, "log_z")), 0.0)
 
 
-@torch.no_grad()
 def ais(
     energy: GRBM,
     theta: Params,
@@ -47,16 +41,20 @@ def ais(
     temperatures: int = 2000,
     on_step: OnStep | None = None,
 ) -> LogZ:
-    """log Z and its standard error by AIS (Neal 2001; Salakhutdinov & Murray 2008) from beta 0 to 1.
+    """log Z and its standard error by AIS (Neal 2001; Salakhutdinov & Murray 2008) from beta 0 to 1."""
+    return ais_log_z(energy, theta, annealed(theta, key, chains, temperatures, on_step))
+
+
+@torch.no_grad()
+def ais_log_z(energy: GRBM, theta: Params, found: Walk) -> LogZ:
+    """log Z from chains that were annealed from beta 0 to 1.
 
     With w = exp(sum over the path of F_beta(v) - F_beta'(v)), Z / Z_0 = E w. By Jensen E log mean w <= log Z / Z_0: a
-    lower bound on log Z in expectation, and an upper bound on a log-likelihood.
+    lower bound on log Z in expectation, and an upper bound on a log-likelihood. By Markov it is above log Z by more
+    than x with a probability of at most exp(-x), whatever the chains have missed.
     """
-    W = theta["W"]
-    noise = philox.normal(key, purpose(Purpose.AIS_V, 1), chains, (energy.visible,), dtype=W.dtype, device=W.device)
-    v = theta["b"] + torch.exp(theta["log_sigma"]) * noise
-    relative = _log_mean(_log_weights(theta, key, v, _path(temperatures), on_step))
-    return LogZ(_log_z_start(energy, theta) + relative.value, relative.standard_error)
+    relative = _log_mean(found.log_weight)
+    return relative._replace(value=_log_z_start(energy, theta) + relative.value)
 
 
 @torch.no_grad()
@@ -74,32 +72,8 @@ def reverse_ais(
     Along the path backwards Z_0 / Z = E 1/w, as the sweeps of p_beta(v) are reversible. Now Jensen gives an upper bound
     on log Z in expectation, and a lower bound on a log-likelihood: as far as v are samples of the model.
     """
-    relative = _log_mean(_log_weights(theta, key, v, _path(temperatures)[::-1], on_step))
-    return LogZ(_log_z_start(energy, theta) - relative.value, relative.standard_error)
-
-
-def _path(temperatures: int) -> list[float]:
-    return torch.linspace(0, 1, temperatures + 1, dtype=torch.float64).tolist()
-
-
-def _log_weights(theta: Params, key: Key, v: Tensor, path: list[float], on_step: OnStep | None) -> Tensor:
-    """sum over the path of F_beta(v) - F_beta'(v) [chains]; between two terms a sweep of Gibbs sampling at beta'."""
-    b, c, W, sigma = theta["b"], theta["c"], theta["W"], torch.exp(theta["log_sigma"])
-    place: dict[str, Any] = {"dtype": W.dtype, "device": W.device}
-    D, H = W.shape
-    log_weight = torch.zeros(len(v), dtype=torch.float64, device=W.device)
-    for step, (beta, next_beta) in enumerate(pairwise(path)):
-        x = torch.addmm(c, v, W)
-        log_weight += (softplus(next_beta * x) - softplus(beta * x)).sum(-1, dtype=torch.float64)
-        if step < len(path) - 2:  # the last state's v is never used
-            step_key = Key(key.seed, key.step + step)
-            u = philox.uniform(step_key, purpose(Purpose.AIS_H), len(v), (H,), **place)
-            h = (u < torch.sigmoid(next_beta * x)).to(W.dtype)
-            noise = philox.normal(step_key, purpose(Purpose.AIS_V), len(v), (D,), **place)
-            v = b + next_beta * sigma.square() * (h @ W.T) + sigma * noise
-        if on_step is not None:
-            on_step(step)
-    return log_weight
+    relative = _log_mean(walk(theta, key, v, straight_path(temperatures)[::-1], on_step).log_weight)
+    return relative._replace(value=_log_z_start(energy, theta) - relative.value)
 
 
 def _log_z_start(energy: GRBM, theta: Params) -> float:
@@ -107,7 +81,8 @@ def _log_z_start(energy: GRBM, theta: Params) -> float:
 
 
 def _log_mean(log_weight: Tensor) -> LogZ:
-    """log mean w and, by the delta method, its standard error."""
+    """log mean w, by the delta method its standard error, and how many chains' worth of weight there is."""
     log_mean = float(log_weight.logsumexp(0)) - math.log(len(log_weight))
     relative = torch.exp(log_weight - log_mean)
-    return LogZ(log_mean, float(relative.std()) / math.sqrt(len(log_weight)))
+    effective = float(relative.sum().square() / relative.square().sum())
+    return LogZ(log_mean, float(relative.std()) / math.sqrt(len(log_weight)), effective)

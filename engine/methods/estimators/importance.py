@@ -5,14 +5,18 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from eblvm.engine.errors import UserError
 from eblvm.engine.methods.estimators import LowerLevel
 from eblvm.engine.options import option
 
 if TYPE_CHECKING:
     from eblvm.engine.methods.vages import ImportanceScore
     from eblvm.engine.models.energy import Energy
+    from eblvm.engine.models.kinds import ModelOptions
     from eblvm.engine.models.posteriors import Posterior
     from eblvm.engine.optim.optimizers import Adam
+    from eblvm.engine.optim.options import Optimisation
+    from eblvm.engine.running import Running
 
 
 @dataclass(frozen=True)
@@ -23,6 +27,14 @@ class Importance(LowerLevel):
     scales_gradients = False
 
     L: int = option(2, "samples of h in an estimate", low=1)
+    proposal: str = option(
+        "q", "what they are drawn from: q(h|v), or uniformly from all h", choices=("q", "uniform"), needs="linear_in_h"
+    )
+
+    def check(self, model: ModelOptions, optimisation: Optimisation, running: Running) -> None:
+        if self.proposal == "uniform" and self.K:
+            raise UserError(f"a uniform proposal has nothing to step on, got K={self.K}; use --K 0")
+        super().check(model, optimisation, running)
 
     def build(self, energy: Energy, posterior: Posterior | None, adam: Adam) -> ImportanceScore:
         from eblvm.engine.methods.vages import ImportanceScore

@@ -18,13 +18,14 @@ if TYPE_CHECKING:
     from eblvm.engine.optim.options import Optimisation
     from eblvm.engine.running import Running
 
-STEP_PER_UNIT = 2e-4  # the Langevin step size of one latent unit
+ALPHA_PER_UNIT = 2e-4  # of one latent unit: 1e-2 for the 50 of the paper
 
 
 @dataclass(frozen=True)
 class Vages(LowerLevel):
     kind = "vages"
     prefix = "vages-"
+    plans = True
     fused_losses = ("dsm", "ksd")
     scales_gradients = False
 
@@ -41,8 +42,11 @@ class Vages(LowerLevel):
     )
     control_variate: bool = option(False, "subtract grad_v log q(h|v) from the estimate of the score")
     C: int = option(0, "Langevin steps on h that correct the samples of q", low=0, needs="continuous_h")
-    langevin_step: float | None = option(
-        None, f"their step size; none: {STEP_PER_UNIT:g} per latent unit", above=0, needs="continuous_h"
+    langevin_alpha: float | None = option(
+        None,
+        f"their step size: alpha/2 multiplies the gradient; none: {ALPHA_PER_UNIT:g} per latent unit",
+        above=0,
+        needs="continuous_h",
     )
     langevin_noise: float = option(1e-4, "their noise's standard deviation", low=0, needs="continuous_h")
 
@@ -58,9 +62,9 @@ class Vages(LowerLevel):
                 "use --C 0 or --no-control-variate"
             )
 
-    def step_size(self, latent: int) -> float:
+    def alpha(self, latent: int) -> float:
         """The Langevin step size for H latent units."""
-        return self.langevin_step or STEP_PER_UNIT * latent
+        return self.langevin_alpha or ALPHA_PER_UNIT * latent
 
     def build(self, energy: Energy, posterior: Posterior | None, adam: Adam) -> VagesScore:
         from eblvm.engine.methods.vages import VagesScore

@@ -18,7 +18,7 @@ from eblvm.engine.methods.bilevel import VariationalScore
 from eblvm.engine.methods.losses.dsm import Dsm
 from eblvm.engine.methods.losses.ksd import Ksd
 from eblvm.engine.methods.types import Info, Noise, Rates, State
-from eblvm.engine.methods.vages import SampledScore, VagesScore
+from eblvm.engine.methods.vages import ImportanceScore, SampledScore, VagesScore
 from eblvm.engine.models.posteriors import Bernoulli
 from eblvm.engine.optim.optimizers import AdamState
 from eblvm.engine.types import Params
@@ -40,6 +40,8 @@ def sampled_gradient(
     v_BD = v_BD + sigma * perturb[-1] if sigma else v_BD
     A_HD, a_H = (W_DH.mT, c_H) if estimator.options.posterior.exact else (state.phi[WEIGHT], state.phi[BIAS])
     logits_BH = v_BD @ A_HD.mT + a_H.unsqueeze(-2)
+    if isinstance(estimator, ImportanceScore) and estimator.uniform:
+        logits_BH = torch.zeros_like(logits_BH)
     h_LBH = estimator.posterior.sample(logits_BH.unsqueeze(-3), noise["samples"])
     precision_D = torch.exp(-2 * log_sigma_D).unsqueeze(-2)
     away_BD = (v_BD - b_D.unsqueeze(-2)) * precision_D

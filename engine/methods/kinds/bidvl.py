@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 @dataclass(frozen=True)
 class Bidvl(Method):
     kind = "bidvl"
-    learns_q = generates = True
+    learns_q = generates = plans = True
     compiles = False
     energy_limit = 1e3  # energies of spectrally normalised nets are some tens in health
 
@@ -47,14 +47,21 @@ class Bidvl(Method):
     )
     latent_term: str = option(
         "mean",
-        "that D(p||q) as the mean squared error of h, as the released code has it, or as the negative log density",
-        choices=("mean", "density"),
+        "that D(p||q) as the squared error of h, its mean or its sum over the units, as the released programs have it, "
+        "or as the negative log density",
+        choices=("mean", "sum", "density"),
     )
+    latent_weight: float = option(1.0, "factor of that D(p||q)", low=0)
     ratio: float = option(0.05, "r', the mean importance ratio of data in the lower level", above=0)
     ratio_bias: str = option(
         "none",
         "its factor by sample (Eq. 15): none, a sigmoid, or clamped to 0.8 .. 1.2",
         choices=("none", "sigmoid", "clamped"),
+    )
+    power_iteration: str = option(
+        "step",
+        "of spectral norms: one per training step, or one in every pass of a net as in the released programs",
+        choices=("step", "pass"),
     )
     upper: str = option("plain", "upper level: Eq. 14, or its hinge form (Eq. 23)", choices=("plain", "hinge"))
 
@@ -84,7 +91,8 @@ class Bidvl(Method):
         energy: Energy | None = None,
         posterior: Posterior | None = None,
     ) -> Update:
-        from eblvm.engine.methods.bidvl import AlternatingUpdate, BidvlObjective
+        from eblvm.engine.methods.alternating import AlternatingUpdate
+        from eblvm.engine.methods.bidvl import BidvlObjective
         from eblvm.engine.optim.optimizers import Adam
 
         if energy or posterior:

@@ -21,10 +21,15 @@ if TYPE_CHECKING:
     from eblvm.engine.optim.options import Optimisation
 
 
+CONTRAST_HELP = "the noise: a Gaussian with the data's means and standard deviations, or N(0, I)"
+
+
 @dataclass(frozen=True)
 class Nce(Method):
     kind = "nce"
     needs_conditionals = True
+
+    contrast: str = option("fitted", CONTRAST_HELP, choices=("fitted", "standard"))
 
     def build(
         self,
@@ -40,7 +45,8 @@ class Nce(Method):
         from eblvm.engine.optim.optimizers import Adam
 
         grbm = require_grbm(energy or model.energy(tuple(train.shape[1:]), learns_q=False), self.kind)
-        return Update.of(NceObjective(grbm, Adam(optimisation.betas), GaussianNoise.fitted(train)), optimisation)
+        contrast = GaussianNoise.of(self.contrast, train)
+        return Update.of(NceObjective(grbm, Adam(optimisation.betas), contrast), optimisation)
 
 
 @dataclass(frozen=True)
@@ -51,6 +57,7 @@ class Vnce(Method):
     K: int = option(5, "real lower steps on q per minibatch", low=0)
     lower_lr: float | None = option(None, "Adam's learning rate for phi; none: that of theta", above=0)
     latent_samples: int = option(1, "samples of h in the importance average", low=1)
+    contrast: str = option("fitted", CONTRAST_HELP, choices=("fitted", "standard"))
     posterior: PosteriorOptions = slot(posteriors.LEARNED, "net of q(h|v)", Linear())
 
     def build(
@@ -72,7 +79,7 @@ class Vnce(Method):
         posterior = posterior or self.posterior.build(shape, model)
         if not isinstance(posterior, Bernoulli):
             raise UserError(f"method 'vnce' sums over binary h, got the posterior {type(posterior).__name__}")
-        contrast = GaussianNoise.fitted(train)
+        contrast = GaussianNoise.of(self.contrast, train)
         return Update.of(
             VnceObjective(grbm, posterior, adam, adam, contrast, self.K, self.latent_samples), optimisation
         )

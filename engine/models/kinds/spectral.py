@@ -21,6 +21,9 @@ class Spectral(ModelOptions):
     width: int = option(64, "channels of the energy's first layer", low=1)
     posterior_width: int = option(48, "channels of the encoder", low=1)
     generator_width: int = option(48, "channels of the generator", low=1)
+    initial: str = option(
+        "xavier", "weights at the start: Xavier's normal ones, or N(0, 0.02^2)", choices=("xavier", "normal")
+    )
     output: str = option(
         "softplus", "energy above zero, or any real number, as the hinge needs", choices=("softplus", "real")
     )

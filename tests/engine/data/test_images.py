@@ -85,6 +85,9 @@ def test_a_folder_of_pictures_is_prepared_once_and_cached(tmp_path: Path, capsys
     assert (len(dataset.train), len(dataset.valid), len(dataset.test)) == (18, 1, 1)
     assert dataset.train[5].shape == (3, 64, 64)
     assert dataset.train[5].unique().tolist() == [60]
+    wider = config.replaced(crop=160).load_data().train[5]  # 10 black pixels of 160 at each side
+    assert wider[0, 32, :3].tolist() == [0, 0, 0]
+    assert wider[0, 32, 32] == 60
     said = capsys.readouterr().err
     assert f"preparing {folder} at 64 pixels, once, into {cache}" in said
     assert len(list(folder.iterdir())) == 20

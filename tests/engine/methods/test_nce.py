@@ -33,6 +33,14 @@ def test_contrast_is_the_datas_gaussian(v) -> None:
     torch.testing.assert_close(noise.log_prob(v), expected)
 
 
+def test_standard_contrast(v) -> None:
+    noise = GaussianNoise.of("standard", v)
+    expected = torch.distributions.Normal(0.0, 1.0).log_prob(v).sum(-1)
+    torch.testing.assert_close(noise.log_prob(v), expected)
+    assert torch.equal(noise.at(v), v)
+    assert torch.equal(GaussianNoise.of("fitted", v).std, v.std(0))
+
+
 def test_nce_gradient(v) -> None:
     objective = NceObjective(GRBM(D, H), Adam(), GaussianNoise.fitted(v))
     state = double(objective.init(Key(1, 0), v))

@@ -4,7 +4,8 @@ import pytest
 import torch
 
 from eblvm.engine.errors import UserError
-from eblvm.engine.models.bidvl import nets_for, start_buffers
+from eblvm.engine.models.bidvl import nets_for
+from eblvm.engine.models.bidvl_start import start_buffers
 from eblvm.engine.models.energy import call
 from eblvm.engine.models.spectral import Spectral
 from eblvm.engine.recipes import recipe
@@ -33,6 +34,24 @@ def test_shapes(model: str, size: int, energy: str) -> None:
     assert made.shape == v.shape
     assert made.abs().max() <= 1
     assert call(nets[0], held[0], "energy", v, mean).shape == (2,)
+
+
+def test_the_released_start() -> None:
+    """Weights N(0, 0.02^2), biases of convolutions within 1/sqrt(fan in), batch norms 1 and 0."""
+    config = recipe("cifar10", method="bidvl").replaced(width=16, posterior_width=16, generator_width=16)
+    assert config["initial"] == "normal"
+    for net in nets_for(config.model, (3, 32, 32), joint=False):
+        params = net.initial(Key(0, 0))
+        weights = torch.cat([p.flatten() for p in params.values() if p.dim() > 1])
+        assert float(weights.mean()) == pytest.approx(0, abs=5 * 0.02 / len(weights) ** 0.5)
+        assert float(weights.std()) == pytest.approx(0.02, rel=0.01)
+        for name, p in params.items():
+            if p.dim() == 1:
+                weight = params[name.removesuffix("bias").removesuffix("weight") + "weight"]
+                if weight.dim() == 1:
+                    assert torch.equal(p, torch.full_like(p, float(name.endswith("weight"))))
+                else:
+                    assert 0 < float(p.abs().max()) <= weight[0].numel() ** -0.5
 
 
 def test_published_widths() -> None:

@@ -1,5 +1,6 @@
 """The closed forms of VaGES and importance sampling on a GRBM against the generic estimators, in fp64."""
 
+import math
 from dataclasses import replace
 
 import pytest
@@ -54,6 +55,7 @@ VARIANTS = [
     (Vages, {"covariance": "none", "samples": "shared"}),
     (Vages, {"samples": "shared", "control_variate": True}),
     (Importance, {}),
+    (Importance, {"proposal": "uniform"}),
 ]
 
 
@@ -84,6 +86,25 @@ def test_exact_posterior(kind) -> None:
     tree_map(lambda a, b: torch.testing.assert_close(a, b, rtol=1e-10, atol=1e-12), got, expected)
 
 
+def test_uniform_proposal_is_the_mean_over_fair_coins() -> None:
+    """log p(v) ~ log mean_i 2^H p~(v, h_i), whose score is that of a logsumexp over the drawn h; q plays no part."""
+    objective = method(Importance, "ksd", 6, 5, 4, K=0, exact=True, shared=True, proposal="uniform")
+    state, v, noise, _ = start(objective, 6, 5)
+    W, b, c, log_sigma = (state.theta[name] for name in ("W", "b", "c", "log_sigma"))
+    h = (noise["samples"] > 0).double()
+    x = v.clone().requires_grad_()
+    log_p = -0.5 * ((x - b) / log_sigma.exp()).square().sum(-1) + ((x @ W + c) * h).sum(-1)
+    log_mean = (log_p + 4 * math.log(2)).logsumexp(0)
+    (expected,) = torch.autograd.grad(log_mean.sum(), x)
+    batch = objective.batches(v, noise)
+    estimate, *_ = objective.estimator(state.theta, state.phi, state.phi_opt, batch, noise, {})
+    torch.testing.assert_close(estimate.score(), expected, rtol=1e-10, atol=1e-12)
+    torch.testing.assert_close(estimate.log_density(v), log_mean.detach(), rtol=1e-10, atol=1e-12)
+    other = objective.estimator(state.theta, tree_map(torch.zeros_like, state.phi), (), batch, noise, {})[0]
+    assert torch.equal(other.score(), estimate.score())
+    assert 0.3 < float(h.mean()) < 0.7
+
+
 @pytest.mark.parametrize("B", [6, 7])
 def test_exact_ksd(B: int) -> None:
     objective = ScoreMatchingObjective(ExactScore(GRBM(5, 4)), LOSSES["ksd"], ADAM)
@@ -110,7 +131,7 @@ def test_what_has_no_closed_form() -> None:
     objective = method(Vages, "dsm", 6, 5, 4, K=1, exact=False, shared=True)
     estimator = objective.estimator
     for changed in (
-        estimator.with_options(C=1, langevin_step=0.1, langevin_noise=0.1),
+        estimator.with_options(C=1, langevin_alpha=0.2, langevin_noise=0.1),
         replace(estimator, posterior=Bernoulli(5, 4, (3,))),
         estimator.with_options(divergence=Kl(latent_samples=2)),
     ):

@@ -1,0 +1,55 @@
+"""Pictures of a run while it trains: samples, reconstructions, histograms of weights, in RUN/previews.
+
+They read the state and draw from noise of their own: the run's numbers do not depend on them.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import torch
+
+from eblvm.engine.errors import UserError
+from eblvm.engine.evaluation import plots
+from eblvm.engine.evaluation.eval_model import eval_models
+from eblvm.engine.evaluation.image_sets import as_images
+from eblvm.engine.models.grbm import GRBM
+from eblvm.engine.progress import quietly
+from eblvm.engine.sampling import run_samples
+from eblvm.engine.training.run import Run
+
+SHOWN = 36
+SWEEPS, LANGEVIN_STEPS = 100, 300
+SEED = 2**39
+
+
+def preview(run: Run, thorough: bool) -> dict[str, Path]:
+    """The pictures of the last model, by name. `thorough` also runs Langevin chains, whose steps cost like training."""
+    step, found = run.payload["step"], {}
+    folder = run.folder / "previews"
+    try:
+        with quietly(), torch.no_grad():
+            found["weights"] = folder / f"weights-{step:08d}.png"
+            theta = run.thetas("last")[0]
+            plots.histograms(
+                {k: p.flatten().cpu() for k, p in sorted(theta.items(), key=lambda kp: -kp[1].numel())[:4]},
+                "weights", found["weights"],
+            )  # fmt: skip
+            evaluated = eval_models(run, "last")[0]
+            if evaluated.reconstruct is not None and (len(run.shape) == 3 or run.image_shape):
+                v = run.dataset.floats(run.dataset.valid[: SHOWN // 2])
+                pairs = torch.stack([as_images(x, run.image_shape) for x in (v, evaluated.reconstruct(v))], 1)
+                found["reconstruction"] = folder / f"reconstruction-{step:08d}.png"
+                plots.image_grid(pairs.flatten(0, 1), found["reconstruction"], columns=12)
+        with quietly():
+            quick = run.config.model.generates or isinstance(run.energy, GRBM)
+            if quick or thorough:
+                count = SHOWN if len(run.shape) == 3 or run.image_shape else 500
+                steps = None if run.config.model.generates else SWEEPS if quick else LANGEVIN_STEPS
+                v = run_samples.sample(run, "last", count, steps, SEED)
+                found["samples"] = folder / f"samples-{step:08d}.png"
+                plots.samples(v, run.image_shape, found["samples"], columns=6)
+    except UserError as error:  # a model of the user's own that has no sampler, replicas of a deep one
+        print(f"no preview: {error}", file=sys.stderr)
+    return {name: path for name, path in found.items() if path.is_file()}

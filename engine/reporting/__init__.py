@@ -1,0 +1,1 @@
+"""Runs as one HTML page, and as pages of a small server."""

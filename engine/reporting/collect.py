@@ -1,0 +1,136 @@
+"""What a page shows of a run, as plain JSON: everything that its folder holds, without torch."""
+
+from __future__ import annotations
+
+import base64
+import math
+from pathlib import Path
+from typing import Any
+
+from eblvm.engine import recipes
+from eblvm.engine.config import Config
+from eblvm.engine.training import summary
+from eblvm.engine.training.stats import MEASURED
+from eblvm.engine.training.summary import RunSummary
+
+POINTS = 800  # of a curve on a page
+LARGEST = 4 * 2**20  # bytes of a picture on a page
+NAMES = {
+    "loss": "training loss",
+    "validation": "validation loss",
+    "lower": "lower-level loss (q against p)",
+    "gradient_norm": "gradient norm of theta",
+    "lr": "learning rate",
+    "samples_per_second": "samples per second",
+    "memory_mib": "peak memory (MiB)",
+    "seconds": "wall time (s)",
+    "langevin": "Langevin gradient norm",
+    "loss_scale": "loss scale (fp16)",
+}
+PICTURES = {
+    "density": "Density: data and model",
+    "samples": "Samples",
+    "samples-joint": "Samples of p(v, h)",
+    "samples-given-h": "Samples of p(v | h)",
+    "samples-conditional": "Samples for four values of h, a row each",
+    "samples-interpolation": "Interpolation between the posterior means of two samples, a row each",
+    "reconstruction": "Reconstructions: test sample and its reconstruction, side by side",
+    "neighbours": "Samples (left) and their nearest training images",
+    "tsne": "Latent map: t-SNE of posterior means, coloured by label",
+    "gradient_bias": "Bias of the gradient against N and K",
+    "early_stopping": "FID of the checkpoints",
+}
+
+
+def name_of(series: str) -> str:
+    """The name of a curve: the word people know, and the replicas' label."""
+    name, _, label = series.partition(" ")
+    return f"{NAMES.get(name, name.replace('_', ' '))}{' ' + label if label else ''}"
+
+
+def collect(folder: Path, label: str | None = None) -> dict[str, Any]:
+    """A run as a page shows it."""
+    run = summary.summarise(folder)
+    evaluation = summary.evaluation_of(folder) or {}
+    config = run.config
+    return {
+        "name": label or folder.name,
+        "folder": str(folder),
+        "recipe": config.recipe,
+        "method": config.method.kind,
+        "model": config.model.kind,
+        "state": run.state,
+        "step": run.step,
+        "steps": run.steps,
+        "size": summary.size_text(run.size),
+        "command": command_of(config),
+        "parent": run.parent,
+        "best": None if run.best is None else {"value": run.best[0], "step": run.best[1]},
+        "options": {leaf.name: _plain(leaf.value) for leaf in config.leaves()},
+        "series": series_of(run),
+        "rows": [list(map(_plain, row)) for row in summary.replica_rows(folder, config)] if config.replicated else [],
+        "row_columns": list(summary.ROW_COLUMNS),
+        "speed": {name: run.last[name] for name in MEASURED if name in run.last},
+        "figures": {k: _plain(v) for k, v in evaluation.get("mean", {}).items()},
+        "deviation": {k: _plain(v) for k, v in evaluation.get("deviation", {}).items()},
+        "likelihood": evaluation.get("likelihood"),
+        "evaluated": {k: evaluation.get(k) for k in ("model", "step", "versions", "samples")} if evaluation else None,
+        "sections": {k: s.get("settings", {}) for k, s in evaluation.get("sections", {}).items()},
+        "pictures": pictures_of(folder),
+    }
+
+
+def command_of(config: Config) -> str:
+    """What trains the run again."""
+    if config.recipe not in recipes.RECIPES:
+        return "a model of its own: eblvm.train in Python"
+    return " ".join(["eblvm train", config.recipe, *recipes.arguments(config)])
+
+
+def series_of(run: RunSummary) -> dict[str, list[list[Any]]]:
+    """Curves [[step, value], ...] by name, one per replica; long ones are thinned, their ends are kept."""
+    labels = [f"seed={s} lr={rate:g}" for s, rate in summary.replica_names(run.config.optimisation)]
+    found: dict[str, list[list[Any]]] = {}
+    for row in summary.rows_of(run.folder):
+        for name, value in row.items():
+            if name == "step":
+                continue
+            values = value if isinstance(value, list) else [value]
+            for label, x in zip(labels if len(values) > 1 else [""], values, strict=False):
+                if isinstance(x, int | float) and math.isfinite(x):
+                    found.setdefault(f"{name} {label}".strip(), []).append([row["step"], x])
+    return {name: thinned(points) for name, points in found.items()}
+
+
+def thinned(points: list[list[Any]]) -> list[list[Any]]:
+    stride = -(-len(points) // POINTS)
+    return points if stride <= 1 else [*points[:-1:stride], points[-1]]
+
+
+def pictures_of(folder: Path) -> list[dict[str, str]]:
+    """The pictures of a run's folder with their titles, the newest preview of each kind last, as data URIs."""
+    files = {path.stem: path for path in sorted(folder.glob("*.png")) if path.stem != "curves"}
+    ordered = [name for name in PICTURES if name in files] + [n for n in files if n not in PICTURES]
+    found = [(title_of(name), files[name]) for name in ordered]
+    previews: dict[str, Path] = {}
+    for path in sorted((folder / "previews").glob("*.png")):
+        previews[path.stem.rpartition("-")[0]] = path
+    found += [(f"Preview at step {int(p.stem.rpartition('-')[2])}: {kind}", p) for kind, p in previews.items()]
+    return [{"title": title, "data": data_uri(path)} for title, path in found if path.stat().st_size <= LARGEST]
+
+
+def title_of(stem: str) -> str:
+    if stem.startswith("ood-"):
+        return f"Out-of-distribution detection against {stem.removeprefix('ood-')}: log density of both sets"
+    return PICTURES.get(stem, stem)
+
+
+def data_uri(path: Path) -> str:
+    return "data:image/png;base64," + base64.b64encode(path.read_bytes()).decode()
+
+
+def _plain(value: Any) -> Any:
+    """As JSON can hold it: no NaN, no infinity."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)
+    return list(value) if isinstance(value, tuple) else value

@@ -1,0 +1,145 @@
+"""`eblvm export`: a trained model as a folder that can be given away, with a model card."""
+
+from __future__ import annotations
+
+import copy
+import warnings
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from eblvm.engine import recipes
+from eblvm.engine.durable import write_atomic
+from eblvm.engine.errors import UserError
+from eblvm.engine.evaluation.compare import read_evaluation
+from eblvm.engine.training import exported, parent, replicas
+from eblvm.engine.training.run import Run
+from eblvm.engine.training.run_folder import MODELS, write_config
+from eblvm.engine.versions import versions
+
+LICENCE_LINE = "The licence of these weights is for their author to state here."
+
+
+def export(
+    run: Run, model: str, out: Path, *, safetensors: bool = True, state_dict: bool = False, onnx: bool = False
+) -> list[Path]:
+    """Write `model` of a run to the folder `out`, and give the files."""
+    if out.exists() and any(out.iterdir()) and not exported.is_export(out):
+        raise UserError(f"{out} exists and is not an export; nothing was overwritten: give another --out")
+    thetas = run.thetas(model)
+    parts = {
+        "theta": replicas.stack(thetas) if run.config.replicated else thetas[0],
+        "phi": run.phi(model),
+        "buffers": run.buffers(model),
+    }
+    tensors: dict[str, Tensor] = {f"{part}.{name}": p for part, tree in parts.items() for name, p in tree.items()}
+    formats = [name for name, wanted in ((exported.SAFE, safetensors), (exported.STATE_DICT, state_dict)) if wanted]
+    config = run.config.replaced(device="cpu")
+    for place in ("data", "cache"):
+        if config.get(place) is not None:
+            config = config.replaced(**{place: None})
+    facts = {
+        "recipe": config.recipe,
+        "method": config.method.kind,
+        "model_kind": config.model.kind,
+        "model": model,
+        "step": run.step_of(model),
+        "shape": list(run.shape),
+        "image_shape": run.image_shape,
+        "replicas": replicas.names(config.optimisation),
+        "parameters": sum(p.numel() for tree in (parts["theta"], parts["phi"]) for p in tree.values()),
+        "parent": parent.read(run.folder),
+        "versions": versions(),
+    }
+    exported.write(out, tensors | {"extent": run.extent}, facts, formats)
+    if (run.folder / MODELS).is_file():
+        write_atomic(out / MODELS, (run.folder / MODELS).read_bytes())
+    write_config(config, out)
+    files = [*formats, exported.FACTS, "config.json", exported.CARD]
+    if onnx:
+        onnx_energy(run, model, out / exported.ONNX)
+        files.append(exported.ONNX)
+    write_atomic(out / exported.CARD, card(run, model, facts, out.name).encode())
+    return [out / name for name in files]
+
+
+class EnergyGraph(nn.Module):
+    """The energy as a graph of plain operators: F(v) where it is closed, E(v, h) otherwise."""
+
+    def __init__(self, run: Run, model: str):
+        super().__init__()
+        self.net = copy.deepcopy(run.energy)
+        self.net.load_state_dict(run.thetas(model)[0], assign=True)  # the net itself is on the meta device
+
+    def forward(self, v: Tensor, h: Tensor | None = None) -> Tensor:
+        net: Any = self.net
+        return net.free_energy(v) if h is None else net.energy(v, h)
+
+
+def onnx_energy(run: Run, model: str, path: Path) -> None:
+    """energy.onnx: inputs v [batch, ...] (and h [batch, H] where p(v) is not closed), output the energy [batch]."""
+    try:
+        import onnx  # type: ignore[import-not-found, unused-ignore]  # noqa: F401
+        import onnxscript  # type: ignore[import-not-found, unused-ignore]  # noqa: F401
+    except ImportError:
+        raise UserError("onnx and onnxscript are not installed; pip install 'eblvm[onnx]'") from None
+    if run.config.model.generates:
+        raise UserError(f"model {run.config.model.kind!r} keeps its energy in its method; ONNX is for the other models")
+    graph = EnergyGraph(run, model).eval()
+    closed = hasattr(run.energy, "free_energy")
+    v = torch.zeros(2, *run.shape, dtype=getattr(torch, run.config.running.dtype))
+    inputs, names = (v,), ["v"]
+    if not closed:
+        inputs, names = (v, torch.zeros(2, run.config.model.latent, dtype=v.dtype)), ["v", "h"]  # type: ignore[assignment]
+    batch = torch.export.Dim("batch")
+    # torch.export reads the old switch, which stops where a run has set the new ones; this brings them together.
+    torch.backends.cudnn.allow_tf32 = run.config.model.precision == "tf32"
+    with warnings.catch_warnings(), torch.no_grad():
+        warnings.simplefilter("ignore")
+        torch.onnx.export(
+            graph, inputs, path, dynamo=True, input_names=names, output_names=["energy"], verbose=False,
+            dynamic_shapes=tuple({0: batch} for _ in inputs), external_data=False,
+        )  # fmt: skip
+
+
+def card(run: Run, model: str, facts: dict[str, Any], name: str) -> str:
+    """The model card: what it is, how it was made, how good it is, how to load it."""
+    config = run.config
+    command = " ".join(["eblvm train", config.recipe, *recipes.arguments(config)]) if config.recipe != "custom" else ""
+    try:
+        figures = read_evaluation(run.folder)
+    except UserError:
+        figures = None
+    rows = []
+    if figures is not None and (figures.get("model"), figures.get("step")) == (model, facts["step"]):
+        spread = figures["deviation"] if config.replicated else {}
+        for name, value in figures["mean"].items():
+            shown = value if isinstance(value, str) else f"{value:.6g}"
+            rows.append(f"| {name} | {shown}" + (f" ± {spread[name]:.2g} |" if spread.get(name) else " |"))
+    origin = facts["parent"]
+    lines = [
+        "---", "library_name: eblvm", "tags: [energy-based-model, latent-variable-model, score-matching]", "---",
+        f"# {name}", "",
+        "An energy-based latent variable model, p(v, h) ~ exp(-E(v, h)), trained by eblvm: recipe "
+        f"`{config.recipe}`, method `{config.method.kind}`, model `{config.model.kind}`, {facts['parameters']:,} "
+        f"parameters, its {model} weights at step {facts['step']}.", "",
+        "```python", "import eblvm", "", f'run = eblvm.load("{name}")', "run.score(v), run.sample(100)", "```", "",
+        f"v is a batch of samples of shape {facts['shape']}"
+        + (f", flat images of {facts['image_shape'][0]}x{facts['image_shape'][1]} pixels." if facts["image_shape"]
+           else ", images in [0, 1]." if len(facts["shape"]) == 3 else "."), "",
+    ]  # fmt: skip
+    if command:
+        lines += ["## How it was made", "", f"`{command}`", ""]
+    if origin:
+        lines += [f"It started from another run: recipe `{origin['recipe']}`, method `{origin['method']}`, its "
+                  f"{origin['model']} weights at step {origin['step']}.", ""]  # fmt: skip
+    if config.replicated:
+        lines += ["It holds replicas, in this order: " + ", ".join(facts["replicas"]) + ".", ""]
+    lines += ["## Figures", ""]
+    lines += (
+        ["| figure (`eblvm eval`) | value |", "|---|---:|", *rows] if rows else ["Not evaluated yet: `eblvm eval`."]
+    )
+    made = ", ".join(f"{k} {v}" for k, v in facts["versions"].items() if k != "kernels")
+    return "\n".join([*lines, "", f"Versions: {made}.", "", LICENCE_LINE, ""])

@@ -1,0 +1,71 @@
+"""Which run's weights a run started from: what `--init` says, and what the fork records of it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from eblvm.engine.durable import write_atomic
+from eblvm.engine.errors import UserError
+
+PARENT = "parent.json"
+MODELS = ("best", "last", "ema")
+
+
+class Parent(NamedTuple):
+    """A model of a run, or of an exported folder."""
+
+    folder: Path
+    model: str = "last"
+    step: int | None = None  # of the checkpoint; none: the newest
+
+    @classmethod
+    def parse(cls, text: str) -> Parent:
+        """RUN, RUN@STEP, or RUN@best, RUN@last, RUN@ema."""
+        path, at, which = text.rpartition("@")
+        if not at or (Path(text) / "config.json").exists():
+            return cls(Path(text))
+        if which.isdigit():
+            return cls(Path(path), step=int(which))
+        if which not in MODELS:
+            raise UserError(f"got --init {text}, expected RUN, RUN@STEP, or RUN@best, RUN@last or RUN@ema")
+        return cls(Path(path), which)
+
+    def same_as(self, record: dict[str, Any]) -> bool:
+        """Is this the parent that a fork recorded?"""
+        mine = (str(self.folder.resolve()), self.model)
+        return mine == (record.get("run"), record.get("model")) and self.step in (None, record.get("checkpoint"))
+
+
+def write(folder: Path, record: dict[str, Any]) -> None:
+    write_atomic(folder / PARENT, (json.dumps(record, indent=2) + "\n").encode())
+
+
+def read(folder: Path) -> dict[str, Any] | None:
+    """What a fork recorded of its parent; None for a run that began with its own weights."""
+    path = folder / PARENT
+    if not path.is_file():
+        return None
+    try:
+        found = json.loads(path.read_text())
+        if isinstance(found, dict) and isinstance(found["run"], str) and found["model"] in MODELS:
+            return found
+    except (ValueError, KeyError):
+        pass
+    raise UserError(f"{path} is damaged; restore it, or remove it if the run has a checkpoint")
+
+
+def begins_at(given: Parent | None, out: Path, has_checkpoint: bool) -> Parent | None:
+    """Where the run in `out` starts: as --init says, or as it recorded before its first checkpoint; None: nowhere."""
+    record = read(out)
+    if given is not None and record is None and (has_checkpoint or (out / "config.json").exists()):
+        raise UserError(f"{out} holds a run that began without --init; give another --out, or remove --init")
+    if given is not None and record is not None and not given.same_as(record):
+        raise UserError(
+            f"{out} holds a run that began from {record['run']} (its {record['model']} model, step {record['step']}), "
+            f"got --init {given.folder}; give another --out, or remove --init"
+        )
+    if has_checkpoint:
+        return None
+    return given if record is None else Parent(Path(record["run"]), record["model"], record["checkpoint"])

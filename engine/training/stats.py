@@ -1,0 +1,34 @@
+"""stats.jsonl, read: what a run has logged so far."""
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+MEASURED = ("seconds", "samples_per_second", "memory_mib")  # columns that the clock decides, not the seed
+
+
+def reproducible(path: Path) -> list[dict[str, Any]]:
+    """The rows without what was measured: the same for every run of a configuration, however often it was broken."""
+    return [{name: value for name, value in row.items() if name not in MEASURED} for row in read_rows(path)]
+
+
+def read_rows(path: Path) -> list[dict[str, Any]]:
+    """The rows of a stats.jsonl, without the line that a run is writing, or was when it was killed.
+
+    Other lines that are no rows (the zeros that a power cut leaves, half a line) are passed over with a warning.
+    """
+    *lines, _ = path.read_bytes().split(b"\n")
+    rows = [row for line in lines if (row := _row(line)) is not None]
+    if len(rows) < len(lines):
+        print(f"warning: {path}: {len(lines) - len(rows)} damaged lines are passed over", file=sys.stderr)
+    return rows
+
+
+def _row(line: bytes) -> dict[str, Any] | None:
+    """A line of the log; None if it is none. Zeros of a power cut may stand before the one written next."""
+    try:
+        row = json.loads(line.strip(b"\0"))
+    except (ValueError, RecursionError):
+        return None
+    return row if isinstance(row, dict) and type(row.get("step")) is int else None
