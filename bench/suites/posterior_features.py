@@ -34,8 +34,8 @@ from eblvm.engine.training.run import Run
 
 SCHEMA = "eblvm-posterior-features/1"
 FITTED, JUDGED = 5000, 2000  # training and test images
-RESPONSE = Newton(response_steps=2, trust=10.0, solver="cg")
-POINTS = 6  # checkpoints of a run
+RESPONSE = Newton(response_steps=1)
+POINTS = 4  # checkpoints of a run
 DOCUMENT = record.SOURCE / "docs" / "mnist-posterior-means.png"
 UNSHOWN = ("checkpoint_every", "log_every", "keep", "validations")
 NOTE = """\
