@@ -28,6 +28,7 @@ COMMANDS = {
     "report": Command("look", "runs in one HTML page that needs no network", "eblvm.engine.cli.report"),
     "serve": Command("look", "live pages of runs, on this machine only", "eblvm.engine.cli.serve"),
     "export": Command("share", "a model as a folder to give away, with a model card", "eblvm.engine.cli.export"),
+    "fid": Command("look", "the Frechet Inception distance of two sets of images", "eblvm.engine.cli.fid"),
     "data": Command("data", "prepare pictures for training, or say what a data set is", "eblvm.engine.cli.data"),
     "demo": Command("start", "train a small model in about a minute, with a picture", "eblvm.engine.cli.demo"),
     "doctor": Command("start", "what is installed, which backend serves each kernel", "eblvm.engine.cli.doctor"),

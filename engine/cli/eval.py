@@ -127,7 +127,7 @@ def evaluate(run: "Run", model: str | None, options: "Options") -> dict[str, obj
     from eblvm.engine.evaluation.figures import shown
 
     model = model or run.default_model()
-    facts = evaluation.evaluate(run, model, options)
+    facts = evaluation.evaluate(run, model, options, say=lambda line: print(line, flush=True))
     print(f"{run.folder}: {model} model, step {facts['step']}, log-likelihood {facts['likelihood']}")
     for section, found in facts["sections"].items():
         how = ", ".join(f"{k} {v}" for k, v in found["settings"].items() if k not in ("data", "inception_weights"))
@@ -136,6 +136,7 @@ def evaluate(run: "Run", model: str | None, options: "Options") -> dict[str, obj
             if name.partition(" ")[0] in found["figures"][0]:
                 deviation = facts["deviation"][name]
                 print(f"  {name:28} {shown(value)}" + (f" +- {deviation:.4f}" if deviation else ""))
+    print(f"next: eblvm report {run.folder}; eblvm export {run.folder}")
     return facts
 
 

@@ -1,10 +1,25 @@
 """`eblvm sample`: draw samples of a run."""
 
+from __future__ import annotations
+
+from argparse import Namespace
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from eblvm.engine.cli.parser import Parser, at_least, write_json
+from eblvm.engine.errors import UserError
 
-EXAMPLES = ("eblvm sample runs/frey --count 100", "eblvm sample runs/mnist --kind interpolation")
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from eblvm.engine.training.run import Run
+
+EXAMPLES = (
+    "eblvm sample runs/frey --count 100",
+    "eblvm sample runs/mnist --kind interpolation",
+    "eblvm sample runs/mnist --kind inpainting --known left",
+    "eblvm sample runs/mnist --sampler hmc --kind posterior --steps 500 --step-size 0.1",
+)
 
 
 def add_run(parser: Parser) -> None:
@@ -19,14 +34,21 @@ def main(argv: list[str]) -> None:
     parser.add_argument("dir", metavar="DIR", help="run folder")
     parser.add_argument("--count", type=int, default=100, help="samples")
     parser.add_argument("--steps", type=int, help="Gibbs sweeps (1000), or Langevin steps of a deep model (2700)")
-    parser.add_argument("--kind", help="of a deep model: marginal, joint, given-h, conditional, interpolation")
+    parser.add_argument(
+        "--kind", help="of a deep model: marginal, joint, given-h, conditional, interpolation, inpainting; posterior"
+    )
+    parser.add_argument("--sampler", help="exact chains at temperature 1 in place of the model's own: hmc or mala")
+    parser.add_argument("--step-size", type=float, default=0.02, help="of hmc and mala")
+    parser.add_argument("--leapfrog", type=int, default=10, help="steps of a proposal of hmc")
+    parser.add_argument("--known", default="top", help="half that inpainting sees: top, bottom, left, right")
+    parser.add_argument("--png", metavar="DIR", help="also write every image as a file of its own")
     parser.add_argument(
         "--start", help="of Langevin chains: normal, 1/2 + N(0, 1), for images; or uniform over the data"
     )
     parser.add_argument("--seed", type=int, default=0, help="of the samples")
     add_run(parser)
     arguments = parser.parse(argv)
-    at_least(arguments, count=1, seed=0, steps=0)
+    at_least(arguments, count=1, seed=0, steps=0, leapfrog=1)
 
     from eblvm.engine.training.run_folder import read_config
 
@@ -35,7 +57,8 @@ def main(argv: list[str]) -> None:
     import torch
 
     from eblvm.engine.evaluation import plots
-    from eblvm.engine.sampling import run_samples
+    from eblvm.engine.evaluation.image_sets import as_images, write_images
+    from eblvm.engine.sampling import run_chains, run_samples
     from eblvm.engine.sampling.run_mixing import run_mixing
     from eblvm.engine.training import distributed
     from eblvm.engine.training.run import Run
@@ -43,16 +66,38 @@ def main(argv: list[str]) -> None:
     with distributed.joined(arguments.device):
         run = Run.open(Path(arguments.dir), arguments.data, arguments.device)
         model = arguments.model or run.default_model()
-        how = (arguments.steps, arguments.seed, arguments.kind, arguments.start)
-        v = run_samples.sample_over_ranks(run, model, arguments.count, *how)
+        v, chains = drawn(run, model, arguments)
         if not distributed.is_first():
             return
     name = "samples" if arguments.kind is None else f"samples-{arguments.kind}"
     torch.save(v, run.folder / f"{name}.pt")
     columns = -(-arguments.count // run_samples.CONDITIONS) if arguments.kind == "conditional" else 10
-    plots.samples(v, run.image_shape, run.folder / f"{name}.png", columns)
+    plots.samples(v, run.image_shape if arguments.kind != "posterior" else None, run.folder / f"{name}.png", columns)
     print(f"{len(v)} samples: {run.folder / name}.pt, {run.folder / name}.png")
+    if arguments.png is not None:
+        if run.image_shape is None and v.dim() != 4:
+            raise UserError(f"got --png {arguments.png}, but these samples are no images; remove it")
+        write_images(as_images(v, run.image_shape), Path(arguments.png))
+        print(f"{len(v)} pictures: {arguments.png}")
+    if chains is not None:
+        print(run_chains.sentence(chains))
+        write_json(str(run.folder / f"{name}.json"), chains)
+        return
     mixing = run_mixing(run, model, arguments.steps, arguments.seed)
     if mixing is not None:
         print(mixing.sentence)
         write_json(str(run.folder / f"{name}.json"), {"steps": arguments.steps, **mixing.facts()})
+
+
+def drawn(run: Run, model: str, arguments: Namespace) -> tuple[Tensor, dict[str, Any] | None]:
+    """The samples, and of exact chains what is known of them."""
+    from eblvm.engine.sampling import inpainting, run_chains, run_samples
+
+    steps, seed, kind, start = arguments.steps, arguments.seed, arguments.kind, arguments.start
+    if arguments.sampler is not None:
+        proposals = run_chains.Proposals(arguments.sampler, arguments.step_size, arguments.leapfrog)
+        steps = run_samples.GIBBS_SWEEPS if steps is None else steps
+        return run_chains.run_chains(run, model, arguments.count, steps, seed, proposals, kind, start)
+    if kind == "inpainting":
+        return inpainting.inpaint(run, model, arguments.count, steps, seed, arguments.known, start), None
+    return run_samples.sample_over_ranks(run, model, arguments.count, steps, seed, kind, start), None

@@ -7,13 +7,14 @@ are reused.
 
 import json
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from eblvm.engine.durable import write_atomic
-from eblvm.engine.evaluation import figures, plots
+from eblvm.engine.evaluation import cost, figures, plots
 from eblvm.engine.evaluation.chunks import Shard
 from eblvm.engine.evaluation.fingerprint import fingerprint
 from eblvm.engine.evaluation.metrics.image_distances import inception_features
@@ -29,14 +30,18 @@ __all__ = ["Options", "bias_study", "evaluate", "make_shard"]
 BIAS_NS, BIAS_KS = (0, 1, 2, 5, 10, 20, 30), (0, 1, 5, 20)
 
 
-def evaluate(run: Run, model: str, options: Options) -> dict[str, Any]:
-    """The figures of every replica with their mean and deviation, as they stand in eval.json."""
+def evaluate(run: Run, model: str, options: Options, say: Callable[[str], None] = lambda line: None) -> dict[str, Any]:
+    """The figures of every replica with their mean and deviation, as they stand in eval.json.
+
+    `say` hears what will be done before it is."""
     torch.set_num_threads(run.config.running.threads)
     facts = provenance(run, model)
     done = {} if options.again else sections_done(run.folder / "eval.json", facts)
-    for section in sections_of(run, model, facts["weights"], options):
-        if done.get(section.name, {}).get("settings") == section.settings:
-            continue
+    sections = sections_of(run, model, facts["weights"], options)
+    todo = [section for section in sections if done.get(section.name, {}).get("settings") != section.settings]
+    for line in cost.plan_of(run, todo, [s.name for s in sections if s not in todo], options):
+        say(line)
+    for section in todo:
         began = time.time()
         found = [figures.checked(row) for row in section.compute()]
         done[section.name] = {"settings": section.settings, "figures": found, "seconds": round(time.time() - began, 1)}
@@ -57,7 +62,7 @@ def provenance(run: Run, model: str) -> dict[str, Any]:
         "weights": weights_of(run, model),
         "data": fingerprint({"train": data.train, "valid": data.valid, "test": data.test}),
         "samples": {split: len(getattr(data, split)) for split in ("train", "valid", "test")},
-        "versions": versions(),
+        "versions": versions(run.config.running.device),
     }
 
 

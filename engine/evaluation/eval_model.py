@@ -31,6 +31,7 @@ class EvalModel:
     log_density: Callable[[Tensor, int], LogDensity]  # of (v, global index of its first sample), up to a constant
     posterior_mean: Callable[[Tensor], Tensor] | None = None
     reconstruct: Callable[[Tensor], Tensor] | None = None
+    energy: Callable[[Tensor, Tensor], Tensor] | None = None  # E(v, h) [B]
 
     def of_all(self, method: str, run: Run, v: Tensor) -> Any:
         """`method` on a whole split, a thousand at a time."""
@@ -90,7 +91,8 @@ def _grbm(name: str, energy: GRBM, theta: Params) -> EvalModel:
     def reconstruct(v: Tensor) -> Tensor:
         return call(energy, theta, "conditional_v", posterior_mean(v))[0]
 
-    return EvalModel(name, "exact log p~(v) = -F(v)", partial(_exact, energy, theta), posterior_mean, reconstruct)
+    exact, joint = partial(_exact, energy, theta), partial(call, energy, theta, "energy")
+    return EvalModel(name, "exact log p~(v) = -F(v)", exact, posterior_mean, reconstruct, joint)
 
 
 def _bidvl(run: Run, model: str, name: str) -> EvalModel:
@@ -122,4 +124,4 @@ def _deep(run: Run, model: str, name: str, energy: Energy, theta: Params) -> Eva
         return posterior.mean(call(posterior, phi, "params", v))
 
     bound = f"lower bound on log p~(v), importance-weighted over {LATENT_SAMPLES} samples of h"
-    return EvalModel(name, bound, log_density, posterior_mean)
+    return EvalModel(name, bound, log_density, posterior_mean, energy=partial(call, energy, theta, "energy"))

@@ -16,6 +16,7 @@ from eblvm.engine.data.readers.arrays import load_npz
 from eblvm.engine.data.readers.folder import SUFFIXES, pictures_in
 from eblvm.engine.data.resizing import resized
 from eblvm.engine.data.stream import unreadable
+from eblvm.engine.durable import make_folder
 from eblvm.engine.errors import UserError
 
 KEYS = ("x_test", "x")  # of an .npz, the first that is there
@@ -49,6 +50,14 @@ def read_images(path: Path, shape: tuple[int, int, int] | None) -> Tensor:
 def as_bytes(v: Tensor) -> Tensor:
     """Images in [0, 1] as a picture file has them."""
     return v if v.dtype == torch.uint8 else (v.clamp(0, 1) * 255).round().to(torch.uint8)
+
+
+def write_images(images: Tensor, folder: Path) -> None:
+    """Images [n, C, S, S] in [0, 1] as 000000.png, 000001.png, ... in a folder, as `read_images` reads them."""
+    make_folder(folder)
+    for i, image in enumerate(as_bytes(images).cpu()):
+        pixels = image[0] if len(image) == 1 else image.permute(1, 2, 0)
+        Image.fromarray(pixels.numpy()).save(folder / f"{i:06}.png")
 
 
 def as_images(v: Tensor, flat: tuple[int, int] | None) -> Tensor:

@@ -12,11 +12,12 @@ from torch import Tensor
 from eblvm.engine.errors import UserError
 from eblvm.engine.evaluation import deep, grbm, plots
 from eblvm.engine.evaluation import kept_samples as drawn
+from eblvm.engine.evaluation.energies import ENERGY_SAMPLES, energies
 from eblvm.engine.evaluation.eval_model import EVAL_SEED, EvalModel, eval_models
 from eblvm.engine.evaluation.figures import Figures
 from eblvm.engine.evaluation.fingerprint import fingerprint
 from eblvm.engine.evaluation.image_sets import as_bytes, as_images, read_images
-from eblvm.engine.evaluation.metrics.features import svm_accuracy, tsne
+from eblvm.engine.evaluation.metrics.features import PROBES, tsne
 from eblvm.engine.evaluation.metrics.grid_likelihood import GridLikelihood, grid_log_likelihood, log_marginal_of
 from eblvm.engine.evaluation.metrics.image_distances import Images, cached_images, image_distances
 from eblvm.engine.evaluation.metrics.importance import LogDensity
@@ -75,6 +76,7 @@ def sections_of(run: Run, model: str, weights: str, options: Options) -> list[Se
         found.append(_losses(run, model))
     if run.dataset.train_labels is not None and all(s.posterior_mean for s in judged):
         found.append(Section("classification", {"fitted": FITTED}, lambda: [classification(run, s) for s in judged]))
+    found.append(Section("energies", {"samples": ENERGY_SAMPLES}, lambda: energies(run, judged)))
     if all(s.reconstruct for s in judged):
         found.append(Section("reconstruction", {}, lambda: [reconstruction(run, s) for s in judged]))
     found += _ood(run, judged, options)
@@ -138,17 +140,19 @@ def _losses(run: Run, model: str) -> Section:
 
 
 def classification(run: Run, evaluated: EvalModel) -> Figures:
-    """A linear SVM fitted on the training split, its accuracy on the test split: on posterior means and on pixels."""
+    """Classifiers fitted on the training split, their accuracy on the test split: on posterior means and on pixels."""
     data = run.dataset
     assert data.train_labels is not None
     assert data.test_labels is not None
     train, labels = data.train[:FITTED], data.train_labels[:FITTED]
     means = [evaluated.of_all("posterior_mean", run, v) for v in (train, data.test)]
     plots.embedding(tsne(means[1][:JUDGED]), data.test_labels[:JUDGED], run.folder / "tsne.png")
-    return {
-        "svm_posterior_accuracy": svm_accuracy(means[0], labels, means[1], data.test_labels),
-        "svm_pixels_accuracy": svm_accuracy(data.floats(train), labels, data.floats(data.test), data.test_labels),
-    }
+    pixels = [data.floats(v) for v in (train, data.test)]
+    found: Figures = {}
+    for probe, accuracy in PROBES.items():
+        for name, (fitted, tested) in (("posterior", means), ("pixels", pixels)):
+            found[f"{probe}_{name}_accuracy"] = accuracy(fitted, labels, tested, data.test_labels)
+    return found
 
 
 def reconstruction(run: Run, evaluated: EvalModel) -> Figures:
@@ -157,7 +161,8 @@ def reconstruction(run: Run, evaluated: EvalModel) -> Figures:
     found = evaluated.of_all("reconstruct", run, run.dataset.test)
     if has_images(run):
         pairs = torch.stack([as_images(v[:SHOWN], run.dataset.image_shape) for v in (test, found)], 1).flatten(0, 1)
-        plots.image_grid(pairs, run.folder / "reconstruction.png", columns=20)
+        title = "pairs: a test image (left) and its reconstruction (right)"
+        plots.image_grid(pairs[:64], run.folder / "reconstruction.png", columns=16, title=title)
     mean = run.dataset.floats(run.dataset.train).mean(0)
     return {"reconstruction_rmse": rmse(found, test), "reconstruction_rmse_of_mean": rmse(mean, test)}
 
@@ -179,7 +184,8 @@ def _ood(run: Run, judged: list[EvalModel], options: Options) -> list[Section]:
             ours, theirs = inside(r), evaluated.log_densities(run, v)
             if r == 0:
                 values = {"test": ours.value, name: theirs.value}
-                plots.histograms(values, evaluated.density, run.folder / f"ood-{name}.png")
+                title = f"test set against {name}: AUROC {auroc(ours.value, theirs.value):.4f}"
+                plots.histograms(values, evaluated.density, run.folder / f"ood-{name}.png", title)
             row: Figures = {f"auroc_{name}": auroc(ours.value, theirs.value)}
             if not evaluated.density.startswith("exact"):
                 row[f"auroc_{name}_log_error"] = float(torch.cat([ours.standard_error, theirs.standard_error]).mean())
@@ -237,8 +243,9 @@ def _samples(run: Run, source: drawn.Source, count: int, given: Tensor | None) -
         # In bytes, so that a training image that is remembered has distance 0.
         samples, train, test = (as_bytes(as_images(x.cpu(), flat)) for x in (v, run.dataset.train, run.dataset.test))
         near = neighbours(samples, train, NEAREST, 255)
-        rows = torch.cat([samples[:20, None], train[near.index[:20]]], 1).flatten(0, 1)
-        plots.image_grid(rows / 255, run.folder / "neighbours.png", columns=2 * (NEAREST + 1))
+        rows = torch.cat([samples[:10, None], train[near.index[:10]]], 1).flatten(0, 1)
+        title = f"in each row a sample (left) and its {NEAREST} nearest training images"
+        plots.image_grid(rows / 255, run.folder / "neighbours.png", NEAREST + 1, title)
         unseen = neighbours(test[:count], train, 1, 255)
         return [
             mixed_figures

@@ -54,7 +54,8 @@ class AlternatingUpdate(Update):
         gradient = collectives.mean(self.objective.encoder_gradient(state.phi, state.buffers, model_v, h))
         moments = state.phi_opt
         assert isinstance(moments, AdamState)
-        own = AdamState({k: moments.m[k] for k in gradient}, {k: moments.v[k] for k in gradient}, moments.step_count)
+        m, v = ({k: tree[k] for k in gradient if k in tree} for tree in (moments.m, moments.v))
+        own = AdamState(m, v, moments.step_count)
         phi, own, _ = self.objective.lower_optimizer.move(
             {k: state.phi[k] for k in gradient}, gradient, own, rates["phi"], self.in_place
         )

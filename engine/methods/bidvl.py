@@ -36,7 +36,7 @@ from eblvm.engine.models.bidvl import Encoder, Generator, SpectralEnergy, part
 from eblvm.engine.models.bidvl_start import start_buffers
 from eblvm.engine.models.energy import call
 from eblvm.engine.models.spectral import for_passes, power_iteration
-from eblvm.engine.optim.optimizers import Adam, Moments
+from eblvm.engine.optim.optimizers import Moments, Optimizer
 from eblvm.engine.types import Params
 from eblvm.kernels import philox
 from eblvm.kernels.philox import Key, Purpose, purpose
@@ -60,8 +60,8 @@ class BidvlObjective:
     energy: SpectralEnergy
     encoder: Encoder
     generator: Generator
-    theta_optimizer: Adam
-    lower_optimizer: Adam
+    theta_optimizer: Optimizer
+    lower_optimizer: Optimizer
 
     def init(self, key: Key, v: Tensor) -> State:
         theta = self.energy.initial(key)

@@ -10,7 +10,7 @@ from eblvm.engine.autodiff.derivatives import grad
 from eblvm.engine.methods.types import Info, Noise, Rates, State
 from eblvm.engine.models.energy import call
 from eblvm.engine.models.grbm import GRBM, sweep
-from eblvm.engine.optim.optimizers import Adam
+from eblvm.engine.optim.optimizers import Optimizer
 from eblvm.engine.types import Params
 from eblvm.kernels import philox
 from eblvm.kernels.philox import Key, Purpose, purpose
@@ -22,7 +22,7 @@ class ContrastiveDivergence:
     the last step left it (PCD-k, `persistent`; it starts at the first minibatch)."""
 
     energy: GRBM
-    theta_optimizer: Adam
+    theta_optimizer: Optimizer
     sweeps: int
     persistent: bool
 

@@ -6,6 +6,7 @@ features, `p` the posterior's parameters at the batch, `noise` [S, B, H] what `p
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -54,6 +55,20 @@ class KlExact(Divergence):
 
 
 @dataclass(frozen=True)
+class Iwae(Divergence):
+    """-E_q log 1/k sum_i p~(v, h_i) / q(h_i|v) over k reparameterised samples (Burda et al. 2016).
+
+    The KL where k = 1; tighter with more, and then at its least for a q wider than the KL's."""
+
+    kind = "iwae"
+    latent_samples: int = option(5, "k, samples of h in the bound", low=1)  # type: ignore[misc]
+
+    def __call__(self, head: Head, posterior: Any, p: Any, noise: Tensor) -> Tensor:
+        h = posterior.rsample(p, noise)
+        return math.log(len(noise)) - (-head(h) - posterior.log_prob(p, h)).logsumexp(0)
+
+
+@dataclass(frozen=True)
 class Fisher(Divergence):
     """E_q 1/2 |grad_h log q(h|v) + grad_h E(v, h)|^2 over S reparameterised samples, for a continuous h."""
 
@@ -69,4 +84,4 @@ class Fisher(Divergence):
         return 0.5 * difference.square().sum(-1).mean(0)
 
 
-KINDS = by_kind((KlExact(), Fisher(), Kl()))
+KINDS = by_kind((KlExact(), Fisher(), Kl(), Iwae()))

@@ -16,7 +16,7 @@ from eblvm.engine.autodiff.derivatives import grad
 from eblvm.engine.methods.types import Info, Noise, Rates, State
 from eblvm.engine.models.energy import Energy, call
 from eblvm.engine.models.posteriors import Bernoulli
-from eblvm.engine.optim.optimizers import Adam
+from eblvm.engine.optim.optimizers import Optimizer
 from eblvm.engine.types import Params
 from eblvm.kernels import philox
 from eblvm.kernels.philox import Key, Purpose, purpose
@@ -52,7 +52,7 @@ class NceObjective:
     """J = E_data softplus(-G(v)) + E_noise softplus(G(y)),  G(v) = -F(v) - log_z - log p_noise(v)."""
 
     energy: Energy
-    theta_optimizer: Adam
+    theta_optimizer: Optimizer
     contrast: GaussianNoise
 
     def init(self, key: Key, v: Tensor) -> State:
@@ -93,8 +93,8 @@ class VnceObjective:
 
     energy: Energy
     posterior: Bernoulli
-    theta_optimizer: Adam
-    lower_optimizer: Adam
+    theta_optimizer: Optimizer
+    lower_optimizer: Optimizer
     contrast: GaussianNoise
     K: int
     latent_samples: int

@@ -12,7 +12,7 @@ from eblvm.engine.autodiff.mixed_precision import grad_scaled
 from eblvm.engine.methods.bilevel import ExactScore, VariationalScore
 from eblvm.engine.methods.losses import Loss
 from eblvm.engine.methods.types import Batch, DrawShape, Info, Noise, Rates, ScoreEstimate, State
-from eblvm.engine.optim.optimizers import Adam, Moments
+from eblvm.engine.optim.optimizers import Moments, Optimizer
 from eblvm.engine.types import Params
 from eblvm.kernels import philox
 from eblvm.kernels.philox import Key, Purpose, purpose
@@ -24,7 +24,7 @@ class ScoreMatchingObjective:
 
     estimator: ExactScore | VariationalScore
     loss: Loss
-    theta_optimizer: Adam
+    theta_optimizer: Optimizer
 
     def init(self, key: Key, v: Tensor) -> State:
         theta = self.estimator.energy.initial(key)
@@ -46,13 +46,14 @@ class ScoreMatchingObjective:
             v.device,
         )  # fmt: skip
         noise: Noise = {"perturb": [], "latent": []}
-        if self.loss.perturbs:
-            number = self.estimator.batches_per_step
-            noise["perturb"] = philox.streams(
-                philox.normal, number, key, purpose(Purpose.PERTURB), count, shape.shape, **shape.options
-            )
-        if isinstance(self.estimator, VariationalScore):
-            noise |= self.estimator.draw(key, count, shape.options)
+        with philox.together():
+            if self.loss.perturbs:
+                number = self.estimator.batches_per_step
+                noise["perturb"] = philox.streams(
+                    philox.normal, number, key, purpose(Purpose.PERTURB), count, shape.shape, **shape.options
+                )
+            if isinstance(self.estimator, VariationalScore):
+                noise |= self.estimator.draw(key, count, shape.options)
         return noise | self.loss.draw(key, shape)
 
     @property

@@ -31,7 +31,10 @@ class Energy(Model):
 
     `features(v)` gives a tensor or a tuple of tensors, `head(f, h)` gives e[..., B] for h[..., B, H]: leading axes
     of h are samples that share one f. Optional: `free_energy(v)` = -log sum_h exp(-E(v, h)) and exact conditionals.
+    `frozen` names parameters that training leaves as they start.
     """
+
+    frozen: tuple[str, ...] = ()
 
     def features(self, v: Tensor) -> Any:
         return v

@@ -28,8 +28,10 @@ MAX_ENUMERATED_H = 20
 class GRBM(Energy):
     """features(v) = (1/2 sum (v-b)^2/sigma^2 [B], c + vW [B, H]), head(f, h) = f[0] - f[1].h."""
 
-    def __init__(self, visible: int, latent: int):
+    def __init__(self, visible: int, latent: int, fixed_sigma: float | None = None):
         super().__init__()
+        self.start_sigma = 1.0 if fixed_sigma is None else fixed_sigma
+        self.frozen = () if fixed_sigma is None else ("log_sigma",)
         self.visible, self.latent = visible, latent
         self.W = nn.Parameter(torch.empty(visible, latent, device="meta"))
         self.b = nn.Parameter(torch.empty(visible, device="meta"))
@@ -37,7 +39,8 @@ class GRBM(Energy):
         self.log_sigma = nn.Parameter(torch.empty(visible, device="meta"))
 
     def initial(self, key: Key) -> Params:
-        """The paper's start: W, b, c uniform in +-1/sqrt(H), sigma = 1. Leading axes are those of key.seed."""
+        """The paper's start: W, b, c uniform in +-1/sqrt(H), sigma = 1 or what it is held at. Leading axes are those of
+        key.seed."""
         bound = 1 / math.sqrt(self.latent)
 
         def uniform(substep: int, *shape: int) -> Tensor:
@@ -49,7 +52,7 @@ class GRBM(Energy):
             "W": uniform(0, self.visible, self.latent),
             "b": b,
             "c": uniform(2, self.latent),
-            "log_sigma": torch.zeros_like(b),
+            "log_sigma": torch.full_like(b, math.log(self.start_sigma)),
         }
 
     def features(self, v_BD: Tensor) -> tuple[Tensor, Tensor]:

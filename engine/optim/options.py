@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from eblvm.engine.errors import UserError
 from eblvm.engine.options import Options, by_kind, option, slot
+
+if TYPE_CHECKING:
+    from eblvm.engine.optim.optimizers import Optimizer
 
 
 @dataclass(frozen=True)
@@ -22,7 +25,10 @@ class Schedule(Options):
 
     def rate(self, lr: Any, step: int, steps: int) -> Any:
         """A learning rate, a number or a tensor of them, at a step."""
-        return self.final_lr + self.factor(step, steps) * (lr - self.final_lr)
+        factor = self.factor(step, steps)
+        if factor == 1 and self.final_lr == 0:  # the same number, without launches
+            return lr
+        return self.final_lr + factor * (lr - self.final_lr)
 
 
 @dataclass(frozen=True)
@@ -65,9 +71,16 @@ class Optimisation(Options):
     steps: int = option(100_000, "training steps", low=1)
     batch: int = option(100, "minibatch size", low=1)
     lr: tuple[float, ...] = option((1e-3,), "Adam's learning rate for theta; a list trains one replica each", above=0)
-    optimizer: str = option("adam", "who takes theta's Adam step: the engine, or NVIDIA apex", choices=("adam", "apex"))
-    beta1: float = option(0.9, "Adam's first decay", low=0, below=1)
-    beta2: float = option(0.95, "Adam's second decay", low=0, below=1)
+    optimizer: str = option(
+        "adam",
+        "of theta: Adam, RMSProp, SGD with momentum, or Adam by NVIDIA apex",
+        choices=("adam", "rmsprop", "sgd", "apex"),
+    )
+    lower_optimizer: str | None = option(
+        None, "of phi; none: that of theta", choices=("adam", "rmsprop", "sgd"), needs="learns_q"
+    )
+    beta1: float = option(0.9, "Adam's first decay; SGD's momentum", low=0, below=1)
+    beta2: float = option(0.95, "Adam's second decay; RMSProp's decay", low=0, below=1)
     schedule: Schedule = slot(SCHEDULES, "learning rate schedule", Constant())
     clip_norm: float | None = option(None, "clip theta's gradient to this norm", above=0)
     ema: float | None = option(None, "decay of a moving average of theta and phi, kept beside them", above=0, below=1)
@@ -81,6 +94,21 @@ class Optimisation(Options):
     @property
     def betas(self) -> tuple[float, float]:
         return self.beta1, self.beta2
+
+    def theta_optimizer(self) -> Optimizer:
+        return self._optimizer(self.optimizer)
+
+    def phi_optimizer(self, weight_decay: float = 0.0) -> Optimizer:
+        return self._optimizer(self.lower_optimizer or self.optimizer, weight_decay)
+
+    def _optimizer(self, kind: str, weight_decay: float = 0.0) -> Optimizer:
+        from eblvm.engine.optim.optimizers import Adam, Momentum, RmsProp
+
+        if kind == "rmsprop":
+            return RmsProp(self.beta2, weight_decay=weight_decay)
+        if kind == "sgd":
+            return Momentum(self.beta1, weight_decay)
+        return Adam(self.betas, weight_decay=weight_decay)
 
     def check(self) -> None:
         if not self.lr:

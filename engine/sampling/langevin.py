@@ -48,10 +48,12 @@ def langevin(
     step_size: float = STEP_SIZE,
     on_step: Callable[[int], None] | None = None,
     first: int = 0,
+    held: tuple[Tensor, Tensor] | None = None,
 ) -> Position:
     """One step for every temperature of the schedule; step i uses the noise of step key.step + i.
 
-    `first` is the global index of the first chain: chains do not depend on which others run beside them."""
+    `first` is the global index of the first chain: chains do not depend on which others run beside them. `held` says
+    which entries of v keep a value, and which value."""
     for i, temperature in enumerate(schedule):
         slopes = score(x)
         moved = []
@@ -66,6 +68,8 @@ def langevin(
                 device=position.device,
             )
             moved.append(position + 0.5 * step_size**2 * slope + step_size * temperature**0.5 * z)
+        if held is not None:
+            moved[0] = torch.where(*held, moved[0])
         x = tuple(moved)
         if on_step is not None:
             on_step(i)

@@ -150,12 +150,17 @@ def started(run: Run, start: str, key: Key, count: int, first: int, place: dict[
 
 
 def posterior_means(run: Run, model: str, count: int, seed: int, first: int = 0) -> Tensor:
-    """Means of q(h|v) of training samples in an order of the seed's; after all of them follows another order."""
+    """Means of q(h|v) of `training_samples`."""
+    return infer(run, model)(training_samples(run, count, seed, first))
+
+
+def training_samples(run: Run, count: int, seed: int, first: int = 0) -> Tensor:
+    """Training samples in an order of the seed's; after all of them follows another order."""
     total = len(run.dataset.train)
     rounds = range(first // total, (first + count - 1) // total + 1)
     order = torch.cat([philox.permutation(Key(seed, i), purpose(Purpose.EVAL), total) for i in rounds])
     chosen = order[first - rounds[0] * total :][:count]
-    return infer(run, model)(run.dataset.floats(run.dataset.train[chosen.to(run.config.running.device)]))
+    return run.dataset.floats(run.dataset.train[chosen.to(run.config.running.device)])
 
 
 def latent_units(run: Run) -> int:

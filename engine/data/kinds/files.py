@@ -97,6 +97,28 @@ class CelebA(ImageData):
 
 
 @dataclass(frozen=True)
+class Images(ImageData):
+    """Pictures or arrays of one's own: the centre square of each, resized."""
+
+    kind = "images"
+
+    size: int = option(32, "pixels of a side, a multiple of 8; the centre square is resized to it", low=8)
+    channels: int = option(3, "1 for grey, 3 for colours", choices=(1, 3))
+    cache: str | None = option(
+        None, "folder of the stores made from pictures; none: $EBLVM_CACHE, or the user's cache", mathematical=False
+    )
+
+    @property
+    def stored_shape(self) -> tuple[int, int, int]:  # type: ignore[override]
+        return self.channels, self.size, self.size
+
+    def load(self, images: bool, threads: int = 1) -> Dataset:
+        from eblvm.engine.data.any_images import load_any
+
+        return load_any(self, threads)
+
+
+@dataclass(frozen=True)
 class CelebA32(CelebA):
     kind = "celeba32"
     stored_shape = (3, 32, 32)

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from eblvm.engine.models.energy import Energy
     from eblvm.engine.models.kinds import ModelOptions
     from eblvm.engine.models.posteriors import Posterior
-    from eblvm.engine.optim.optimizers import Adam
+    from eblvm.engine.optim.optimizers import Optimizer
     from eblvm.engine.optim.options import Optimisation
     from eblvm.engine.running import Running
 
@@ -38,7 +38,7 @@ class Estimator(Options):
 
     def check(self, model: ModelOptions, optimisation: Optimisation, running: Running) -> None: ...
 
-    def build(self, energy: Energy, posterior: Posterior | None, adam: Adam) -> ExactScore | VariationalScore:
+    def build(self, energy: Energy, posterior: Posterior | None, optimizer: Optimizer) -> ExactScore | VariationalScore:
         raise NotImplementedError
 
 
@@ -50,6 +50,7 @@ class LowerLevel(Estimator):
 
     K: int = option(5, "real lower steps on q per minibatch", low=0)
     lower_lr: float | None = option(None, "Adam's learning rate for phi; none: that of theta", above=0)  # type: ignore[misc]
+    lower_clip_norm: float | None = option(None, "clip phi's gradient to this norm, in its K real steps", above=0)
     posterior: PosteriorOptions = slot(posteriors.KINDS, "net of q(h|v); 'exact' is the GRBM's own", Linear())
     divergence: Divergence = slot(divergences.KINDS, "lower level's divergence", KlExact())
     noise: str = option(

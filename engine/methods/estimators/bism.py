@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from eblvm.engine.models.energy import Energy
     from eblvm.engine.models.kinds import ModelOptions
     from eblvm.engine.models.posteriors import Posterior
-    from eblvm.engine.optim.optimizers import Adam
+    from eblvm.engine.optim.optimizers import Optimizer
     from eblvm.engine.optim.options import Optimisation
     from eblvm.engine.running import Running
 
@@ -66,6 +66,11 @@ class Bism(LowerLevel):
         if isinstance(self.best_response, Newton):
             self._check_newton(self.best_response, model, running)
         super().check(model, optimisation, running)
+        if self.unrolled and self.unroll_memory == "recompute" and running.compile:
+            raise UserError(
+                "--unroll-memory recompute rebuilds a graph that a compiled step does not have; remove it or --compile "
+                "(--memory-budget lets the compiler save memory)"
+            )
         if self.unrolled and model.activation in PIECEWISE_LINEAR:
             raise UserError(
                 f"N={self.N} needs a twice differentiable energy, {model.activation!r} has no second derivative; "
@@ -95,8 +100,8 @@ class Bism(LowerLevel):
         if newton.solver == "cg" and running.compile:
             raise UserError("the cg solver cannot be compiled; remove --compile, or use --solver dense")
 
-    def build(self, energy: Energy, posterior: Posterior | None, adam: Adam) -> BilevelScore:
+    def build(self, energy: Energy, posterior: Posterior | None, optimizer: Optimizer) -> BilevelScore:
         from eblvm.engine.methods.bilevel import BilevelScore
 
         assert posterior is not None
-        return BilevelScore(self, energy, posterior, adam)
+        return BilevelScore(self, energy, posterior, optimizer)

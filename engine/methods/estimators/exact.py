@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from eblvm.engine.methods.bilevel import ExactScore
     from eblvm.engine.models.energy import Energy
     from eblvm.engine.models.posteriors import Posterior
-    from eblvm.engine.optim.optimizers import Adam
+    from eblvm.engine.optim.optimizers import Optimizer
 
 
 @dataclass(frozen=True)
@@ -20,7 +20,7 @@ class FreeEnergy(Estimator):
     fused_losses = ("dsm", "ksd")
     plans = True
 
-    def build(self, energy: Energy, posterior: Posterior | None, adam: Adam) -> ExactScore:
+    def build(self, energy: Energy, posterior: Posterior | None, optimizer: Optimizer) -> ExactScore:
         from eblvm.engine.methods.bilevel import ExactScore
 
         return ExactScore(energy)

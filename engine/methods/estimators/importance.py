@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from eblvm.engine.models.energy import Energy
     from eblvm.engine.models.kinds import ModelOptions
     from eblvm.engine.models.posteriors import Posterior
-    from eblvm.engine.optim.optimizers import Adam
+    from eblvm.engine.optim.optimizers import Optimizer
     from eblvm.engine.optim.options import Optimisation
     from eblvm.engine.running import Running
 
@@ -36,8 +36,8 @@ class Importance(LowerLevel):
             raise UserError(f"a uniform proposal has nothing to step on, got K={self.K}; use --K 0")
         super().check(model, optimisation, running)
 
-    def build(self, energy: Energy, posterior: Posterior | None, adam: Adam) -> ImportanceScore:
+    def build(self, energy: Energy, posterior: Posterior | None, optimizer: Optimizer) -> ImportanceScore:
         from eblvm.engine.methods.vages import ImportanceScore
 
         assert posterior is not None
-        return ImportanceScore(self, energy, posterior, adam)
+        return ImportanceScore(self, energy, posterior, optimizer)

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from eblvm.engine.models.energy import Energy
     from eblvm.engine.models.kinds import ModelOptions
     from eblvm.engine.models.posteriors import Posterior
-    from eblvm.engine.optim.optimizers import Adam
+    from eblvm.engine.optim.optimizers import Optimizer
     from eblvm.engine.optim.options import Optimisation
     from eblvm.engine.running import Running
 
@@ -66,8 +66,8 @@ class Vages(LowerLevel):
         """The Langevin step size for H latent units."""
         return self.langevin_alpha or ALPHA_PER_UNIT * latent
 
-    def build(self, energy: Energy, posterior: Posterior | None, adam: Adam) -> VagesScore:
+    def build(self, energy: Energy, posterior: Posterior | None, optimizer: Optimizer) -> VagesScore:
         from eblvm.engine.methods.vages import VagesScore
 
         assert posterior is not None
-        return VagesScore(self, energy, posterior, adam)
+        return VagesScore(self, energy, posterior, optimizer)

@@ -11,6 +11,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor, nn
 
+from eblvm.engine.autodiff.ranges import named
 from eblvm.engine.methods.bilevel import BilevelScore, ExactScore
 from eblvm.engine.methods.divergences import Kl, KlExact
 from eblvm.engine.methods.grbm.sampled import exact_gradient, lower_steps, packed, sampled_gradient, unpacked
@@ -46,7 +47,7 @@ def fused_step_for(objective: ScoreMatchingObjective) -> Fused | None:
     linear = type(posterior) is Bernoulli and len(posterior.net) == 1 and isinstance(posterior.net[0], nn.Linear)
     divergence = estimator.options.divergence
     known = type(divergence) is KlExact or (type(divergence) is Kl and divergence.latent_samples == 1)
-    if not linear or not known or type(adam) is not Adam:
+    if not linear or not known or type(adam) is not Adam or estimator.options.lower_clip_norm is not None:
         return None
     if isinstance(estimator, SampledScore):
         return estimator if isinstance(loss, Dsm | Ksd) and not estimator.langevin.steps else None
@@ -101,6 +102,7 @@ def _bilevel_gradient(
     estimator: BilevelScore, loss: Dsm, state: State, v: Tensor, noise: Noise, rates: Rates
 ) -> tuple[Params, State, Info]:
     assert isinstance(estimator.posterior, Bernoulli)
+    assert isinstance(estimator.optimizer, Adam)
     exact = not estimator.options.divergence.reads_samples
     latents = noise["latent"][-1:] if exact else noise["latent"]
     found = grbm_bilevel.grbm_bilevel(
@@ -144,7 +146,8 @@ def fused_update_for(update: Update) -> TrainingStep | None:
     def step(state: State, v: Tensor, noise: Noise, rates: Rates) -> tuple[State, Info]:
         if not runs_fused(estimator, state, v, rates):
             return (vectorised if rates["theta"].dim() else update)(state, v, noise, rates)
-        gradient, state, info = fused_gradient(estimator, loss, state, v, noise, rates)
+        with named("fused gradient"):
+            gradient, state, info = fused_gradient(estimator, loss, state, v, noise, rates)
         return update.move(state, gradient, info, rates)
 
     return step

@@ -20,7 +20,7 @@ from eblvm.engine.methods.losses.ksd import Ksd
 from eblvm.engine.methods.types import Info, Noise, Rates, State
 from eblvm.engine.methods.vages import ImportanceScore, SampledScore, VagesScore
 from eblvm.engine.models.posteriors import Bernoulli
-from eblvm.engine.optim.optimizers import AdamState
+from eblvm.engine.optim.optimizers import Adam, AdamState
 from eblvm.engine.types import Params
 from eblvm.kernels import grbm_bilevel
 
@@ -107,6 +107,7 @@ def lower_steps(
     if not estimator.options.K:
         return state, {}
     assert isinstance(estimator.posterior, Bernoulli)
+    assert isinstance(estimator.optimizer, Adam)
     K = estimator.options.K
     exact = not estimator.options.divergence.reads_samples
     moved, lower = grbm_bilevel.lower_steps(

@@ -93,11 +93,10 @@ class Bidvl(Method):
     ) -> Update:
         from eblvm.engine.methods.alternating import AlternatingUpdate
         from eblvm.engine.methods.bidvl import BidvlObjective
-        from eblvm.engine.optim.optimizers import Adam
 
         if energy or posterior:
             raise UserError("method 'bidvl' trains its own three nets; remove `energy` and `posterior`")
         assert isinstance(model, Spectral)
         nets = model.nets(tuple(train.shape[1:]), self.joint)
-        adam, lower = Adam(optimisation.betas), Adam(optimisation.betas, weight_decay=self.weight_decay)
-        return AlternatingUpdate.of(BidvlObjective(self, *nets, adam, lower), optimisation)
+        optimizers = optimisation.theta_optimizer(), optimisation.phi_optimizer(self.weight_decay)
+        return AlternatingUpdate.of(BidvlObjective(self, *nets, *optimizers), optimisation)

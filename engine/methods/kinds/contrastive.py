@@ -37,11 +37,10 @@ class Cd(Method):
         from eblvm.engine.methods.contrastive import ContrastiveDivergence
         from eblvm.engine.methods.update import Update
         from eblvm.engine.models.grbm import require_grbm
-        from eblvm.engine.optim.optimizers import Adam
 
         grbm = require_grbm(energy or model.energy(tuple(train.shape[1:]), learns_q=False), self.kind)
-        objective = ContrastiveDivergence(grbm, Adam(optimisation.betas), self.sweeps, self.persistent)
-        return Update.of(objective, optimisation)
+        objective = ContrastiveDivergence(grbm, optimisation.theta_optimizer(), self.sweeps, self.persistent)
+        return Update.of(objective, optimisation, grbm.frozen)
 
 
 @dataclass(frozen=True)

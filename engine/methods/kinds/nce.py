@@ -42,11 +42,11 @@ class Nce(Method):
         from eblvm.engine.methods.nce import GaussianNoise, NceObjective
         from eblvm.engine.methods.update import Update
         from eblvm.engine.models.grbm import require_grbm
-        from eblvm.engine.optim.optimizers import Adam
 
         grbm = require_grbm(energy or model.energy(tuple(train.shape[1:]), learns_q=False), self.kind)
         contrast = GaussianNoise.of(self.contrast, train)
-        return Update.of(NceObjective(grbm, Adam(optimisation.betas), contrast), optimisation)
+        objective = NceObjective(grbm, optimisation.theta_optimizer(), contrast)
+        return Update.of(objective, optimisation, grbm.frozen)
 
 
 @dataclass(frozen=True)
@@ -72,14 +72,12 @@ class Vnce(Method):
         from eblvm.engine.methods.update import Update
         from eblvm.engine.models.grbm import require_grbm
         from eblvm.engine.models.posteriors import Bernoulli
-        from eblvm.engine.optim.optimizers import Adam
 
-        shape, adam = tuple(train.shape[1:]), Adam(optimisation.betas)
+        shape, optimizers = tuple(train.shape[1:]), (optimisation.theta_optimizer(), optimisation.phi_optimizer())
         grbm = require_grbm(energy or model.energy(shape, learns_q=True), self.kind)
         posterior = posterior or self.posterior.build(shape, model)
         if not isinstance(posterior, Bernoulli):
             raise UserError(f"method 'vnce' sums over binary h, got the posterior {type(posterior).__name__}")
         contrast = GaussianNoise.of(self.contrast, train)
-        return Update.of(
-            VnceObjective(grbm, posterior, adam, adam, contrast, self.K, self.latent_samples), optimisation
-        )
+        objective = VnceObjective(grbm, posterior, *optimizers, contrast, self.K, self.latent_samples)
+        return Update.of(objective, optimisation, grbm.frozen)

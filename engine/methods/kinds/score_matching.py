@@ -97,15 +97,15 @@ class ScoreMatching(Method):
         from eblvm.engine.methods.score_matching import ScoreMatchingObjective
         from eblvm.engine.methods.update import Update
         from eblvm.engine.models.fit import check_fit
-        from eblvm.engine.optim.optimizers import Adam
 
-        shape, adam = tuple(train.shape[1:]), Adam(optimisation.betas)
+        shape = tuple(train.shape[1:])
         energy = energy or model.energy(shape, self.learns_q)
         if isinstance(self.estimator, LowerLevel):
             posterior = posterior or self.estimator.posterior.build(shape, model)
             check_fit(energy, posterior, shape)
-        objective = ScoreMatchingObjective(self.estimator.build(energy, posterior, adam), self.loss, adam)
-        return Update.of(objective, optimisation)
+        estimator = self.estimator.build(energy, posterior, optimisation.phi_optimizer())
+        objective = ScoreMatchingObjective(estimator, self.loss, optimisation.theta_optimizer())
+        return Update.of(objective, optimisation, energy.frozen)
 
 
 def products() -> dict[str, Method]:

@@ -19,9 +19,10 @@ class Grbm(ModelOptions):
     linear_in_h = conditionals = fused_step = True
 
     latent: int = option(4, "H, the number of latent units", low=1)  # type: ignore[misc]
+    fixed_sigma: float | None = option(None, "hold sigma at this value; none: it starts at 1 and is learned", above=0)
     precision: str = option("fp32", "tf32 lets CUDA round the factors of products", choices=("fp32", "tf32"))  # type: ignore[misc]
 
     def energy(self, shape: tuple[int, ...], learns_q: bool) -> Energy:
         from eblvm.engine.models.grbm import GRBM
 
-        return GRBM(shape[0], self.latent)
+        return GRBM(shape[0], self.latent, self.fixed_sigma)

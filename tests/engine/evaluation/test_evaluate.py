@@ -81,6 +81,8 @@ def test_everything_of_a_deep_run(trained: Path, inception, tmp_path: Path, caps
     shown = capsys.readouterr().out
     assert {
         "test_loss", "test_divergence", "svm_posterior_accuracy", "svm_pixels_accuracy", "auroc_uniform",
+        "knn_posterior_accuracy", "logistic_pixels_accuracy", "energy_train", "energy_test",
+        "energy_own_h", "energy_other_h",
         "auroc_stripes", "auroc_stripes_log_error", "neighbour_distance_samples", "fid_150", "kid_150",
     } <= set(facts["mean"])  # fmt: skip
     assert facts["mean"]["auroc_lines"] == facts["mean"]["auroc_stripes"]
@@ -88,7 +90,7 @@ def test_everything_of_a_deep_run(trained: Path, inception, tmp_path: Path, caps
     assert "fid: samples 150, reference 200 training images" in shown
     assert "inception_score none, pooled has no logits: install torch-fidelity" in shown
     assert "density lower bound on log p~(v), importance-weighted over 100 samples of h" in shown
-    for name in ("tsne", "ood-uniform", "ood-stripes", "samples", "neighbours"):
+    for name in ("tsne", "ood-uniform", "ood-stripes", "samples", "neighbours", "energies", "energies-h"):
         assert (run / f"{name}.png").stat().st_size > 1000, name
     assert (facts["model"], facts["ema"], facts["seed"], facts["step"]) == ("best", False, 0, [30])
     assert len(facts["weights"]) == len(facts["data"]) == 64

@@ -1,6 +1,7 @@
 """The training loop: exact resume after any end, guard, best model, folders of other runs."""
 
 import json
+import math
 import os
 import random
 import signal
@@ -23,6 +24,7 @@ from eblvm.engine.training import checkpoint
 from eblvm.engine.training.loop import train
 from eblvm.engine.training.run import Run
 from eblvm.engine.training.stats import reproducible
+from eblvm.kernels.philox import Key
 
 
 def small(**changes: object) -> Config:
@@ -237,7 +239,6 @@ def test_ema_follows_theta(tmp_path: Path) -> None:
     train(small(ema=0.5, steps=1, validations=0), tmp_path)
     state = final_state(tmp_path)["state"]
     from eblvm.engine.models.grbm import GRBM
-    from eblvm.kernels.philox import Key
 
     start = GRBM(2, 4).initial(Key(0, 0))
     for name, average in state["ema"].items():
@@ -277,6 +278,46 @@ def test_clip_norm_bounds_the_first_sgd_like_step(tmp_path: Path) -> None:
     second = final_state(tmp_path)["state"]["theta_opt"]["v"]
     norm = sum(v.sum() for v in second.values()) / (1 - 0.95)
     assert norm.sqrt().item() == pytest.approx(0.01, rel=1e-4)
+
+
+def test_clipping_q_bounds_its_gradient(tmp_path: Path) -> None:
+    train(small(method="bidsm", N=0, K=1, lower_clip_norm=1e-4, steps=1, validations=0), tmp_path)
+    second = final_state(tmp_path)["state"]["phi_opt"]["v"]
+    norm = sum(v.sum() for v in second.values()) / (1 - 0.95)
+    assert norm.sqrt().item() == pytest.approx(1e-4, rel=1e-4)
+
+
+@pytest.mark.parametrize("fused", [True, False])
+@pytest.mark.parametrize("method", ["bidsm", "cd", "nce"])
+def test_a_fixed_sigma_stays(method: str, fused: bool, tmp_path: Path) -> None:
+    how = {"fused": fused} if method == "bidsm" else {}
+    config = small(method=method, fixed_sigma=0.4, steps=5, validations=0, clip_norm=1.0, **how)
+    train(config, tmp_path)
+    theta = final_state(tmp_path)["state"]["theta"]
+    assert torch.equal(theta["log_sigma"], torch.full((2,), math.log(0.4)))
+    assert not torch.equal(theta["W"], Run.open(tmp_path).energy.initial(Key(0, 0))["W"])
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"optimizer": "sgd", "lr": (1e-4,), "lower_optimizer": "rmsprop", "replicas": 2},
+        {"optimizer": "rmsprop", "N": 2, "divergence": "iwae", "latent_samples": 3, "lower_clip_norm": 1.0},
+    ],
+    ids=["sgd", "rmsprop"],
+)
+def test_other_optimisers_resume_bitwise(changes: dict, tmp_path: Path) -> None:
+    config = small(method="bidsm", steps=40, checkpoint_every=20, **changes)
+    train(config, tmp_path / "whole")
+    train(config.replaced(steps=20), tmp_path / "parts")
+    train(config, tmp_path / "parts")
+    whole, parts = final_state(tmp_path / "whole"), final_state(tmp_path / "parts")
+    assert_bitwise_equal({**whole, "best": {}}, {**parts, "best": {}})
+    moments = whole["state"]["theta_opt"]
+    assert bool(moments["m"]) == (changes["optimizer"] == "sgd")
+    assert bool(moments["v"]) == (changes["optimizer"] == "rmsprop")
+    assert whole["state"]["phi_opt"]["v"]
+    assert not whole["state"]["phi_opt"]["m"]
 
 
 def test_divergence_stops_with_code_3_and_keeps_the_last_good_checkpoint(tmp_path: Path) -> None:
