@@ -94,7 +94,21 @@ def main(argv: list[str]) -> None:
     from eblvm.engine.evaluation.chunks import Shard
     from eblvm.engine.training.run import Run
 
-    options = evaluation.Options(
+    options = options_of(arguments)
+    run = Run.open(Path(arguments.dir), arguments.data, arguments.device, arguments.step)
+    model = arguments.model or run.default_model()
+    if arguments.shard is not None:
+        evaluation.make_shard(run, model, options, Shard(*arguments.shard))
+        print("this shard is made; when all are, the same command without --shard gives the figures")
+        return
+    studies = {None: evaluate, "bias": bias, "early-stopping": early_stopping}
+    write_json(arguments.json, studies[arguments.study](run, arguments.model, options))
+
+
+def options_of(arguments: argparse.Namespace) -> "Options":
+    from eblvm.engine import evaluation
+
+    return evaluation.Options(
         chains=arguments.chains,
         temperatures=arguments.temperatures,
         force_ais=arguments.ais,
@@ -109,14 +123,6 @@ def main(argv: list[str]) -> None:
         seed=arguments.seed,
         again=arguments.again,
     )
-    run = Run.open(Path(arguments.dir), arguments.data, arguments.device, arguments.step)
-    model = arguments.model or run.default_model()
-    if arguments.shard is not None:
-        evaluation.make_shard(run, model, options, Shard(*arguments.shard))
-        print("this shard is made; when all are, the same command without --shard gives the figures")
-        return
-    studies = {None: evaluate, "bias": bias, "early-stopping": early_stopping}
-    write_json(arguments.json, studies[arguments.study](run, arguments.model, options))
 
 
 def evaluate(run: "Run", model: str | None, options: "Options") -> dict[str, object]:
