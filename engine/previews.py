@@ -34,7 +34,7 @@ def preview(run: Run, thorough: bool) -> dict[str, Path]:
             theta = run.thetas("last")[0]
             plots.histograms(
                 {k: p.flatten().cpu() for k, p in sorted(theta.items(), key=lambda kp: -kp[1].numel())[:4]},
-                "weights", found["weights"],
+                "value", found["weights"], f"weights at step {step}",
             )  # fmt: skip
             evaluated = eval_models(run, "last")[0]
             if evaluated.reconstruct is not None and (len(run.shape) == 3 or run.image_shape):

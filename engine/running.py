@@ -14,7 +14,17 @@ class Running(Options):
     group = "running"
 
     device: str = option("cpu", "cpu or cuda (cuda:0, cuda:1, ...)", mathematical=False)
-    threads: int = option(1, "CPU threads; more than one rarely pays for a GRBM", low=1, mathematical=False)
+    deterministic: bool = option(
+        False, "the same bits from run to run on a GPU too, at some cost; the CPU gives them anyway", mathematical=False
+    )
+    timeout: float = option(
+        30.0,
+        "minutes that a process of several waits for the others before it gives up",
+        above=0,
+        high=1e6,
+        mathematical=False,
+    )
+    threads: int = option(1, "CPU threads; more than one rarely pays for a GRBM", low=1, high=1024, mathematical=False)
     dtype: str = option("float32", "of parameters and data", choices=("float32", "float64"))
     micro_batch: int | None = option(
         None,
@@ -25,6 +35,9 @@ class Running(Options):
     )
     fused: bool = option(True, "take the fused step; it equals the other to rounding", needs="fused_step")
     compile: bool = option(False, "compile the whole step with torch.compile", needs="compiles")
+    graphs: bool = option(
+        False, "replay the step as a CUDA graph, after three steps beside the plain one have agreed", mathematical=False
+    )
     memory_budget: float | None = option(
         None,
         "with --compile: fraction of the activations that the compiler may keep; none: as it likes",
@@ -33,7 +46,7 @@ class Running(Options):
         needs="compiles",
     )
     validations: int = option(10, "evaluations of the validation loss in a run, 0 for none", low=0)
-    log_every: int = option(100, "steps between lines of stats.jsonl", low=1, mathematical=False)
+    log_every: int = option(100, "steps between lines of stats.jsonl", low=1, high=2**31 - 1, mathematical=False)
     validate_minutes: float = option(
         0.0, "also validate after so many minutes; which model is the best then depends on the machine; 0: never", low=0
     )
@@ -41,12 +54,13 @@ class Running(Options):
         None,
         "steps between pictures in RUN/previews and the loggers, 0 for none; none: at validations, once a minute",
         low=0,
+        high=2**31 - 1,
         mathematical=False,
     )
     logger: tuple[str, ...] = option(
         ("tensorboard",), "where curves go", choices=("tensorboard", "wandb", "mlflow"), mathematical=False
     )
-    checkpoint_every: int = option(1000, "steps between checkpoints", low=1, mathematical=False)
+    checkpoint_every: int = option(1000, "steps between checkpoints", low=1, high=2**31 - 1, mathematical=False)
     checkpoint_minutes: float = option(
         10.0, "also save a checkpoint after so many minutes; 0: never", low=0, mathematical=False
     )
@@ -59,6 +73,8 @@ class Running(Options):
     def check(self) -> None:
         if not re.fullmatch(r"cpu|cuda(:\d+)?", self.device):
             raise UserError(f"got device={self.device!r}, expected cpu or cuda (cuda:0, cuda:1, ...)")
+        if self.graphs and not self.on_cuda:
+            raise UserError("graphs are CUDA's; add --device cuda, or remove --graphs")
         if self.memory_budget is not None and not self.compile:
             raise UserError("memory-budget is the compiler's own trade of memory for time; add --compile")
 
@@ -69,3 +85,6 @@ class Running(Options):
 
             if not torch.cuda.is_available():
                 raise UserError(f"got device {self.device!r}, but torch sees no CUDA device here; use --device cpu")
+            number, count = int(self.device.partition(":")[2] or 0), torch.cuda.device_count()
+            if number >= count:
+                raise UserError(f"got device {self.device!r}, but there are {count}, from 0 on; use --device cuda")

@@ -5,7 +5,7 @@ from pathlib import Path
 from eblvm.engine import tables
 from eblvm.engine.cli.configuration import add_run_options
 from eblvm.engine.cli.parser import Parser, write_json
-from eblvm.engine.cli.train import add_places, run_of, show
+from eblvm.engine.cli.train import add_places, preview, run_of, show
 from eblvm.engine.errors import UserError
 
 USAGE = "eblvm sweep RECIPE --replicas R --lr X,X,... [options of eblvm train]"
@@ -30,7 +30,6 @@ def main(argv: list[str]) -> None:
         show(config)
         return
 
-    from eblvm.engine.previews import preview
     from eblvm.engine.training.loop import train
 
     complete = train(config, out, init=init, preview=preview)

@@ -3,6 +3,7 @@
 import argparse
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from eblvm.engine import recipes
 from eblvm.engine.cli.configuration import add_run_options, configuration
@@ -10,10 +11,14 @@ from eblvm.engine.cli.parser import Parser
 from eblvm.engine.config import Config
 from eblvm.engine.errors import UserError
 from eblvm.engine.optim.options import Cosine
+from eblvm.engine.options import flag
 from eblvm.engine.progress import is_first
 from eblvm.engine.training.parent import Parent
 from eblvm.engine.training.run_folder import read_config
 from eblvm.engine.training.summary import summarise
+
+if TYPE_CHECKING:
+    from eblvm.engine.training.run import Run
 
 USAGE = "eblvm train RECIPE [options]; 'eblvm train RECIPE --method M --help' shows what that run reads"
 EXAMPLES = (
@@ -35,11 +40,36 @@ def main(argv: list[str]) -> None:
         show(config)
         return
 
-    from eblvm.engine.previews import preview
+    if config.running.on_cuda:
+        config = for_gpu(config, out, argv, arguments.resume or arguments.config)
+
     from eblvm.engine.training.loop import train
 
     if train(config, out, init=init, extend=arguments.resume is not None, preview=preview):
         finish(out)
+
+
+def for_gpu(config: Config, out: Path, argv: list[str], recorded: str | None) -> Config:
+    """The rule of training/gpu_defaults.py, said once; a configuration from a file or a run is taken as it is."""
+    import torch
+
+    from eblvm.engine.training.gpu_defaults import CHOSEN, gpu_defaults, sentence
+
+    config.running.check_device()
+    if not recorded:
+        given = [n for n in CHOSEN if any(a.split("=")[0] in (flag(n), flag("no_" + n)) for a in argv)]
+        before = read_config(out) if (out / "config.json").is_file() else None
+        config = gpu_defaults(config, given, before, torch.cuda.get_device_capability())
+    if is_first():
+        print(sentence(config, torch.cuda.get_device_name()))
+    return config
+
+
+def preview(run: "Run", thorough: bool) -> dict[str, Path]:
+    """`previews.preview`, imported when the first picture is due: it brings matplotlib and all of evaluation."""
+    from eblvm.engine.previews import preview
+
+    return preview(run, thorough)
 
 
 def finish(out: Path) -> None:

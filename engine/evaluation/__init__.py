@@ -7,13 +7,14 @@ are reused.
 
 import json
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from eblvm.engine.durable import write_atomic
-from eblvm.engine.evaluation import figures, plots
+from eblvm.engine.evaluation import cost, figures, plots
 from eblvm.engine.evaluation.chunks import Shard
 from eblvm.engine.evaluation.fingerprint import fingerprint
 from eblvm.engine.evaluation.metrics.image_distances import inception_features
@@ -22,6 +23,7 @@ from eblvm.engine.evaluation.studies.gradient_bias import gradient_bias
 from eblvm.engine.methods.update import state_from
 from eblvm.engine.optim.schedule import step_rates
 from eblvm.engine.training import replicas
+from eblvm.engine.training.eval_file import read_eval
 from eblvm.engine.training.run import Run
 from eblvm.engine.versions import versions
 
@@ -29,14 +31,18 @@ __all__ = ["Options", "bias_study", "evaluate", "make_shard"]
 BIAS_NS, BIAS_KS = (0, 1, 2, 5, 10, 20, 30), (0, 1, 5, 20)
 
 
-def evaluate(run: Run, model: str, options: Options) -> dict[str, Any]:
-    """The figures of every replica with their mean and deviation, as they stand in eval.json."""
+def evaluate(run: Run, model: str, options: Options, say: Callable[[str], None] = lambda line: None) -> dict[str, Any]:
+    """The figures of every replica with their mean and deviation, as they stand in eval.json.
+
+    `say` hears what will be done before it is."""
     torch.set_num_threads(run.config.running.threads)
     facts = provenance(run, model)
     done = {} if options.again else sections_done(run.folder / "eval.json", facts)
-    for section in sections_of(run, model, facts["weights"], options):
-        if done.get(section.name, {}).get("settings") == section.settings:
-            continue
+    sections = sections_of(run, model, facts["weights"], options)
+    todo = [section for section in sections if done.get(section.name, {}).get("settings") != section.settings]
+    for line in cost.plan_of(run, todo, [s.name for s in sections if s not in todo], options):
+        say(line)
+    for section in todo:
         began = time.time()
         found = [figures.checked(row) for row in section.compute()]
         done[section.name] = {"settings": section.settings, "figures": found, "seconds": round(time.time() - began, 1)}
@@ -57,18 +63,17 @@ def provenance(run: Run, model: str) -> dict[str, Any]:
         "weights": weights_of(run, model),
         "data": fingerprint({"train": data.train, "valid": data.valid, "test": data.test}),
         "samples": {split: len(getattr(data, split)) for split in ("train", "valid", "test")},
-        "versions": versions(),
+        "versions": versions(run.config.running.device),
     }
 
 
 def sections_done(path: Path, facts: dict[str, Any]) -> dict[str, Any]:
     """The sections that an eval.json has of the same weights, data and versions."""
-    try:
-        before = json.loads(path.read_text())
-    except (FileNotFoundError, ValueError):
+    before = read_eval(path)
+    if before is None:
         return {}
     same = all(before.get(name) == facts[name] for name in ("model", "weights", "data", "versions"))
-    return before.get("sections", {}) if same else {}
+    return before["sections"] if same else {}
 
 
 def summary(run: Run, done: dict[str, Any]) -> dict[str, Any]:

@@ -1,5 +1,6 @@
 """Pictures: densities of 2-D models, grids of samples, curves, histograms, embeddings, figures of several runs."""
 
+import io
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -13,10 +14,14 @@ import torch
 from matplotlib.figure import Figure
 from torch import Tensor
 
+from eblvm.engine.durable import make_folder, write_atomic
+from eblvm.engine.errors import UserError
 from eblvm.engine.models.energy import call
 from eblvm.engine.models.grbm import GRBM
+from eblvm.engine.training.stats import name_of
 from eblvm.engine.types import Params
 
+SMOOTHED = 40  # points above which a curve is smoothed
 FLOOR = 1e-9  # what a logarithmic plot shows of zero
 Density = Callable[[Tensor], Tensor]  # of points [n, 2], [n]
 
@@ -63,7 +68,7 @@ def samples(v: Tensor, image_shape: tuple[int, int] | None, path: Path, columns:
         scatter(v, path)
 
 
-def image_grid(images: Tensor, path: Path, columns: int = 10) -> None:
+def image_grid(images: Tensor, path: Path, columns: int = 10, title: str = "") -> None:
     """Images [n, C, height, width] in [0, 1] with one or three channels, `columns` a row, enlarged to be seen."""
     n, channels, height, width = images.shape
     rows = -(-n // columns)
@@ -75,8 +80,17 @@ def image_grid(images: Tensor, path: Path, columns: int = 10) -> None:
     picture = (canvas.reshape(rows * (height + 1), columns * (width + 1), 3) * 255).byte()
     scale = max(1, 800 // picture.shape[1])
     picture = picture.repeat_interleave(scale, 0).repeat_interleave(scale, 1)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    plt.imsave(path, picture.numpy())
+    if not title:
+        buffer = io.BytesIO()
+        plt.imsave(buffer, picture.numpy(), format="png")
+        _write(path, buffer)
+        return
+    inches = picture.shape[1] / 120
+    figure, ax = plt.subplots(figsize=(inches, picture.shape[0] / 120 + 0.4), layout="constrained")
+    ax.imshow(picture.numpy())
+    ax.set_title(title, fontsize=9)
+    ax.axis("off")
+    _save(figure, path)
 
 
 def scatter(points: Tensor, path: Path) -> None:
@@ -89,14 +103,30 @@ def scatter(points: Tensor, path: Path) -> None:
 
 
 def curves(lines: Mapping[str, tuple[Sequence[float], Sequence[float]]], path: Path) -> None:
-    """One panel a quantity: its values against the step."""
-    figure, axes = plt.subplots(1, len(lines), figsize=(4 * len(lines), 3), layout="constrained", squeeze=False)
-    for ax, (name, (x, y)) in zip(axes[0], lines.items(), strict=True):
-        ax.plot(x, y, linewidth=1)
-        ax.set_title(name)
+    """One panel a quantity: its values against the step, and of long ones their moving average."""
+    columns = min(4, len(lines))
+    rows = -(-len(lines) // columns)
+    figure, axes = plt.subplots(rows, columns, figsize=(4 * columns, 2.8 * rows), layout="constrained", squeeze=False)
+    for ax in axes.flat[len(lines) :]:
+        ax.axis("off")
+    for ax, (name, (x, y)) in zip(axes.flat, lines.items(), strict=False):
+        long = len(y) > SMOOTHED
+        ax.plot(x, y, linewidth=1, alpha=0.3 if long else 1, color="C0")
+        if long:
+            ax.plot(x, smoothed(y), linewidth=1.5, color="C0")
+        ax.set_title(name_of(name), fontsize=10)
         ax.set_xlabel("step")
         ax.grid(alpha=0.3)
     _save(figure, path)
+
+
+def smoothed(values: Sequence[float], weight: float = 0.9) -> list[float]:
+    """An exponential moving average that starts without bias."""
+    total, mass, found = 0.0, 0.0, []
+    for value in values:
+        total, mass = weight * total + (1 - weight) * value, weight * mass + (1 - weight)
+        found.append(total / mass)
+    return found
 
 
 def gradient_bias(facts: Mapping[str, Any], path: Path) -> None:
@@ -113,16 +143,28 @@ def gradient_bias(facts: Mapping[str, Any], path: Path) -> None:
     _save(figure, path)
 
 
-def histograms(values: Mapping[str, Tensor], label: str, path: Path) -> None:
-    """One histogram a name over a common range, which leaves out the outermost hundredth of all values."""
-    everything = torch.cat([v.double() for v in values.values()])
-    low, high = everything.quantile(torch.tensor([0.005, 0.995], dtype=torch.float64)).tolist()
-    figure, ax = plt.subplots(figsize=(5, 3.2), layout="constrained")
-    for name, v in values.items():
-        ax.hist(v.clamp(low, high).numpy(), bins=80, range=(low, high), density=True, alpha=0.6, label=name)
+def histograms(values: Mapping[str, Tensor], label: str, path: Path, title: str = "") -> None:
+    """One histogram a name on a common scale: linear within the spread of the first, logarithmic far from it.
+
+    Sets that lie orders of magnitude apart both show their shape: on a linear axis one would be a single bin."""
+    first = next(iter(values.values())).double()
+    centre, spread = float(first.median()), float(first.quantile(0.75) - first.quantile(0.25)) or 1.0
+    scaled = {name: torch.asinh((v.double() - centre) / spread) for name, v in values.items()}
+    everything = torch.cat(list(scaled.values()))
+    low, high = float(everything.min()), float(everything.max())
+    if low == high:
+        low, high = low - 1, high + 1
+    figure, ax = plt.subplots(figsize=(5.5, 3.4), layout="constrained")
+    for name, v in scaled.items():
+        ax.hist(v.numpy(), bins=80, range=(low, high), density=True, alpha=0.6, label=f"{name} ({len(v)})")
+    places = np.linspace(low, high, 6)
+    ax.set_xticks(places, [f"{centre + spread * np.sinh(place):.4g}" for place in places], fontsize=8)
     ax.set_xlabel(label, fontsize=8)
+    ax.set_ylabel("density", fontsize=8)
     ax.set_yticks([])
-    ax.legend()
+    if title:
+        ax.set_title(title, fontsize=10)
+    ax.legend(fontsize=8)
     _save(figure, path)
 
 
@@ -137,25 +179,43 @@ def embedding(points: np.ndarray, labels: Tensor, path: Path) -> None:
 
 
 def figures(values: Mapping[str, Mapping[str, tuple[float | str, float]]], path: Path) -> None:
-    """One panel a figure, in it one bar a run: (value, deviation); of one that is not known these words."""
+    """One panel a figure, in it one point a run with its deviation, on the scale of their differences; of one that is
+    not known these words."""
     columns = min(4, len(values))
     rows = -(-len(values) // columns)
-    figure, axes = plt.subplots(rows, columns, figsize=(4 * columns, 2.4 * rows), layout="constrained", squeeze=False)
+    tall = 1.2 + 0.25 * max((len(by_run) for by_run in values.values()), default=1)
+    figure, axes = plt.subplots(rows, columns, figsize=(4 * columns, tall * rows), layout="constrained", squeeze=False)
     for ax in axes.flat[len(values) :]:
         ax.axis("off")
     for ax, (name, by_run) in zip(axes.flat, values.items(), strict=False):
-        numbers = [0.0 if isinstance(v, str) else v for v, _ in by_run.values()]
-        ax.barh(list(by_run), numbers, xerr=[d for _, d in by_run.values()], height=0.6)
-        for row, (value, _) in enumerate(by_run.values()):
+        for row, (value, deviation) in enumerate(by_run.values()):
             if isinstance(value, str):
-                ax.text(0, row, " not known", va="center", fontsize=7)
+                ax.text(0.5, row, "not known", va="center", ha="center", fontsize=7, transform=ax.get_yaxis_transform())
+            else:
+                ax.errorbar(value, row, xerr=deviation or None, fmt="o", capsize=3, color=f"C{row % 10}")
+                ax.annotate(f"{value:.4g}", (value, row), xytext=(0, 5), textcoords="offset points", fontsize=7,
+                            ha="center")  # fmt: skip
+        ax.set_yticks(range(len(by_run)), list(by_run))
+        ax.set_ylim(len(by_run) - 0.4, -0.7)
+        ax.margins(x=0.2)
+        ax.grid(axis="x", alpha=0.3)
         ax.set_title(name, fontsize=9)
         ax.tick_params(labelsize=7)
-        ax.invert_yaxis()
     _save(figure, path)
 
 
 def _save(figure: Figure, path: Path) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, dpi=120)
-    plt.close(figure)
+    """As a whole or not at all, in the format that the name asks for."""
+    buffer = io.BytesIO()
+    try:
+        figure.savefig(buffer, dpi=120, format=path.suffix.removeprefix(".").lower() or "png")
+    except ValueError as error:
+        raise UserError(f"cannot draw {path} ({error}); give a name that ends in .png, .pdf or .svg") from None
+    finally:
+        plt.close(figure)
+    _write(path, buffer)
+
+
+def _write(path: Path, content: io.BytesIO) -> None:
+    make_folder(path.parent)
+    write_atomic(path, content.getvalue())

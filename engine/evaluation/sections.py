@@ -161,7 +161,8 @@ def reconstruction(run: Run, evaluated: EvalModel) -> Figures:
     found = evaluated.of_all("reconstruct", run, run.dataset.test)
     if has_images(run):
         pairs = torch.stack([as_images(v[:SHOWN], run.dataset.image_shape) for v in (test, found)], 1).flatten(0, 1)
-        plots.image_grid(pairs, run.folder / "reconstruction.png", columns=20)
+        title = "pairs: a test image (left) and its reconstruction (right)"
+        plots.image_grid(pairs[:64], run.folder / "reconstruction.png", columns=16, title=title)
     mean = run.dataset.floats(run.dataset.train).mean(0)
     return {"reconstruction_rmse": rmse(found, test), "reconstruction_rmse_of_mean": rmse(mean, test)}
 
@@ -183,7 +184,8 @@ def _ood(run: Run, judged: list[EvalModel], options: Options) -> list[Section]:
             ours, theirs = inside(r), evaluated.log_densities(run, v)
             if r == 0:
                 values = {"test": ours.value, name: theirs.value}
-                plots.histograms(values, evaluated.density, run.folder / f"ood-{name}.png")
+                title = f"test set against {name}: AUROC {auroc(ours.value, theirs.value):.4f}"
+                plots.histograms(values, evaluated.density, run.folder / f"ood-{name}.png", title)
             row: Figures = {f"auroc_{name}": auroc(ours.value, theirs.value)}
             if not evaluated.density.startswith("exact"):
                 row[f"auroc_{name}_log_error"] = float(torch.cat([ours.standard_error, theirs.standard_error]).mean())
@@ -241,8 +243,9 @@ def _samples(run: Run, source: drawn.Source, count: int, given: Tensor | None) -
         # In bytes, so that a training image that is remembered has distance 0.
         samples, train, test = (as_bytes(as_images(x.cpu(), flat)) for x in (v, run.dataset.train, run.dataset.test))
         near = neighbours(samples, train, NEAREST, 255)
-        rows = torch.cat([samples[:20, None], train[near.index[:20]]], 1).flatten(0, 1)
-        plots.image_grid(rows / 255, run.folder / "neighbours.png", columns=2 * (NEAREST + 1))
+        rows = torch.cat([samples[:10, None], train[near.index[:10]]], 1).flatten(0, 1)
+        title = f"in each row a sample (left) and its {NEAREST} nearest training images"
+        plots.image_grid(rows / 255, run.folder / "neighbours.png", NEAREST + 1, title)
         unseen = neighbours(test[:count], train, 1, 255)
         return [
             mixed_figures

@@ -15,18 +15,6 @@ from eblvm.engine.training.summary import RunSummary
 
 POINTS = 800  # of a curve on a page
 LARGEST = 4 * 2**20  # bytes of a picture on a page
-NAMES = {
-    "loss": "training loss",
-    "validation": "validation loss",
-    "lower": "lower-level loss (q against p)",
-    "gradient_norm": "gradient norm of theta",
-    "lr": "learning rate",
-    "samples_per_second": "samples per second",
-    "memory_mib": "peak memory (MiB)",
-    "seconds": "wall time (s)",
-    "langevin": "Langevin gradient norm",
-    "loss_scale": "loss scale (fp16)",
-}
 PICTURES = {
     "density": "Density: data and model",
     "samples": "Samples",
@@ -40,12 +28,6 @@ PICTURES = {
     "gradient_bias": "Bias of the gradient against N and K",
     "early_stopping": "FID of the checkpoints",
 }
-
-
-def name_of(series: str) -> str:
-    """The name of a curve: the word people know, and the replicas' label."""
-    name, _, label = series.partition(" ")
-    return f"{NAMES.get(name, name.replace('_', ' '))}{' ' + label if label else ''}"
 
 
 def collect(folder: Path, label: str | None = None) -> dict[str, Any]:

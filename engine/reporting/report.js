@@ -88,9 +88,11 @@ function chart(title, curves) {
       svg.append(draw("line", {class: "grid", x1: LEFT, x2: WIDTH - RIGHT, y1: Y(t), y2: Y(t)}));
       svg.append(draw("text", {x: LEFT - 6, y: Y(t) + 4, "text-anchor": "end"}, number(t)));
     }
-    for (const t of ticks(left, right, 5))
-      svg.append(draw("text", {x: X(t), y: HEIGHT - BOTTOM + 16, "text-anchor": "middle"}, number(t)));
-    svg.append(draw("text", {x: WIDTH - RIGHT, y: HEIGHT - 2, "text-anchor": "end"}, "step"));
+    for (const t of ticks(left, right, 5)) {
+      const anchor = X(t) > WIDTH - RIGHT - 20 ? "end" : "middle";
+      svg.append(draw("text", {x: X(t), y: HEIGHT - BOTTOM + 16, "text-anchor": anchor}, number(t)));
+    }
+    svg.append(draw("text", {x: LEFT - 6, y: HEIGHT - BOTTOM + 16, "text-anchor": "end"}, "step"));
     const line = points => points.map(([x, y], i) => `${i ? "L" : "M"}${X(x).toFixed(1)},${Y(y).toFixed(1)}`).join("");
     curves.forEach((c, i) => {
       if (smooth[i] !== c.points)

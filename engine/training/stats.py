@@ -7,6 +7,25 @@ from typing import Any
 
 MEASURED = ("seconds", "samples_per_second", "memory_mib")  # columns that the clock decides, not the seed
 
+NAMES = {
+    "loss": "training loss",
+    "validation": "validation loss",
+    "lower": "lower-level loss (q against p)",
+    "gradient_norm": "gradient norm of theta",
+    "lr": "learning rate",
+    "samples_per_second": "samples per second",
+    "memory_mib": "peak memory (MiB)",
+    "seconds": "wall time (s)",
+    "langevin": "Langevin gradient norm",
+    "loss_scale": "loss scale (fp16)",
+}
+
+
+def name_of(series: str) -> str:
+    """The name of a logged quantity as people know it, with the replicas' label behind it."""
+    name, _, label = series.partition(" ")
+    return f"{NAMES.get(name, name.replace('_', ' '))}{', ' + label if label else ''}"
+
 
 def reproducible(path: Path) -> list[dict[str, Any]]:
     """The rows without what was measured: the same for every run of a configuration, however often it was broken."""

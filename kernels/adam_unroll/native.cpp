@@ -1,8 +1,6 @@
 // The differentiable Adam step on the CPU, forward and reverse, each one pass over memory.
 
-#include <ATen/ATen.h>
 #include <ATen/Parallel.h>
-#include <torch/library.h>
 
 #include <algorithm>
 #include <cmath>
@@ -12,6 +10,7 @@
 
 #include "../common/batched.h"
 #include "../common/sums.h"
+#include "../common/tensors.h"
 #include "pointwise.h"
 
 namespace {

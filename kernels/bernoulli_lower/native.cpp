@@ -1,12 +1,11 @@
 // The pointwise heart of the lower step on the CPU: value, first and second derivative, each one pass.
 // Noise is a tensor, or drawn from its Philox stream a row at a time and never stored, or absent (the closed form).
 
-#include <ATen/ATen.h>
 #include <ATen/Parallel.h>
-#include <torch/library.h>
 
 #include <vector>
 
+#include "../common/tensors.h"
 #include "../philox/philox.h"
 #include "pointwise.h"
 

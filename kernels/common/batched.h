@@ -2,9 +2,9 @@
 
 #pragma once
 
-#include <ATen/ATen.h>
 #include <ATen/functorch/BatchedTensorImpl.h>
-#include <torch/library.h>
+
+#include "tensors.h"
 
 namespace {
 

@@ -2,14 +2,13 @@
 
 #pragma once
 
-#include <ATen/ATen.h>
-
 #include <algorithm>
 #include <cstdint>
 #include <cstring>
 #include <type_traits>
 
 #include "native.h"
+#include "tensors.h"
 
 namespace {
 

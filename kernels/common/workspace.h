@@ -2,10 +2,10 @@
 
 #pragma once
 
-#include <ATen/ATen.h>
-
 #include <cstdint>
 #include <vector>
+
+#include "tensors.h"
 
 namespace {
 

@@ -2,11 +2,10 @@
 
 #include "../common/native.h"
 
-#include <ATen/ATen.h>
 #include <ATen/Parallel.h>
-#include <torch/library.h>
 
 #include "../common/batched.h"
+#include "../common/tensors.h"
 
 namespace {
 

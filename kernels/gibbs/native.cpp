@@ -1,15 +1,14 @@
 // Block Gibbs sweeps of a GRBM on the CPU: two products and two loops a sweep, noise drawn where it is used.
 // Shape tags: B chains, D visible, H latent.
 
-#include <ATen/ATen.h>
 #include <ATen/Parallel.h>
-#include <torch/library.h>
 
 #include <cmath>
 #include <vector>
 
 #include "../common/batched.h"
 #include "../common/product.h"
+#include "../common/tensors.h"
 #include "../grbm/sizes.h"
 #include "../philox/philox.h"
 

@@ -1,12 +1,10 @@
 // Energy and score of a GRBM on the CPU, and their first order: products, and one loop between two of them.
 // Shape tags: B batch, D visible, H latent. README.md derives it.
 
-#include <ATen/ATen.h>
-#include <torch/library.h>
-
 #include <vector>
 
 #include "../common/product.h"
+#include "../common/tensors.h"
 #include "../common/workspace.h"
 #include "loops.h"
 #include "sizes.h"

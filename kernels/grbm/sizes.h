@@ -3,11 +3,11 @@
 
 #pragma once
 
-#include <ATen/ATen.h>
-
 #include <cstdint>
 #include <type_traits>
 #include <vector>
+
+#include "../common/tensors.h"
 
 namespace {
 

@@ -2,9 +2,7 @@
 // phi after K real ones, by hand (README.md derives it). Matrix products and one loop between two of them, nothing else.
 // Shape tags: B batch, D visible, H latent. A_HD is the posterior's weight, W_DH the model's; V are perturbed batches.
 
-#include <ATen/ATen.h>
 #include <ATen/Parallel.h>
-#include <torch/library.h>
 
 #include <algorithm>
 #include <cmath>
@@ -13,6 +11,7 @@
 
 #include "../common/batched.h"
 #include "../common/product.h"
+#include "../common/tensors.h"
 #include "../common/workspace.h"
 #include "../grbm/sizes.h"
 #include "loops.h"

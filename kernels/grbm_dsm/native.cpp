@@ -1,13 +1,11 @@
 // One denoising score matching step on a GRBM on the CPU: loss and all gradients, four products and a loop after each.
 // Shape tags: B batch, D visible, H latent.
 
-#include <ATen/ATen.h>
-#include <torch/library.h>
-
 #include <vector>
 
 #include "../common/batched.h"
 #include "../common/product.h"
+#include "../common/tensors.h"
 #include "../common/workspace.h"
 #include "../grbm/loops.h"
 #include "../grbm/sizes.h"

@@ -1,12 +1,11 @@
 // Philox 4x32-10 noise on the CPU: the bits of reference.py, in loops that the compiler vectorises.
 // Build with -ffp-contract=off: a fused multiply-add rounds once where the reference rounds twice.
 
-#include <ATen/ATen.h>
 #include <ATen/Parallel.h>
-#include <torch/library.h>
 
 #include <cmath>
 
+#include "../common/tensors.h"
 #include "philox.h"
 
 namespace {

@@ -1,12 +1,10 @@
 // The terms of sliced score matching on a GRBM on the CPU, and their first order: products, and loops between them.
 // Shape tags: B batch, D visible, H latent, M directions. README.md derives it.
 
-#include <ATen/ATen.h>
-#include <torch/library.h>
-
 #include <vector>
 
 #include "../common/product.h"
+#include "../common/tensors.h"
 #include "../common/workspace.h"
 #include "../grbm/loops.h"
 #include "../grbm/sizes.h"

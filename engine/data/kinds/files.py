@@ -41,7 +41,9 @@ class FreyFace(FileData):
 class ImageData(FileData):
     padding: ClassVar[int] = 0  # pixels around an image, so that it can be halved often enough
 
-    size: int | None = option(None, "resize images to this many pixels; none: the data set's own size", low=1)
+    size: int | None = option(
+        None, "resize images to this many pixels; none: the data set's own size", low=1, high=4096
+    )
     flip: bool = option(False, "mirror images at random")  # type: ignore[misc]
     dequantize: bool = option(False, "train on (x + u)/256 with u uniform, in place of x/255")  # type: ignore[misc]
 
@@ -94,6 +96,28 @@ class CelebA(ImageData):
         from eblvm.engine.data.images import load_faces
 
         return load_faces(self, threads)
+
+
+@dataclass(frozen=True)
+class Images(ImageData):
+    """Pictures or arrays of one's own: the centre square of each, resized."""
+
+    kind = "images"
+
+    size: int = option(32, "pixels of a side, a multiple of 8; the centre square is resized to it", low=8)
+    channels: int = option(3, "1 for grey, 3 for colours", choices=(1, 3))
+    cache: str | None = option(
+        None, "folder of the stores made from pictures; none: $EBLVM_CACHE, or the user's cache", mathematical=False
+    )
+
+    @property
+    def stored_shape(self) -> tuple[int, int, int]:  # type: ignore[override]
+        return self.channels, self.size, self.size
+
+    def load(self, images: bool, threads: int = 1) -> Dataset:
+        from eblvm.engine.data.any_images import load_any
+
+        return load_any(self, threads)
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,51 @@
+"""What an evaluation will do, said before it begins: its sections, the work in each, and how long it took before."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from eblvm.engine.evaluation.sections import Options, Section
+from eblvm.engine.sampling.run_samples import GIBBS_SWEEPS
+from eblvm.engine.training.run import Run
+
+LANGEVIN_STEPS = 2700  # of `sampling.langevin.temperatures`, by default
+
+
+def plan_of(run: Run, todo: Sequence[Section], reused: Sequence[str], options: Options) -> list[str]:
+    """A line per section to come, and one for what is there already."""
+    before = seconds_before(run.folder / "eval.json")
+    lines = []
+    for section in todo:
+        known = f", {before[section.name]:.0f} s the last time" if before.get(section.name) else ""
+        lines.append(f"to do: {section.name}{work(run, section, options)}{known}")
+    if reused:
+        lines.append(f"reused from eval.json: {', '.join(reused)} (--again computes them)")
+    return lines
+
+
+def work(run: Run, section: Section, options: Options) -> str:
+    """In sweeps and passes, which take the time."""
+    replicas = f" for each of {len(run.thetas('last'))} replicas" if run.config.replicated else ""
+    settings = section.settings
+    if section.name == "likelihood" and "AIS" in str(settings.get("log_z", "")):
+        return f": {settings['log_z']}, twice{replicas}"
+    if section.name in ("samples", "fid") and options.samples is None:
+        count = settings.get("count", options.fid)
+        if run.config.model.generates:
+            return f": {count} samples, one pass of the generator each"
+        sweeps = options.steps or (GIBBS_SWEEPS if run.is_grbm else LANGEVIN_STEPS)
+        kind = "Gibbs sweeps" if run.is_grbm else "Langevin steps, each a pass of the network and its gradient"
+        inception = ", then Inception on them and on the reference" if section.name == "fid" else ""
+        return f": {count} samples of {sweeps} {kind}{inception}"
+    return replicas and f":{replicas}"
+
+
+def seconds_before(path: Path) -> dict[str, float]:
+    try:
+        found: Any = json.loads(path.read_text())["sections"]
+        return {name: float(section["seconds"]) for name, section in found.items()}
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return {}
