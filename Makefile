@@ -15,7 +15,7 @@ export PIP_BUILD_CONSTRAINT ?= $(CURDIR)/constraints.txt
 WORKERS ?= 2
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: setup demo docs docs-serve test fuzz lint typecheck format bench clean
+.PHONY: setup demo docs docs-serve test fuzz kernels lint typecheck format bench clean
 
 setup: $(STAMP)
 
@@ -49,6 +49,10 @@ test: setup
 EXAMPLES ?= 1500
 fuzz: setup
 	EBLVM_FUZZ=$(EXAMPLES) $(BIN)/python -m pytest tests/fuzz
+
+# Every Triton kernel for every architecture, type and precision: no spills, vector loads. Minutes; no GPU is needed.
+kernels: setup
+	EBLVM_ALL_KERNELS=1 $(BIN)/python -m pytest tests/kernels/test_triton.py -k compiled
 
 lint: setup
 	$(BIN)/ruff check .

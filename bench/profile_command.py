@@ -5,6 +5,8 @@ from pathlib import Path
 
 from eblvm.engine.cli.configuration import add_run_options, configuration
 from eblvm.engine.cli.parser import Parser, integers
+from eblvm.engine.config import Config
+from eblvm.engine.errors import UserError
 from eblvm.engine.options import flag
 
 AXES = {
@@ -41,8 +43,11 @@ def main(argv: list[str]) -> None:
     parser.add_argument("--rounds", type=int, help="readings of every point (default 9, or 3 of long steps)")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the record here; a folder names it itself")
     parser.add_argument("--plot", type=Path, metavar="FILE", help="plot (default profile-RECIPE.png)")
+    parser.add_argument("--trace", type=Path, metavar="FILE", help="write a Chrome trace of a few steps, and stop")
     arguments = parser.parse(argv)
     config = configuration(parser, arguments, OWN)
+    if arguments.trace is not None:
+        return write_trace(config, arguments)
 
     from eblvm.bench.suites import profile
     from eblvm.bench.suites.profile_plot import plot
@@ -66,3 +71,18 @@ def positive(text: str) -> int:
     if value < 1:
         raise argparse.ArgumentTypeError(f"got {text!r}, expected an integer, 1 or more")
     return value
+
+
+def write_trace(config: Config, arguments: argparse.Namespace) -> None:
+    from eblvm.bench.suites import trace
+
+    for name in (*AXES, *SERIES):
+        values = getattr(arguments, name)
+        if values is not None:
+            if len(values) > 1:
+                raise UserError(f"a trace is of one setting, got {flag(name)} {','.join(map(str, values))}; give one")
+            config = config.replaced(**{name: values[0]})
+    trace.write(
+        config.replaced(**({"batch": arguments.batch} if arguments.batch else {})), config.shape, arguments.trace
+    )
+    print(f"wrote {arguments.trace}: open it in ui.perfetto.dev or chrome://tracing")

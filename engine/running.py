@@ -14,6 +14,12 @@ class Running(Options):
     group = "running"
 
     device: str = option("cpu", "cpu or cuda (cuda:0, cuda:1, ...)", mathematical=False)
+    deterministic: bool = option(
+        False, "the same bits from run to run on a GPU too, at some cost; the CPU gives them anyway", mathematical=False
+    )
+    timeout: float = option(
+        30.0, "minutes that a process of several waits for the others before it gives up", above=0, mathematical=False
+    )
     threads: int = option(1, "CPU threads; more than one rarely pays for a GRBM", low=1, mathematical=False)
     dtype: str = option("float32", "of parameters and data", choices=("float32", "float64"))
     micro_batch: int | None = option(
@@ -25,6 +31,9 @@ class Running(Options):
     )
     fused: bool = option(True, "take the fused step; it equals the other to rounding", needs="fused_step")
     compile: bool = option(False, "compile the whole step with torch.compile", needs="compiles")
+    graphs: bool = option(
+        False, "replay the step as a CUDA graph, after three steps beside the plain one have agreed", mathematical=False
+    )
     memory_budget: float | None = option(
         None,
         "with --compile: fraction of the activations that the compiler may keep; none: as it likes",
@@ -59,6 +68,8 @@ class Running(Options):
     def check(self) -> None:
         if not re.fullmatch(r"cpu|cuda(:\d+)?", self.device):
             raise UserError(f"got device={self.device!r}, expected cpu or cuda (cuda:0, cuda:1, ...)")
+        if self.graphs and not self.on_cuda:
+            raise UserError("graphs are CUDA's; add --device cuda, or remove --graphs")
         if self.memory_budget is not None and not self.compile:
             raise UserError("memory-budget is the compiler's own trade of memory for time; add --compile")
 

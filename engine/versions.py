@@ -8,9 +8,10 @@ import torch
 from eblvm.kernels import backends
 
 
-def versions() -> dict[str, str]:
-    """What figures depend on: the package, Python, torch, and the backend that serves each kernel op on the CPU."""
-    serving = ", ".join(f"{b.op}={b.name}" for b in backends() if b.serves and b.device == "cpu")
+def versions(device: str = "cpu") -> dict[str, str]:
+    """What figures depend on: the package, Python, torch, and the backend that serves each kernel op on the device."""
+    place = torch.device(device).type
+    serving = ", ".join(f"{b.op}={b.name}" for b in backends() if b.serves and b.device == place)
     return {
         "eblvm": version("eblvm"),
         "python": platform.python_version(),

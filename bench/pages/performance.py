@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Any
 
-from eblvm.bench.suites import bidvl, data, deep, profile, ratios, vages
+from eblvm.bench.suites import bidvl, data, deep, profile, ratios, traffic, vages
 from eblvm.bench.tools import record
 from eblvm.engine import tables
 
@@ -25,6 +25,13 @@ SUITES = {
     "toy": "GRBM at the checkerboard's sizes (B=100, D=2, H=4); ten replicas are one step",
     "kernels": "Kernel ops against their reference",
 }
+TRAFFIC = """\
+Counted in triton's interpreter from the addresses that the kernels' own tiles touch, float32, B=100, D=560, H=400: no
+GPU was there, and no time is given. MiB counts an address once per launch, as a level-2 cache that holds the launch's
+tensors does, for both paths; "of all tiles" counts each load of each program. Unfused is torch's products with a Triton
+kernel after each. Registers, spills, shared memory, occupancy and vector loads, compiled for compute capability 7.5 to
+10.0: `eblvm doctor --kernels`; `make kernels` holds them to no spills and vector loads.
+"""
 DEEP = """\
 The deep EBLVM with 128 channels, 18 layers and 60 million parameters, batch 8. "to MDSM" is the price of a latent
 variable: a step over that of MDSM on the fully visible model. "held" is what graphs hold between the score pass and the
@@ -102,6 +109,11 @@ def render(folder: Path) -> str:
             rows = [[row.get(name) for name in COLUMNS] for row in found["rows"]]
             heading = title + (", compiled" if found["compiled"] else "")
             parts.append(section(heading, found, tables.markdown(list(COLUMNS.values()), rows)))
+    for path in sorted(folder.glob("traffic-*.json")):
+        found = record.read(path, traffic.SCHEMA)
+        rows = [[row[name] for name in traffic.COLUMNS] for row in found["rows"]]
+        body = TRAFFIC + "\n" + tables.markdown(list(traffic.COLUMNS.values()), rows)
+        parts.append(section("Triton kernels: launches and memory traffic at Frey face's sizes", found, body))
     for path in sorted(folder.glob("deep-*.json")):
         found = record.read(path, deep.SCHEMA)
         rows = [[row[name] for name in DEEP_COLUMNS] for row in found["rows"]]

@@ -47,6 +47,11 @@ chains and 2,000 temperatures each way; as they bound in expectation, tight ones
 is known to a fraction of a nat, and SGD's largest step is as bad as forward AIS said. Of its smallest step more than a
 hundred nats lie between the bounds, each with a standard error below a fifth of a nat: neither is an estimate.
 """,
+    "freyface-newton": """\
+BiDSM by the Newton step (K=5) beside DSM with the same seed: every bit of theta is equal. AIS has 500 chains and 1,000
+temperatures each way; the lower end of seed 1's bracket differs in its second decimal, which is not explained.
+[newton.md](newton.md) has the times.
+""",
     "checkerboard": """\
 After convergence: a higher learning rate with a cosine schedule, for DSM and BiDSM also more noise than the 0.05
 at which 100,000 steps at a constant rate do not converge on [-4, 4]^2 (the variance of the target hides the

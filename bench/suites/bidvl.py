@@ -14,6 +14,7 @@ from tqdm import tqdm
 
 from eblvm.bench.contestants.steps import EngineStep
 from eblvm.bench.naive import Bidvl as NaiveBidvl
+from eblvm.bench.suites.deep import on_device, on_flag
 from eblvm.bench.suites.ratios import mib
 from eblvm.bench.tools import record
 from eblvm.bench.tools.agreement import TOLERANCE, AgreementError, under_way
@@ -56,17 +57,21 @@ def cases(base: Config | None = None) -> list[Case]:
 
 
 def run(
-    rounds: int, progress: bool = True, found: list[Case] | None = None, shape: tuple[int, int, int] = SHAPE
+    rounds: int,
+    progress: bool = True,
+    found: list[Case] | None = None,
+    shape: tuple[int, int, int] = SHAPE,
+    device: str = "cpu",
 ) -> dict[str, Any]:
     """The record of the suite. Raises `AgreementError` before anything is timed if a step is wrong."""
     torch.set_num_threads(1)
     difference()
-    found = found or cases()
+    found = on_device(found or cases(), device)
     engines = [EngineStep(case.config, shape) for case in found]
     naive = {case.name: NaiveStep(case.config, shape) for case in found if case.naive}
     group: list[Step] = [*engines, *naive.values()]
     with tqdm(total=rounds, desc="bidvl", disable=None if progress else True, file=sys.stderr, leave=False) as bar:
-        (readings,) = interleaved([group], rounds, "cpu", bar.update, long=True)
+        (readings,) = interleaved([group], rounds, device, bar.update, long=True)
     times = [median(r) for r in readings]
     naive_ms = dict(zip(naive, times[len(found) :], strict=True))
     rows = []
@@ -80,7 +85,7 @@ def run(
             row |= {"naive_saved_mib": mib(other.saved_bytes), "naive_peak_mib": mib(other.peak_bytes)}
         rows.append(row)
     body = {"rounds": rounds, "rows": rows, "profile": shares(engines[0])}
-    return record.make(SCHEMA, "bidvl", f"eblvm bench bidvl --rounds {rounds}", "cpu", body)
+    return record.make(SCHEMA, "bidvl", f"eblvm bench bidvl --rounds {rounds}" + on_flag(device), device, body)
 
 
 def format_table(result: dict[str, Any]) -> str:
@@ -177,10 +182,11 @@ class NaiveStep:
     """The naive procedure on a batch of uniform images."""
 
     def __init__(self, config: Config, shape: tuple[int, int, int]):
-        self.method, self.v = naive_method(config, shape), 2 * torch.rand(config["batch"], *shape) - 1
+        with torch.device(config.running.device):
+            self.method, self.v = naive_method(config, shape), 2 * torch.rand(config["batch"], *shape) - 1
 
     def __call__(self) -> None:
-        h, eps = torch.randn(2, len(self.v), self.method.latent)
+        h, eps = torch.randn(2, len(self.v), self.method.latent, device=self.v.device)
         self.method.step(self.v, h, eps)
 
     def inputs(self) -> list[Tensor]:

@@ -42,7 +42,11 @@ def grbm_cases(base: Config | None = None, visible: int = 560) -> list[Case]:
 
 
 def run(
-    rounds: int, progress: bool = True, images: list[Case] | None = None, flat: list[Case] | None = None
+    rounds: int,
+    progress: bool = True,
+    images: list[Case] | None = None,
+    flat: list[Case] | None = None,
+    device: str = "cpu",
 ) -> dict[str, Any]:
     """The record of the suite. Raises `AgreementError` before anything is timed if a gradient is wrong."""
     torch.set_num_threads(1)
@@ -50,18 +54,20 @@ def run(
     deep.difference(deep.SMALL.replaced(method="vages-mdsm", L=3, K=2, C=2))
     for case in flat:
         agreement.check(case)
+    images, flat = deep.on_device(images, device), deep.on_device(flat, device)
     networks = [deep.DeepStep(case.config) for case in images]
     by_formula = [deep.NaiveStep(case.config, deep.SHAPE) for case in images if case.naive]
     grbms, published = [contestants.CaseStep(case) for case in flat], contestants.published(flat[0])
     groups: list[list[Step]] = [[*networks, *by_formula], [*grbms, contestants.NaiveStep(published)]]
     with tqdm(total=rounds, desc="vages", disable=None if progress else True, file=sys.stderr, leave=False) as bar:
-        readings = interleaved(groups, rounds, "cpu", bar.update, long=True)
+        readings = interleaved(groups, rounds, device, bar.update, long=True)
     network_ms, grbm_ms = ([median(r) for r in group] for group in readings)
     rows = []
     slower = iter(network_ms[len(images) :])
-    for case, network, ms in zip(images, networks, network_ms, strict=False):
+    for i, (case, network) in enumerate(zip(images, networks, strict=True)):
         naive_ms = next(slower) if case.naive else None
-        rows.append(deep.row(case, network, ms, network_ms[0], naive_ms) | {"peak_mib": None})
+        to_mdsm = deep.ratio_by_round(readings[0][i], readings[0][0])
+        rows.append(deep.row(case, network, network_ms[i], to_mdsm, naive_ms) | {"peak_mib": None})
     for one, engine, ms in zip(flat, grbms, grbm_ms, strict=False):
         by_formula_ms = grbm_ms[-1] if one.config["method"] == "vages-dsm" else None
         found = footprint(engine, engine.inputs)
@@ -76,7 +82,8 @@ def run(
                 "peak_mib": found.peak_bytes / deep.MIB,
             }
         )
-    return record.make(SCHEMA, "vages", f"eblvm bench vages --rounds {rounds}", "cpu", {"rounds": rounds, "rows": rows})
+    command = f"eblvm bench vages --rounds {rounds}" + deep.on_flag(device)
+    return record.make(SCHEMA, "vages", command, device, {"rounds": rounds, "rows": rows})
 
 
 def format_table(result: dict[str, Any]) -> str:

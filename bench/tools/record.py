@@ -55,7 +55,7 @@ def make(schema: str, name: str, command: str, device: str, body: dict[str, Any]
         "command": command,
         "date": datetime.date.today().isoformat(),
         "machine": machine(device),
-        "versions": versions(),
+        "versions": versions(device),
         "commit": commit(),
         **body,
     }

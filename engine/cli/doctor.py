@@ -1,5 +1,6 @@
 """`eblvm doctor`: what this installation has, what serves each kernel, and what is missing with how to get it."""
 
+import argparse
 import os
 import platform
 import shutil
@@ -9,7 +10,7 @@ from typing import Any
 from eblvm.engine.cli.parser import Parser, write_json
 from eblvm.engine.errors import UserError
 
-EXAMPLES = ("eblvm doctor", "eblvm doctor --kernels")
+EXAMPLES = ("eblvm doctor", "eblvm doctor --kernels", "eblvm doctor --gpu --json gpu.json")
 OPTIONAL = {
     "triton": "GPU kernels: pip install 'eblvm[gpu]'",
     "nvidia-dali-cuda130": "streaming input: pip install 'eblvm[dali]'",
@@ -67,11 +68,35 @@ def show(facts: dict[str, Any]) -> None:
         print(facts["compiled"])
 
 
+def check_gpu(arguments: argparse.Namespace) -> None:
+    """The self-test of engine/selftest.py. Exit code 1: a check has failed."""
+    import torch
+
+    if not torch.cuda.is_available():
+        raise UserError(
+            "there is no GPU here: torch sees no CUDA device, and --gpu checks one; nothing was checked. "
+            "'eblvm doctor' says what this installation has"
+        )
+    from eblvm.engine import selftest
+
+    facts = selftest.report()
+    write_json(arguments.json, facts)
+    failed = [finding["check"] for finding in facts["findings"] if not finding["passed"]]
+    print(f"{len(facts['findings'])} checks on {facts['gpu']}, {len(failed)} failed")
+    if failed:
+        raise SystemExit(1)
+
+
 def main(argv: list[str]) -> None:
     parser = Parser("doctor", "What this installation has, and what is missing with how to get it.", EXAMPLES)
     parser.add_argument("--kernels", action="store_true", help="compile every Triton kernel: registers, occupancy")
     parser.add_json()
+    parser.add_argument(
+        "--gpu", action="store_true", help="prove kernels, steps, memory and NCCL on the GPU that is here"
+    )
     arguments = parser.parse(argv)
+    if arguments.gpu:
+        return check_gpu(arguments)
     facts = report(arguments.kernels)
     show(facts)
     write_json(arguments.json, facts)

@@ -11,6 +11,7 @@ from eblvm.engine.cli.parser import Parser
 from eblvm.engine.config import Config
 from eblvm.engine.errors import UserError
 from eblvm.engine.optim.options import Cosine
+from eblvm.engine.options import flag
 from eblvm.engine.progress import is_first
 from eblvm.engine.training.parent import Parent
 from eblvm.engine.training.run_folder import read_config
@@ -39,10 +40,29 @@ def main(argv: list[str]) -> None:
         show(config)
         return
 
+    if config.running.on_cuda:
+        config = for_gpu(config, out, argv, arguments.resume or arguments.config)
+
     from eblvm.engine.training.loop import train
 
     if train(config, out, init=init, extend=arguments.resume is not None, preview=preview):
         finish(out)
+
+
+def for_gpu(config: Config, out: Path, argv: list[str], recorded: str | None) -> Config:
+    """The rule of training/gpu_defaults.py, said once; a configuration from a file or a run is taken as it is."""
+    import torch
+
+    from eblvm.engine.training.gpu_defaults import CHOSEN, gpu_defaults, sentence
+
+    config.running.check_device()
+    if not recorded:
+        given = [n for n in CHOSEN if any(a.split("=")[0] in (flag(n), flag("no_" + n)) for a in argv)]
+        before = read_config(out) if (out / "config.json").is_file() else None
+        config = gpu_defaults(config, given, before, torch.cuda.get_device_capability())
+    if is_first():
+        print(sentence(config, torch.cuda.get_device_name()))
+    return config
 
 
 def preview(run: "Run", thorough: bool) -> dict[str, Path]:

@@ -10,6 +10,7 @@ from eblvm.engine.data.dataset import Dataset
 from eblvm.engine.data.kinds import DataOptions
 from eblvm.engine.data.order import Order
 from eblvm.engine.data.stream import PicturesOnDemand, Stream
+from eblvm.engine.device import start_thread
 from eblvm.engine.errors import UserError
 from eblvm.kernels import philox
 from eblvm.kernels.philox import Key, Purpose, purpose
@@ -28,11 +29,16 @@ class Input(Protocol):
 
 
 class Batches:
-    """The seed's order and noise over a data set, in one process of `world`."""
+    """The seed's order and noise over a data set, in one process of `world`.
+
+    The order lives where the samples are chosen: with the data set in memory, on the host for pictures decoded by name.
+    """
 
     def __init__(self, options: DataOptions, dataset: Dataset, seed: Tensor, batch: int, rank: int = 0, world: int = 1):
-        self.options, self.dataset, self.seed = options, dataset, seed
-        self.order = Order(seed, len(dataset.train), batch)
+        self.options, self.dataset = options, dataset
+        self.seed = seed.to(dataset.train.device)
+        on_demand = isinstance(cast(object, dataset.train), PicturesOnDemand)
+        self.order = Order(seed.cpu() if on_demand else self.seed, len(dataset.train), batch)
         self.rank, self.world = rank, world
         self.count = batch // world
         self.first = rank * self.count  # the global index of this process's first sample
@@ -42,7 +48,8 @@ class Batches:
 
     def mirrored(self, step: int) -> Tensor:
         """Which samples are mirrored, bool [*seed.shape, B]."""
-        return philox.uniform(Key(self.seed, step), FLIP, self.count, first=self.first) < 0.5
+        seed = self.order.seed
+        return philox.uniform(Key(seed, step), FLIP, self.count, first=self.first, device=seed.device) < 0.5
 
     def floats(self, x: Tensor, step: int) -> Tensor:
         """Bytes x as x/255, or dequantised as (x + u)/256 with u uniform in [0, 1)."""
@@ -62,11 +69,11 @@ class Memory:
 
     def batch(self, step: int) -> Tensor:
         batches, train = self.batches, self.batches.dataset.train
-        places = batches.indices(step).to(train.device)
+        places = batches.indices(step)
         # Whole rows are copied, where an index by a tensor would go element by element.
         x = train.index_select(0, places.flatten()).view(*places.shape, *train.shape[1:])
         if batches.options.flip:
-            mirrored = batches.mirrored(step).to(x.device)[..., None, None, None]
+            mirrored = batches.mirrored(step)[..., None, None, None]
             x = torch.where(mirrored, x.flip(-1), x)
         return batches.floats(x, step)
 
@@ -84,7 +91,7 @@ class Streaming:
         self.stream.restore(state)
         self._state = state  # after the minibatch given last; the stream itself is ahead of it
         self._ahead: tuple[int, Future[tuple[Tensor, dict[str, Any]]]] | None = None
-        self._thread = ThreadPoolExecutor(1, "input", torch.set_num_threads, (threads,))
+        self._thread = ThreadPoolExecutor(1, "input", start_thread, (threads, pictures.device))
 
     def batch(self, step: int) -> Tensor:
         if self._ahead is None or self._ahead[0] != step:

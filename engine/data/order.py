@@ -16,7 +16,7 @@ class Order:
     def __init__(self, seed: Tensor, size: int, batch: int):
         self.seed, self.size, self.batch = seed, size, batch
         self._epochs: tuple[int, int] | None = None  # first and last epoch that `_stream` holds
-        self._stream = torch.empty(0, dtype=torch.int64)
+        self._stream = torch.empty(0, dtype=torch.int64)  # on the seed's device, so that no index is copied in a step
 
     def indices(self, step: int, rank: int = 0, world: int = 1) -> Tensor:
         """Indices into the data of step's minibatch, [*seed.shape, B]; of a rank its slice, places rank*B/world on.
@@ -43,4 +43,5 @@ class Order:
         return self._stream[..., start - offset : stop - offset]
 
     def _permutation(self, epoch: int) -> Tensor:
-        return philox.permutation(Key(self.seed, epoch), purpose(Purpose.ORDER), self.size)
+        key, device = Key(self.seed, epoch), self.seed.device
+        return philox.permutation(key, purpose(Purpose.ORDER), self.size, device=device)

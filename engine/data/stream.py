@@ -102,7 +102,7 @@ class Stream:
         @dali.pipeline_def(  # type: ignore[untyped-decorator]
             batch_size=self.batch,
             num_threads=self.threads,
-            device_id=(device.index or 0) if place == "gpu" else None,
+            device_id=gpu_of(device),
             prefetch_queue_depth=PREFETCH,
             enable_checkpointing=True,
             checkpoint=checkpoint,
@@ -156,6 +156,13 @@ class Stream:
                 if isinstance(found, str):
                     return unreadable(path, found)
         return UserError(f"DALI cannot decode a picture of step {step} ({reason(error)}); remove --input dali")
+
+
+def gpu_of(device: torch.device) -> int | None:
+    """The number that DALI takes; none for the CPU, where a number would be a GPU's."""
+    if device.type != "cuda":
+        return None
+    return torch.cuda.current_device() if device.index is None else device.index
 
 
 class Chosen:

@@ -62,7 +62,7 @@ def provenance(run: Run, model: str) -> dict[str, Any]:
         "weights": weights_of(run, model),
         "data": fingerprint({"train": data.train, "valid": data.valid, "test": data.test}),
         "samples": {split: len(getattr(data, split)) for split in ("train", "valid", "test")},
-        "versions": versions(),
+        "versions": versions(run.config.running.device),
     }
 
 

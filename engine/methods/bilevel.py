@@ -20,14 +20,15 @@ from torch.utils._pytree import tree_map
 from eblvm.engine.autodiff import collectives
 from eblvm.engine.autodiff.derivatives import grad, vjp
 from eblvm.engine.autodiff.mixed_precision import grad_scaled
+from eblvm.engine.autodiff.ranges import named
 from eblvm.engine.autodiff.unroll import unroll
-from eblvm.engine.methods import newton
+from eblvm.engine.methods import fisher_lower, newton
 from eblvm.engine.methods.estimators import LowerLevel
 from eblvm.engine.methods.estimators.bism import Bism
 from eblvm.engine.methods.responses import Newton
 from eblvm.engine.methods.types import Batch, Info, Noise, Rates, ScoreEstimate
 from eblvm.engine.models.energy import Energy, call
-from eblvm.engine.models.posteriors import Posterior
+from eblvm.engine.models.posteriors import Gaussian, Posterior
 from eblvm.engine.optim.optimizers import Moments, Optimizer, Sgd
 from eblvm.engine.optim.step_size import linear_step_size
 from eblvm.engine.types import Params
@@ -135,10 +136,23 @@ class VariationalScore:
         """phi after its K steps on the divergence, at `features(step, theta)`; theta gets no gradient."""
         theta = tree_map(Tensor.detach, theta)
         info: Info = {}
+        f_k: Any = None
+        head: fisher_lower.Head | None = None
         for k in range(self.options.K):
-            f_k = tree_map(Tensor.detach, features(k, theta))
-            lower = partial(self._lower_loss, theta, f_k, *_lower_batch(batches, k), latents[k])
-            gradient, info["lower"] = grad_scaled(lower, phi, rates.get("scale"))
+            before, f_k = f_k, features(k, theta)
+            if fisher_lower.serves(self.options.divergence, self.energy, self.posterior, f_k):
+                assert isinstance(self.posterior, Gaussian)
+                head = head if f_k is before and head is not None else fisher_lower.head_of(theta, f_k.detach())
+                gradient, r = fisher_lower.fisher_gradient(
+                    head, self.posterior, phi, *_lower_batch(batches, k), latents[k], rates.get("scale")
+                )
+                if k == self.options.K - 1:
+                    info["lower"] = 0.5 * r.square().mean() * r.shape[-1]
+            else:
+                lower = partial(
+                    self._lower_loss, theta, tree_map(Tensor.detach, f_k), *_lower_batch(batches, k), latents[k]
+                )
+                gradient, info["lower"] = grad_scaled(lower, phi, rates.get("scale"))
             gradient = self._clipped(collectives.mean(gradient))
             phi, phi_opt = self.optimizer.step(phi, gradient, phi_opt, rates["phi"])
         return phi, phi_opt, info
@@ -197,13 +211,16 @@ class BilevelScore(VariationalScore):
     ) -> tuple[ScoreEstimate, Params, Moments, Info]:
         v, latents = batches[-1].v, noise["latent"]
         # The only pass of the features when the noise is shared; `pull` is its transposed Jacobian.
-        f, pull = vjp(lambda x: call(self.energy, theta, "features", x), v)
+        with named("features"):
+            f, pull = vjp(lambda x: call(self.energy, theta, "features", x), v)
         features = self.features(f, batches)
-        phi, phi_opt, info = self.real_steps(theta, phi, phi_opt, features, batches, latents, rates)
+        with named("lower steps"):
+            phi, phi_opt, info = self.real_steps(theta, phi, phi_opt, features, batches, latents, rates)
         if isinstance(self.options.best_response, Newton):
             estimate, newton_info = self.newton_estimate(theta, phi, f, pull, v, noise, rates)
             return estimate, phi, phi_opt, info | newton_info
-        unrolled = self.unrolled_steps(theta, phi, phi_opt, features, batches, latents, rates)
+        with named("unrolled steps"):
+            unrolled = self.unrolled_steps(theta, phi, phi_opt, features, batches, latents, rates)
         return self.estimate(theta, unrolled, f, pull, v, latents[-1][0], rates), phi, phi_opt, info
 
     def unrolled_steps(

@@ -46,13 +46,14 @@ class ScoreMatchingObjective:
             v.device,
         )  # fmt: skip
         noise: Noise = {"perturb": [], "latent": []}
-        if self.loss.perturbs:
-            number = self.estimator.batches_per_step
-            noise["perturb"] = philox.streams(
-                philox.normal, number, key, purpose(Purpose.PERTURB), count, shape.shape, **shape.options
-            )
-        if isinstance(self.estimator, VariationalScore):
-            noise |= self.estimator.draw(key, count, shape.options)
+        with philox.together():
+            if self.loss.perturbs:
+                number = self.estimator.batches_per_step
+                noise["perturb"] = philox.streams(
+                    philox.normal, number, key, purpose(Purpose.PERTURB), count, shape.shape, **shape.options
+                )
+            if isinstance(self.estimator, VariationalScore):
+                noise |= self.estimator.draw(key, count, shape.options)
         return noise | self.loss.draw(key, shape)
 
     @property

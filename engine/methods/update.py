@@ -10,6 +10,7 @@ from torch import Tensor
 from torch.utils._pytree import tree_leaves
 
 from eblvm.engine.autodiff import collectives
+from eblvm.engine.autodiff.ranges import named
 from eblvm.engine.errors import UserError
 from eblvm.engine.methods.types import Info, Noise, Objective, Rates, State
 from eblvm.engine.optim.apex import apex_adam_
@@ -17,7 +18,7 @@ from eblvm.engine.optim.loss_scale import SMALLEST, next_scale
 from eblvm.engine.optim.optimizers import Adam, AdamState, Optimizer, averaged
 from eblvm.engine.optim.options import Optimisation
 from eblvm.engine.types import Params
-from eblvm.kernels.adam_unroll import clipped
+from eblvm.kernels.adam_unroll import all_finite, clipped, restore_, serves_lists
 
 
 @dataclass(frozen=True)
@@ -41,44 +42,67 @@ class Update:
     @torch.no_grad()
     def __call__(self, state: State, v: Tensor, noise: Noise, rates: Rates) -> tuple[State, Info]:
         before = state
-        gradient, state, info = self.objective.gradient(state, v, noise, rates)
-        gradient, info = collectives.mean((gradient, info))
+        with named("gradient"):
+            gradient, state, info = self.objective.gradient(state, v, noise, rates)
+        with named("mean over processes"):
+            gradient, info = collectives.mean((gradient, info))
+        go = None
         if before.scale:
-            finite = all_finite((gradient, state.phi))
-            info = info | {"loss_scale": before.scale["value"]}
-            if (
-                not finite and float(before.scale["value"]) > SMALLEST
-            ):  # an overflow of the scale's making: no step is taken
-                skipped = {"loss_scale": info["loss_scale"], "skipped": torch.ones_like(info["loss_scale"])}
-                return before._replace(scale=next_scale(before.scale, finite)), skipped
+            value = before.scale["value"]
+            finite = all_finite([x for x in tree_leaves((gradient, state.phi)) if isinstance(x, Tensor)])
+            go = finite | (value <= SMALLEST)  # else an overflow of the scale's making: no step is taken
             state = state._replace(scale=next_scale(before.scale, finite))
-        return self.move(state, gradient, info, rates)
+            info = info | {"loss_scale": value}
+            if serves_lists(value):  # nobody waits for the answer
+                info["skipped"] = (~go).to(value.dtype)
+                restore_(tree_leaves((state.phi, state.phi_opt)), tree_leaves((before.phi, before.phi_opt)), go)
+            elif not go:
+                skipped = {"loss_scale": value, "skipped": torch.ones_like(value)}
+                return before._replace(scale=state.scale), skipped
+            else:
+                go = None
+        return self.move(state, gradient, info, rates, go)
 
-    def move(self, state: State, gradient: Params, info: Info, rates: Rates) -> tuple[State, Info]:
-        """theta and both averages one step on, after phi's steps."""
-        state, info = self.move_theta(state, gradient, info, rates)
-        return state._replace(phi_ema=averaged(state.phi_ema, state.phi, self.ema_decay, self.in_place)), info
+    def move(
+        self, state: State, gradient: Params, info: Info, rates: Rates, go: Tensor | None = None
+    ) -> tuple[State, Info]:
+        """theta and both averages one step on, after phi's steps. With `go`, a bool on the device, nothing moves where
+        it is false."""
+        with named("move theta"):
+            state, info = self.move_theta(state, gradient, info, rates, go)
+        before, gated = state.phi_ema, go is not None and bool(state.phi_ema)
+        phi_ema = averaged(before, state.phi, self.ema_decay, self.in_place and not gated)
+        if gated and go is not None:
+            restore_(list(phi_ema.values()), list(before.values()), go)
+        return state._replace(phi_ema=phi_ema), info
 
-    def move_theta(self, state: State, gradient: Params, info: Info, rates: Rates) -> tuple[State, Info]:
+    def move_theta(
+        self, state: State, gradient: Params, info: Info, rates: Rates, go: Tensor | None = None
+    ) -> tuple[State, Info]:
         """theta and its average one step on; leading axes of the rates, and so of all tensors, are replicas."""
         moments, theta, lr = state.theta_opt, state.theta, rates["theta"]
         assert isinstance(moments, AdamState)
         if self.frozen:
             gradient = gradient | {k: torch.zeros_like(gradient[k]) for k in self.frozen}
+        by_lists = self.in_place and not self.apex and isinstance(self.optimizer, Adam)
+        if go is not None and not by_lists and not go:  # the others wait for the answer
+            return state, info
         if self.apex and self.in_place:
             theta_opt = moments._replace(step_count=moments.step_count + 1)
             adjusted, norm = clipped(list(gradient.values()), lr.dim(), self.clip_norm)
             assert isinstance(self.optimizer, Adam)
             apex_adam_(theta, dict(zip(gradient, adjusted, strict=True)), *theta_opt, lr, self.optimizer.rule)
+        elif by_lists and isinstance(self.optimizer, Adam):
+            decay = self.ema_decay or 0.0
+            theta, theta_opt, norm = self.optimizer.move(
+                theta, gradient, moments, lr, True, self.clip_norm, state.ema, decay, go
+            )
+            return state._replace(theta=theta, theta_opt=theta_opt), info | {"gradient_norm": norm}
         else:
             theta, theta_opt, norm = self.optimizer.move(theta, gradient, moments, lr, self.in_place, self.clip_norm)
         ema = averaged(state.ema, theta, self.ema_decay, self.in_place)
         state = state._replace(theta=theta, theta_opt=theta_opt, ema=ema)
         return state, info | {"gradient_norm": norm}
-
-
-def all_finite(values: Any) -> bool:
-    return bool(torch.stack([x.isfinite().all() for x in tree_leaves(values)]).all())
 
 
 def tree(value: Any) -> Any:

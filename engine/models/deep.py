@@ -24,6 +24,7 @@ from torch import Tensor, nn
 
 from eblvm.engine.autodiff.checkpointing import checkpointed
 from eblvm.engine.autodiff.convolution import Convolution, convolve
+from eblvm.engine.autodiff.derivatives import inside_torch_func
 from eblvm.engine.autodiff.mixed_precision import autocast
 from eblvm.engine.errors import UserError
 from eblvm.engine.models import gaussian_elu
@@ -58,14 +59,25 @@ class Layer(nn.Module):
         super().__init__()
         self.activation, self.pool = activation, pool
         self.conv = Convolution(inputs, outputs, 3, padding=1, bias=bias, device="meta")
+        self._pooling: dict[tuple[torch.dtype, torch.device], Tensor] = {}
 
     def forward(self, x: Tensor) -> Tensor:
         if not self.pool:
             return self.conv(self.activation(x))
         w = self.conv.weight
-        mean = (torch.eye(3, 4, dtype=w.dtype, device=w.device) + torch.eye(4, dtype=w.dtype, device=w.device)[1:]) / 2
-        pooled = (w.flatten(2) @ torch.kron(mean, mean)).unflatten(2, (4, 4))
+        pooled = (w.flatten(2) @ self.pooling(w)).unflatten(2, (4, 4))
         return convolve(self.activation(x), pooled, self.conv.bias, (2, 2), (1, 1))
+
+    def pooling(self, like: Tensor) -> Tensor:
+        """The matrix [9, 16] from a 3x3 kernel to the mean of its four shifts; a constant, made once."""
+        place = like.dtype, like.device
+        if place not in self._pooling:
+            eye = torch.eye(4, dtype=like.dtype, device=like.device)
+            mean = (eye[:3] + eye[1:]) / 2
+            if inside_torch_func():
+                return torch.kron(mean, mean)
+            self._pooling[place] = torch.kron(mean, mean)
+        return self._pooling[place]
 
 
 class Shortcut(nn.Module):

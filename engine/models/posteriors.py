@@ -91,8 +91,12 @@ class Gaussian(Posterior):
         super().__init__()
         self.net, self.latent = net, latent
 
+    def outputs(self, v: Tensor) -> Tensor:
+        """(mean, log std) side by side [B, 2H]."""
+        return self.net(v).to(v.dtype)
+
     def params(self, v: Tensor) -> tuple[Tensor, Tensor]:
-        mean_BH, log_std_BH = self.net(v).to(v.dtype).chunk(2, -1)
+        mean_BH, log_std_BH = self.outputs(v).chunk(2, -1)
         return mean_BH, log_std_BH
 
     def rsample(self, p: tuple[Tensor, Tensor], noise: Tensor) -> Tensor:
@@ -127,9 +131,9 @@ class ConvGaussian(Gaussian):
     def initial(self, key: Key) -> Params:
         return fan_in_uniform(self, key, Purpose.INIT_PHI)
 
-    def params(self, v: Tensor) -> tuple[Tensor, Tensor]:
+    def outputs(self, v: Tensor) -> Tensor:
         with autocast(v, self.precision):
-            return super().params(v)
+            return super().outputs(v)
 
 
 class StridedGaussian(Gaussian):
@@ -151,6 +155,6 @@ class StridedGaussian(Gaussian):
     def initial(self, key: Key) -> Params:
         return fan_in_uniform(self, key, Purpose.INIT_PHI)
 
-    def params(self, v: Tensor) -> tuple[Tensor, Tensor]:
+    def outputs(self, v: Tensor) -> Tensor:
         with autocast(v, self.precision):
-            return super().params(v)
+            return super().outputs(v)

@@ -21,6 +21,11 @@ def require() -> None:
         )
 
 
+def in_order_of(x: torch.Tensor, place: torch.Tensor) -> torch.Tensor:
+    """x with the strides of `place`: itself, or a copy (moments have their parameter's from the start)."""
+    return x if x.stride() == place.stride() else torch.empty_like(place).copy_(x)
+
+
 @torch.no_grad()
 def apex_adam_(
     theta: Params, gradient: Params, m: Params, v: Params, t: torch.Tensor, lr: torch.Tensor, rule: Rule
@@ -29,7 +34,8 @@ def apex_adam_(
     import amp_C
     from apex.multi_tensor_apply import multi_tensor_applier
 
-    lists = [[tree[k] for k in theta] for tree in (gradient, theta, m, v)]
+    # It walks through memory: a gradient in another order than its parameter would move the wrong elements.
+    lists = [[in_order_of(tree[k], theta[k]) for k in theta] for tree in (gradient, theta, m, v)]
     overflow = torch.zeros(1, dtype=torch.int, device=lr.device)
     plain_adam, correct_bias, weight_decay = 0, 1, 0.0
     constants = (float(lr), rule.b1, rule.b2, rule.eps, int(t), plain_adam, correct_bias, weight_decay)

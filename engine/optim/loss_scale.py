@@ -17,13 +17,12 @@ def initial_scale(precision: str, like: Tensor) -> dict[str, Tensor]:
     return {"value": torch.full_like(like, START), "clean": torch.zeros_like(like)}
 
 
-def next_scale(scale: dict[str, Tensor], finite: bool) -> dict[str, Tensor]:
-    """Smaller after a step that overflowed, larger after PATIENCE that did not."""
+def next_scale(scale: dict[str, Tensor], finite: Tensor) -> dict[str, Tensor]:
+    """Smaller after a step that overflowed, larger after PATIENCE that did not; `finite` is a bool on the device."""
     value, clean = scale["value"], scale["clean"] + 1
-    if not finite:
-        return {"value": (value / FACTOR).clamp(min=SMALLEST), "clean": torch.zeros_like(clean)}
     grow = clean >= PATIENCE
+    grown = torch.where(grow, (value * FACTOR).clamp(max=LARGEST), value)
     return {
-        "value": torch.where(grow, (value * FACTOR).clamp(max=LARGEST), value),
-        "clean": torch.where(grow, torch.zeros_like(clean), clean),
+        "value": torch.where(finite, grown, (value / FACTOR).clamp(min=SMALLEST)),
+        "clean": torch.where(finite & ~grow, clean, torch.zeros_like(clean)),
     }

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from eblvm.engine.types import Params
-from eblvm.kernels.adam_unroll import Rule, adam_unroll, adam_unroll_, clipped, decayed
+from eblvm.kernels.adam_unroll import Rule, adam_steps, adam_unroll, adam_unroll_, clipped, decayed, serves_lists
 
 
 class AdamState(NamedTuple):
@@ -82,9 +82,14 @@ class Adam(Optimizer):
     def step(self, params: Params, grads: Params, state: Moments, lr: Tensor) -> tuple[Params, Moments]:
         assert isinstance(state, AdamState)
         b1, b2 = self.betas
-        step_count = state.step_count + 1
         adjusted = decayed(list(params.values()), [grads[k] for k in params], self.weight_decay)
+        if serves_lists(adjusted[0]):  # one launch for all tensors
+            p, m_, v_ = ([tree[k] for k in params] for tree in (params, state.m, state.v))
+            *moved_lists, step_count = adam_steps(p, adjusted, m_, v_, state.step_count, lr, self.rule)
+            new, m, v = (dict(zip(params, part, strict=True)) for part in moved_lists)
+            return new, AdamState(m, v, step_count)
         grads = dict(zip(params, adjusted, strict=True))
+        step_count = state.step_count + 1
         rate, correct2 = lr / (1 - b1**step_count), 1 - b2**step_count
         m = {k: torch.lerp(state.m[k], g, 1 - b1) for k, g in grads.items()}
         v = {k: torch.addcmul(b2 * state.v[k], g, g, value=1 - b2) for k, g in grads.items()}
@@ -102,13 +107,19 @@ class Adam(Optimizer):
         lr: Tensor,
         in_place: bool = False,
         clip_norm: float | None = None,
+        average: Params | None = None,
+        decay: float = 0.0,
+        go: Tensor | None = None,
     ) -> tuple[Params, AdamState, Tensor]:
         """`step` by the kernel at the gradient clipped to `clip_norm`, and the gradient's norm before; for any leading
-        replica axes of lr. `in_place`: in the memory of params and moments."""
+        replica axes of lr. `in_place`: in the memory of params and moments, and of their moving average."""
         assert isinstance(state, AdamState)
         p, g, m, v = ([tree[k] for k in params] for tree in (params, grads, state.m, state.v))
         if in_place:
-            step_count, norm = adam_unroll_(p, g, m, v, state.step_count, lr, self.rule, self.weight_decay, clip_norm)
+            e = [average[k] for k in params] if average else []
+            step_count, norm = adam_unroll_(
+                p, g, m, v, state.step_count, lr, self.rule, self.weight_decay, clip_norm, e, decay, go
+            )
             return params, state._replace(step_count=step_count), norm
         step_count, (g, norm) = state.step_count + 1, clipped(g, lr.dim(), clip_norm)
         g = decayed(p, g, self.weight_decay)

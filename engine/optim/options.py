@@ -25,7 +25,10 @@ class Schedule(Options):
 
     def rate(self, lr: Any, step: int, steps: int) -> Any:
         """A learning rate, a number or a tensor of them, at a step."""
-        return self.final_lr + self.factor(step, steps) * (lr - self.final_lr)
+        factor = self.factor(step, steps)
+        if factor == 1 and self.final_lr == 0:  # the same number, without launches
+            return lr
+        return self.final_lr + factor * (lr - self.final_lr)
 
 
 @dataclass(frozen=True)

@@ -1,5 +1,7 @@
 """Learning rates: every optimiser's rate at a step, as tensors, so that neither vmap nor compile sees a new program."""
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
@@ -15,13 +17,15 @@ def step_rates(
     which no schedule changes.
     """
     at = (step, optimisation.steps)
-    theta = optimisation.schedule.rate(learning_rates(optimisation, like.dtype).to(like.device), *at)
+    theta = optimisation.schedule.rate(learning_rates(optimisation, like.dtype, like.device), *at)
     phi = theta if lower_lr is None else torch.full_like(theta, optimisation.schedule.rate(lower_lr, *at))
     unroll = phi if unroll_lr is None else torch.full_like(theta, unroll_lr)
     return {"theta": theta, "phi": phi, "unroll": unroll}
 
 
-def learning_rates(optimisation: Optimisation, dtype: torch.dtype) -> Tensor:
-    """Learning rates of theta, [] for a single run and [replicas] otherwise."""
-    rates = torch.tensor(optimisation.lr, dtype=dtype)
-    return rates.repeat_interleave(optimisation.replicas) if optimisation.replicated else rates[0]
+def learning_rates(optimisation: Optimisation, dtype: torch.dtype, device: torch.device | str = "cpu") -> Tensor:
+    """Learning rates of theta, [] for a single run and [replicas] otherwise; filled in, where a copy would wait."""
+    place: dict[str, Any] = {"dtype": dtype, "device": device}
+    if not optimisation.replicated:
+        return torch.full((), optimisation.lr[0], **place)
+    return torch.cat([torch.full((optimisation.replicas,), rate, **place) for rate in optimisation.lr])

@@ -217,7 +217,7 @@ def with_checkpoint_chosen(config: Config, shape: Sequence[int], gpus: int, memo
 def device_memory(device: str) -> int:
     """Free bytes of this process's GPU, or its part of the machine's memory."""
     if torch.device(device).type == "cuda":
-        return torch.cuda.mem_get_info()[0]
+        return torch.cuda.mem_get_info(torch.device(device))[0]
     machine = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     return machine // int(os.environ.get("LOCAL_WORLD_SIZE", 1))
 

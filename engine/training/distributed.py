@@ -8,6 +8,7 @@ parameters (FSDP) have no second derivative: see `refuse_wrapped`.
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from datetime import timedelta
 from typing import Any, TypeVar
 
 import torch
@@ -15,6 +16,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from eblvm.engine.autodiff.collectives import rank, size
+from eblvm.engine.device import own_device
 from eblvm.engine.errors import UserError
 
 T = TypeVar("T")
@@ -26,7 +28,7 @@ def is_first() -> bool:
 
 
 @contextmanager
-def joined(device: str) -> Iterator[None]:
+def joined(device: str, timeout_minutes: float = 30.0) -> Iterator[None]:
     """The process group that torchrun describes, NCCL for CUDA tensors and gloo for those of the host.
 
     Without torchrun, or in a group that is there already, nothing happens."""
@@ -34,21 +36,16 @@ def joined(device: str) -> Iterator[None]:
         yield
         return
     on_cuda = torch.device(device).type == "cuda"
-    if on_cuda:
-        local = int(os.environ["LOCAL_RANK"])
-        if local >= torch.cuda.device_count():
-            raise UserError(
-                f"got {os.environ['LOCAL_WORLD_SIZE']} processes on a machine with {torch.cuda.device_count()} GPUs, "
-                "expected one a GPU; give torchrun a smaller --nproc-per-node"
-            )
-        torch.cuda.set_device(local)
+    own = torch.device(own_device(device)) if on_cuda else None
     store, rank, world = next(dist.rendezvous("env://"))  # type: ignore[attr-defined]
     if os.environ.get("LOCAL_WORLD_SIZE") == os.environ["WORLD_SIZE"]:
         # torchrun keeps one store for all its restarts: without a name of its own, a restarted worker may find the
         # address of a dead one there. Nodes count restarts each for itself; docs/scale.md says what to do with several.
         store = dist.PrefixStore(f"start-{os.environ.get('TORCHELASTIC_RESTART_COUNT', 0)}", store)  # type: ignore[attr-defined]
     backend = "cpu:gloo,cuda:nccl" if on_cuda else "gloo"
-    dist.init_process_group(backend, store=store, rank=rank, world_size=world)
+    timeout = timedelta(minutes=timeout_minutes)
+    # NCCL is told its GPU: else it guesses one by the rank, and a first barrier on the wrong one hangs.
+    dist.init_process_group(backend, store=store, rank=rank, world_size=world, timeout=timeout, device_id=own)
     try:
         yield
     finally:

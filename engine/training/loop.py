@@ -15,6 +15,7 @@ from eblvm.engine.autodiff import collectives
 from eblvm.engine.config import Config
 from eblvm.engine.data.dataset import Dataset
 from eblvm.engine.data.input import open_input
+from eblvm.engine.device import own_device, set_repeatable
 from eblvm.engine.errors import UserError
 from eblvm.engine.methods.grbm.fused import TrainingStep, fused_update_for
 from eblvm.engine.methods.micro_batches import micro_batched
@@ -28,6 +29,7 @@ from eblvm.engine.optim.schedule import step_rates
 from eblvm.engine.planning import plan
 from eblvm.engine.training import checkpoint, distributed, guard, replicas
 from eblvm.engine.training.fork import Fork
+from eblvm.engine.training.graphs import CudaRecorder, TriedStep
 from eblvm.engine.training.interrupt import Interrupt
 from eblvm.engine.training.log import Log, NullLog
 from eblvm.engine.training.pace import Pace
@@ -65,7 +67,8 @@ def train(
     if config.optimisation.optimizer == "apex":
         apex.require()
     torch.set_num_threads(config.running.threads)
-    with distributed.joined(config.running.device), ExitStack() as held:
+    with distributed.joined(config.running.device, config.running.timeout), ExitStack() as held:
+        config = config.replaced(device=own_device(config.running.device))
         check_world(config)
         dataset = dataset or config.load_data()
         batch = config.optimisation.batch
@@ -77,6 +80,8 @@ def train(
         if sentence := dispatch.notice():
             say(sentence)
         set_products(config.model.precision)
+        if config.running.on_cuda:
+            set_repeatable(config.running.deterministic)
         shape = tuple(dataset.train.shape[1:])
         if config.model.checkpoint == "auto":
             memory = plan.device_memory(config.running.device)
@@ -117,8 +122,10 @@ def training_loop(
     device, steps = torch.device(running.device), optimisation.steps
     update = micro_batched(update, running.micro_batch)
     objective = update.objective
-    seed = replicas.seeds(optimisation)
+    seed = replicas.seeds(optimisation).to(device)
     training_step = training_step_of(config, update)
+    if running.graphs and not running.compile:
+        training_step = TriedStep(training_step, CudaRecorder(), say)
     here = distributed.local_slice(optimisation.batch)
 
     # The state: from the newest good checkpoint, or from the beginning.
@@ -138,7 +145,8 @@ def training_loop(
     else:
         v = open_input(*source).batch(0)
         initial = distributed.broadcast_from_rank0(
-            lambda: tree(initial_state(config, objective, seed, v, device, fork, say))
+            # On the host: what is sent arrives where it was, and that would be rank 0's GPU on every rank.
+            lambda: tree(initial_state(config, objective, seed.cpu(), v.cpu(), torch.device("cpu"), fork, say))
         )
         start, best, state = 0, {}, state_from(initial, device)
     saved = payload and payload.get("input")
@@ -178,6 +186,8 @@ def training_loop(
             logging = done % running.log_every == 0 or last or validating
             if saving or logging:
                 values = {name: torch.atleast_1d(x).tolist() for name, x in info.items()}
+                if any(values.get("skipped", ())):  # a step of fp16 that overflowed has no other figures
+                    values = {name: values[name] for name in ("loss_scale", "skipped")}
                 if validating:
                     log.doing("validating")
                     values["validation"] = validation(config, objective, state, dataset)
@@ -242,7 +252,8 @@ def training_step_of(config: Config, update: Update) -> TrainingStep:
     if config.running.compile:
         if config.running.memory_budget is not None:
             torch._functorch.config.activation_memory_budget = config.running.memory_budget
-        return torch.compile(step, dynamic=False)
+        # The compiler's own graphs, in the place of --graphs'.
+        return torch.compile(step, dynamic=False, mode="reduce-overhead" if config.running.graphs else None)
     in_place = replace(update, in_place=True)
     # The fused steps hold their lower steps inside, where nothing can be averaged over processes.
     fused = fused_update_for(in_place) if config.running.fused and collectives.size() == 1 else None
@@ -256,9 +267,9 @@ def check_world(config: Config) -> None:
         return
     if batch % size:
         raise UserError(f"got batch={batch} for {size} processes, expected a multiple of {size}")
-    if config.optimisation.replicated or config.running.compile:
+    if config.optimisation.replicated or config.running.compile or config.running.graphs:
         raise UserError(
-            f"{size} processes train one run with the eager step; remove --replicas, --lr lists and --compile"
+            f"{size} processes train one run with the eager step; remove --replicas, --lr lists, --compile and --graphs"
         )
     if config.method.one_process:
         raise UserError(f"method {config.method.kind!r} {config.method.one_process}")

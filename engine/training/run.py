@@ -13,6 +13,7 @@ from torch import Tensor
 
 from eblvm.engine.config import Config
 from eblvm.engine.data.dataset import Dataset
+from eblvm.engine.device import own_device
 from eblvm.engine.errors import UserError, unknown
 from eblvm.engine.methods.update import Update, check_payload
 from eblvm.engine.models.energy import Energy
@@ -21,6 +22,7 @@ from eblvm.engine.models.kinds.posteriors import PosteriorOptions
 from eblvm.engine.models.posteriors import Posterior
 from eblvm.engine.options import nodes
 from eblvm.engine.training import checkpoint, exported, replicas
+from eblvm.engine.training.precision import set_products
 from eblvm.engine.training.run_folder import expect_same_models, read_config
 from eblvm.engine.types import Params
 
@@ -56,6 +58,8 @@ class Run:
             config = config.replaced(data=data)
         config.check()
         config.running.check_device()
+        config = config.replaced(device=own_device(device))
+        set_products(config.model.precision)
         expect_same_models(folder, config, energy, posterior)
         return cls(folder, config, payload_at(folder, step), energy, posterior, dataset)
 

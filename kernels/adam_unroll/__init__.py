@@ -6,7 +6,7 @@ README.md derives the reverse. It saves (g, m, v), three times the parameters a 
 """
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -16,7 +16,20 @@ from eblvm.kernels.adam_unroll.reference import Rule, clipped, decayed
 from eblvm.kernels.common.dispatch import Backend, backend_for, native_status, op_backends
 from eblvm.kernels.common.orders import by_reference, order
 
-__all__ = ["Rule", "adam_unroll", "adam_unroll_", "backend", "backends", "clipped", "decayed"]
+__all__ = [
+    "Rule",
+    "adam_steps",
+    "adam_unroll",
+    "adam_unroll_",
+    "all_finite",
+    "backend",
+    "backends",
+    "clipped",
+    "decayed",
+    "lists_backend",
+    "restore_",
+    "serves_lists",
+]
 
 _NATIVE, _ = native_status("adam_unroll")
 DEFAULT = Rule()
@@ -49,17 +62,24 @@ def adam_unroll_(
     rule: Rule = DEFAULT,
     weight_decay: float = 0.0,
     clip_norm: float | None = None,
+    average: Sequence[Tensor] = (),
+    decay: float = 0.0,
+    go: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
     """The step after `step_count` others, of all parameters at once, in the place of p, m and v, without a derivative.
     (step_count + 1, the norm of all g), each for every replica. No new memory where g has p's order in memory.
 
-    Their gradient is g, scaled down to a norm of at most `clip_norm`, plus weight_decay p."""
+    Their gradient is g, scaled down to a norm of at most `clip_norm`, plus weight_decay p. `average` becomes
+    decay average + (1 - decay) p'. With `go`, a bool on the device, nothing moves where it is false."""
     if not len(p) == len(g) == len(m) == len(v) > 0:
         got = f"{len(p)}, {len(g)}, {len(m)} and {len(v)}"
         raise ValueError(f"adam_unroll_ got {got} of p, g, m and v; expected as many of each, at least one")
     for one in zip(p, g, m, v, strict=True):
         _check(*one, step_count, lr)
-    return _steps_(backend(p[0]), list(p), list(g), list(m), list(v), step_count, lr, rule, weight_decay, clip_norm)
+    lists = list(p), list(g), list(m), list(v)
+    return _steps_(
+        backend(p[0]), *lists, step_count, lr, rule, weight_decay, clip_norm, average=list(average), decay=decay, go=go
+    )
 
 
 def _steps_(
@@ -73,13 +93,73 @@ def _steps_(
     rule: Rule,
     weight_decay: float,
     clip_norm: float | None,
+    *,
+    average: Sequence[Tensor] = (),
+    decay: float = 0.0,
+    go: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
+    if has_lists(backend):
+        from eblvm.kernels.adam_unroll import triton_lists
+
+        return triton_lists.steps_(p, g, m, v, step_count, lr, rule, weight_decay, clip_norm, average, decay, go)
+    if go is not None:
+        raise ValueError("adam_unroll_ got go for tensors that Triton does not serve; branch on its value")
     if backend is _Native:
-        return torch.ops.eblvm.adam_unroll_(p, g, m, v, step_count, lr, *rule, weight_decay, clip_norm)
-    t, (g, norm) = step_count + 1, clipped(g, lr.dim(), clip_norm)
-    for one in zip(p, decayed(p, g, weight_decay), m, v, strict=True):
-        backend.step_(*one, t, lr, rule)
+        t, norm = torch.ops.eblvm.adam_unroll_(p, g, m, v, step_count, lr, *rule, weight_decay, clip_norm)
+    else:
+        t, (g, norm) = step_count + 1, clipped(g, lr.dim(), clip_norm)
+        for one in zip(p, decayed(p, g, weight_decay), m, v, strict=True):
+            backend.step_(*one, t, lr, rule)
+    for e, x in zip(average, p, strict=bool(average)):
+        e.copy_(torch.lerp(x, e, decay))
     return t, norm
+
+
+def adam_steps(
+    p: Sequence[Tensor],
+    g: Sequence[Tensor],
+    m: Sequence[Tensor],
+    v: Sequence[Tensor],
+    step_count: Tensor,
+    lr: Tensor,
+    rule: Rule = DEFAULT,
+) -> tuple[list[Tensor], list[Tensor], list[Tensor], Tensor]:
+    """(p', m' and v' of every parameter, step_count + 1) by one launch, and its reverse by another.
+
+    Differentiable in p, g, m and v, to any order. For CUDA tensors that Triton serves (`serves_lists`)."""
+    found = _Steps.apply(_Lists, rule, step_count, lr, *p, *g, *m, *v)
+    count = len(p)
+    return list(found[:count]), list(found[count : 2 * count]), list(found[2 * count : -1]), found[-1]
+
+
+def all_finite(tensors: Sequence[Tensor]) -> Tensor:
+    """Are all elements of all tensors finite? A bool on their device, by one launch where Triton serves."""
+    if not serves_lists(tensors[0]):
+        return torch.stack([x.isfinite().all() for x in tensors]).all()
+    from eblvm.kernels.adam_unroll import triton_lists
+
+    return triton_lists.all_finite(tensors)
+
+
+def restore_(tensors: Sequence[Tensor], before: Sequence[Tensor], go: Tensor) -> None:
+    """`tensors` become those of `before` where `go`, a bool on the device, is false; where Triton serves."""
+    from eblvm.kernels.adam_unroll import triton_lists
+
+    triton_lists.restore_(tensors, before, go)
+
+
+def serves_lists(p: Tensor) -> bool:
+    """Is there a step of all tensors at once for p, outside of torch.func's transforms?"""
+    return has_lists(backend(p)) and not torch._C._are_functorch_transforms_active()
+
+
+def lists_backend(p: Tensor) -> Any:
+    """What steps lists of parameters like p without a graph: `steps` and `reverses`, as `adam_steps` takes them."""
+    return _Lists if has_lists(backend(p)) else _OneByOne(backend(p))
+
+
+def has_lists(backend: Any) -> bool:
+    return getattr(backend, "__name__", "") == f"{__name__}.triton"
 
 
 def backend(p: Tensor) -> Any:
@@ -119,6 +199,79 @@ class _Native:
     def reverse(*arguments: Any) -> tuple[Tensor, ...]:
         *tensors, rule = arguments
         return torch.ops.eblvm.adam_unroll_reverse(*tensors, *rule)
+
+
+class _Lists:
+    """The Triton steps of lists; imported when they are needed."""
+
+    @staticmethod
+    def steps(*arguments: Any) -> Any:
+        from eblvm.kernels.adam_unroll import triton_lists
+
+        return triton_lists.steps(*arguments)
+
+    @staticmethod
+    def reverses(*arguments: Any) -> Any:
+        from eblvm.kernels.adam_unroll import triton_lists
+
+        return triton_lists.reverses(*arguments)
+
+
+class _OneByOne(NamedTuple):
+    """The same by a backend's step of one tensor."""
+
+    backend: Any
+
+    def steps(self, p: Any, g: Any, m: Any, v: Any, step_count: Tensor, lr: Tensor, rule: Rule) -> Any:
+        t = step_count + 1
+        moved = [self.backend.step(*one, t, lr, rule) for one in zip(p, g, m, v, strict=True)]
+        return *zip(*moved, strict=True), t
+
+    def reverses(
+        self, p_bar: Any, m_bar: Any, v_bar: Any, g: Any, m: Any, v: Any, step_count: Tensor, lr: Tensor, rule: Rule
+    ) -> Any:
+        zeros = [torch.zeros_like(x) for x in g] if m_bar is None else []
+        every = zip(p_bar, m_bar or zeros, v_bar or zeros, g, m, v, strict=True)
+        return tuple(zip(*(self.backend.reverse(*one, step_count + 1, lr, rule) for one in every), strict=True))
+
+
+class _Steps(torch.autograd.Function):
+    """A step of Adam on a list; it saves what the reverse reads: all g, m and v."""
+
+    @staticmethod
+    def forward(ctx: Any, lists: Any, rule: Rule, step_count: Tensor, lr: Tensor, *tensors: Tensor) -> Any:
+        p, g, m, v = _quarters(tensors)
+        ctx.lists, ctx.rule = lists, rule
+        ctx.save_for_backward(step_count, lr, *g, *m, *v)
+        ctx.set_materialize_grads(False)
+        p_, m_, v_, after = lists.steps(p, g, m, v, step_count, lr, rule)
+        ctx.mark_non_differentiable(after)
+        return *p_, *m_, *v_, after
+
+    @staticmethod
+    def backward(ctx: Any, *bars: Any) -> tuple[Any, ...]:
+        step_count, lr, *kept = ctx.saved_tensors
+        count = len(kept) // 3
+        g, m, v = kept[:count], kept[count : 2 * count], kept[2 * count :]
+        p_bar = [torch.zeros_like(x) if b is None else b for b, x in zip(bars[:count], g, strict=True)]
+        moments = [
+            torch.zeros_like(x) if b is None else b for b, x in zip(bars[count : 3 * count], (*m, *v), strict=True)
+        ] if any(b is not None for b in bars[count : 3 * count]) else []  # fmt: skip
+        m_bar, v_bar = (moments[:count], moments[count:]) if moments else (None, None)
+        if torch.is_grad_enabled():  # torch knows the derivatives of the reference
+            zeros = [torch.zeros_like(x) for x in g]
+            reverse: Any = reference.reverse
+            every = zip(p_bar, m_bar or zeros, v_bar or zeros, g, m, v, strict=True)
+            found = [reverse(*one, step_count + 1, lr, ctx.rule) for one in every]
+            g_bar, m_bar_, v_bar_ = (list(part) for part in zip(*found, strict=True))
+        else:
+            g_bar, m_bar_, v_bar_ = ctx.lists.reverses(p_bar, m_bar, v_bar, g, m, v, step_count, lr, ctx.rule)
+        return None, None, None, None, *p_bar, *g_bar, *m_bar_, *v_bar_
+
+
+def _quarters(tensors: Sequence[Tensor]) -> list[list[Tensor]]:
+    count = len(tensors) // 4
+    return [list(tensors[k * count : (k + 1) * count]) for k in range(4)]
 
 
 def _pull_step(backend: Any, arguments: Any, kept: Any, cotangents: Any, wanted: Any) -> tuple[Any, ...]:

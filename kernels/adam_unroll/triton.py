@@ -1,12 +1,11 @@
-"""The differentiable Adam step in Triton, forward and reverse, each one pass over memory.
+"""The differentiable Adam step in Triton, forward and reverse, each one pass over memory; `triton_lists.py` has the
+steps of many tensors at once.
 
 Arithmetic is float32, or float64 for float64 parameters.
 """
 
 # The kernels are in a language of their own, which has no types.
 # mypy: disable-error-code="no-untyped-def,untyped-decorator"
-
-from collections.abc import Sequence
 
 import torch
 import triton
@@ -77,14 +76,6 @@ def step(p: Tensor, g: Tensor, m: Tensor, v: Tensor, t: Tensor, lr: Tensor, rule
     return _launch(step_kernel, (p, g, m, v), t, lr, rule)
 
 
-def step_(p: Tensor, g: Tensor, m: Tensor, v: Tensor, t: Tensor, lr: Tensor, rule: Rule) -> None:
-    places = [x if x.is_contiguous() else x.contiguous() for x in (p, m, v)]
-    _launch(step_kernel, (places[0], g, *places[1:]), t, lr, rule, places)
-    for x, place in zip((p, m, v), places, strict=True):
-        if place is not x:
-            x.copy_(place)
-
-
 def reverse(
     p_bar: Tensor, m_bar: Tensor, v_bar: Tensor, g: Tensor, m: Tensor, v: Tensor, t: Tensor, lr: Tensor, rule: Rule
 ) -> tuple[Tensor, ...]:
@@ -97,11 +88,10 @@ def _launch(
     t: Tensor,
     lr: Tensor,
     rule: Rule,
-    places: Sequence[Tensor] | None = None,
 ) -> tuple[Tensor, ...]:
-    """The kernel's three results, in new memory or in the contiguous places given."""
+    """The kernel's three results."""
     p = inputs[0]
-    outputs = tuple(places or [torch.empty(p.shape, dtype=p.dtype, device=p.device) for _ in range(3)])
+    outputs = tuple(torch.empty(p.shape, dtype=p.dtype, device=p.device) for _ in range(3))
     if p.numel() == 0:
         return outputs
     rate, c2 = (c.contiguous() for c in corrections(t, lr, t.dim(), rule))
@@ -125,7 +115,9 @@ def _constants(rule: Rule) -> dict[str, float]:
 
 
 def variants() -> list[Variant]:
-    found = []
+    from eblvm.kernels.adam_unroll import triton_lists
+
+    found = triton_lists.variants()
     inputs = ("g_ptr", "m_ptr", "v_ptr", "rate_ptr", "c2_ptr")
     names = {
         "step": ("p_ptr", *inputs, "p_to", "m_to", "v_to"),

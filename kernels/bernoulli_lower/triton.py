@@ -36,7 +36,25 @@ def softplus(z):
     return tl.maximum(z, 0.0) + tl.where(u == 1.0, y, ratio)
 
 
-@triton.jit(do_not_specialize=["step", "purpose", "first", "batch", "width"])
+@triton.jit
+def coefficients(l, x, noise, TAU: tl.constexpr, MEAN: tl.constexpr):  # noqa: E741
+    """sigmoid(l), h, dh/dl, delta = dkl/dl and d delta/dl: what follows the products that give l and x."""
+    s = sigmoid(l)
+    gap = l - x
+    if MEAN:
+        h = s
+        slope = s * (1.0 - s)
+        delta = gap * slope
+        curvature = slope + gap * slope * (1.0 - 2.0 * s)
+    else:
+        h = sigmoid((l + noise) / TAU)
+        slope = h * (1.0 - h) / TAU
+        delta = h + gap * slope - s
+        curvature = 2.0 * slope + gap * slope * (1.0 - 2.0 * h) / TAU - s * (1.0 - s)
+    return s, h, slope, delta, curvature
+
+
+@triton.jit(do_not_specialize=["step", "purpose", "first"])
 def lower_kernel(
     logits_ptr,
     x_ptr,
@@ -71,26 +89,17 @@ def lower_kernel(
         keep = column < width
         at = row * width + column
         l = tl.load(logits_ptr + at, mask=keep, other=0.0).to(real)  # noqa: E741
-        gap = l - tl.load(x_ptr + at, mask=keep, other=0.0).to(real)
-        s = sigmoid(l)
-        if NOISE == EXACT:
-            h = s
-            slope = s * (1.0 - s)
-            delta = gap * slope
-            curvature = slope + gap * slope * (1.0 - 2.0 * s)
-        else:
-            if NOISE == DRAWN:
-                block = begin // 4 + tl.arange(0, BLOCK)
-                sample = tl.zeros_like(block) + first + row % batch
-                noise = logistic(draw_words(tl.load(seed_ptr + row // batch), sample, block, step, purpose)).to(real)
-            else:
-                noise = tl.load(noise_ptr + at, mask=keep, other=0.0).to(real)
-            h = sigmoid((l + noise) / TAU)
-            slope = h * (1.0 - h) / TAU
-            delta = h + gap * slope - s
-            curvature = 2.0 * slope + gap * slope * (1.0 - 2.0 * h) / TAU - s * (1.0 - s)
+        x = tl.load(x_ptr + at, mask=keep, other=0.0).to(real)
+        noise = l
+        if NOISE == DRAWN:
+            block = begin // 4 + tl.arange(0, BLOCK)
+            sample = tl.zeros_like(block) + first + row % batch
+            noise = logistic(draw_words(tl.load(seed_ptr + row // batch), sample, block, step, purpose)).to(real)
+        elif NOISE == GIVEN:
+            noise = tl.load(noise_ptr + at, mask=keep, other=0.0).to(real)
+        _, h, slope, delta, curvature = coefficients(l, x, noise, TAU, NOISE == EXACT)
         if ORDER == VALUE:
-            total += tl.where(keep, h * gap - softplus(l), 0.0)
+            total += tl.where(keep, h * (l - x) - softplus(l), 0.0)
         elif ORDER == FIRST:
             tl.store(out_l_ptr + at, g * delta, mask=keep)
             tl.store(out_x_ptr + at, -g * h, mask=keep)

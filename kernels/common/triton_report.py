@@ -13,7 +13,8 @@ from typing import Any, NamedTuple
 
 # The ops with a triton.py; each has `variants()`.
 OPS = (
-    "philox", "bernoulli_lower", "adam_unroll", "gibbs", "elu_second_order", "grbm", "grbm_dsm", "sliced_hvp"
+    "philox", "bernoulli_lower", "adam_unroll", "grbm_bilevel", "gibbs", "elu_second_order", "grbm", "grbm_dsm",
+    "sliced_hvp",
 )  # fmt: skip
 CAPABILITIES = (75, 80, 86, 90, 100)
 
@@ -23,10 +24,12 @@ class Variant(NamedTuple):
 
     name: str
     kernel: Any  # a triton JITFunction
-    signature: dict[str, str]
+    signature: dict[str, Any]  # a type, or a tuple of them
     constants: dict[str, Any]
     warps: int = 4
     fp_fusion: bool = True
+    capabilities: tuple[int, ...] = CAPABILITIES  # that it is launched on
+    fused: bool = False  # with a product inside: seconds to compile
 
 
 class Row(NamedTuple):
@@ -36,6 +39,7 @@ class Row(NamedTuple):
     spill_bytes: int
     shared_bytes: int  # a block
     occupancy: float  # resident warps over the most that a multiprocessor holds
+    vector_loads: float  # what share of the bytes that a thread loads comes in loads of 8 bytes or more
 
 
 class Limits(NamedTuple):
@@ -65,7 +69,10 @@ def compiled(variant: Variant, capability: int) -> Row:
     from triton.compiler import ASTSource
 
     signature = variant.signature | dict.fromkeys(variant.constants, "constexpr")
-    source = ASTSource(fn=variant.kernel, signature=signature, constexprs=variant.constants)
+    # What the launcher finds in torch's tensors: they begin at multiples of 16 bytes.
+    names = variant.kernel.arg_names
+    aligned = {(names.index(name),): [["tt.divisibility", 16]] for name, kind in signature.items() if kind[0] == "*"}
+    source = ASTSource(fn=variant.kernel, signature=signature, constexprs=variant.constants, attrs=aligned)
     options = {"num_warps": variant.warps, "enable_fp_fusion": variant.fp_fusion}
     built = triton.compile(source, target=GPUTarget("cuda", capability, 32), options=options)
     with tempfile.TemporaryDirectory() as folder:
@@ -78,9 +85,18 @@ def compiled(variant: Variant, capability: int) -> Row:
     registers = int(_found(r"Used (\d+) registers", log))
     spills = sum(int(n) for n in re.findall(r"(\d+) bytes spill (?:stores|loads)", log))
     shared = int(built.metadata.shared)
-    return Row(
-        variant.name, capability, registers, spills, shared, occupancy(capability, registers, shared, variant.warps)
-    )
+    filled = occupancy(capability, registers, shared, variant.warps)
+    return Row(variant.name, capability, registers, spills, shared, filled, vector_loads(built.asm["ptx"]))
+
+
+def vector_loads(ptx: str) -> float:
+    """Over the global loads and asynchronous copies of the code, each counted once."""
+    sizes = [
+        int(count or 1) * int(bits) // 8
+        for count, bits in re.findall(r"ld\.global(?:\.\w+)*?(?:\.v(\d))?\.b(\d+)", ptx)
+    ]
+    sizes += [int(size) for size in re.findall(r"cp\.async\.c[ag]\.shared\.global [^;]*?, 0x([0-9a-f]+)", ptx)]
+    return sum(n for n in sizes if n >= 8) / max(sum(sizes), 1)
 
 
 def occupancy(capability: int, registers: int, shared_bytes: int, warps: int) -> float:
@@ -99,13 +115,14 @@ def variants() -> list[Variant]:
 
 def rows(capabilities: Sequence[int] = CAPABILITIES) -> list[Row]:
     """Every kernel on every architecture; takes some seconds the first time, then triton's cache serves."""
-    return [compiled(variant, capability) for variant in variants() for capability in capabilities]
+    return [compiled(v, capability) for v in variants() for capability in v.capabilities if capability in capabilities]
 
 
 def table(found: Sequence[Row]) -> str:
-    head = f"{'kernel':34} {'cc':>4} {'registers':>9} {'spills':>6} {'shared':>7} {'occupancy':>9}"
+    head = f"{'kernel':34} {'cc':>4} {'registers':>9} {'spills':>6} {'shared':>7} {'occupancy':>9} {'vector loads':>12}"
     body = [
         f"{r.kernel:34} {r.capability:4} {r.registers:9} {r.spill_bytes:6} {r.shared_bytes:7} {r.occupancy:9.0%}"
+        f" {r.vector_loads:12.0%}"
         for r in found
     ]
     return "\n".join([head, *body])

@@ -1,10 +1,13 @@
-"""Block Gibbs sweeps in Triton: torch's products, and one kernel after each that draws its noise where it is used.
+"""Block Gibbs sweeps in Triton: all sweeps of a block of chains in one launch, with the products and the noise inside.
 
-Arithmetic between the products is float32, or float64 for float64 chains.
+A chain asks no other chain, so a program keeps BM of them for all sweeps: x = c + v W of a block of latent units, h
+drawn behind it, the block's part of h W^T into registers; after the last block v is drawn. Where D does not fit into
+registers, `triton_wide.py` serves.
 """
 
-# The kernels are in a language of their own, which has no types.
-# mypy: disable-error-code="no-untyped-def,untyped-decorator"
+# The kernels are in a language of their own, which has no types and no unpacking.
+# mypy: disable-error-code="no-untyped-def,untyped-decorator,assignment"
+# ruff: noqa: RUF005
 
 from collections.abc import Sequence
 
@@ -13,58 +16,76 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from eblvm.kernels.common.triton_report import Variant
+from eblvm.kernels.bernoulli_lower.triton import sigmoid
+from eblvm.kernels.common import tiles
+from eblvm.kernels.common.tiles import Problem, Tiles
+from eblvm.kernels.common.triton_report import CAPABILITIES, Variant
+from eblvm.kernels.gibbs import triton_wide
+from eblvm.kernels.grbm.triton import fits, problem_of
+from eblvm.kernels.grbm.triton_rows import latent, tile, vector, zeros
+from eblvm.kernels.grbm_bilevel.triton import stacked
+from eblvm.kernels.grbm_bilevel.triton_lower import put
 from eblvm.kernels.philox.triton import NORMAL, UNIFORM, draw_words, transform
-
-BLOCK = 128  # blocks of four words in a program
 
 
 @triton.jit
-def noise_of(noise_ptr, seed_ptr, row, column, keep, count, width, step, purpose, first, KIND, DRAWN, BLOCK):
-    """Noise of columns 4 * BLOCK * program_id(1) ... of one row, given or drawn."""
-    if DRAWN:
-        block = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
-        sample = tl.zeros_like(block).to(tl.int64) + first + row % count
-        return transform(draw_words(tl.load(seed_ptr + row // count), sample, block, step, purpose), KIND)
-    else:
-        return tl.load(noise_ptr + row * width + column, mask=keep, other=0.0)
+def drawn(seed, row, first, step, purpose, start, KIND: tl.constexpr, BM: tl.constexpr, WIDTH: tl.constexpr):
+    """Noise of the chains `row` and WIDTH columns from `start` on, a multiple of four."""
+    block = tl.zeros([BM, WIDTH // 4], dtype=tl.int32) + (start // 4 + tl.arange(0, WIDTH // 4))[None, :]
+    sample = tl.zeros([BM, WIDTH // 4], dtype=tl.int64) + (first + row)[:, None]
+    return transform(draw_words(seed, sample, block, step, purpose), KIND)
 
 
-@triton.jit(do_not_specialize=["step", "purpose", "first", "count", "width"])
-def decide_kernel(
-    x_ptr, c_ptr, noise_ptr, seed_ptr, h_ptr, step, purpose, first, count, width,
-    DRAWN: tl.constexpr, WIDE: tl.constexpr, BLOCK: tl.constexpr,
+@triton.jit(do_not_specialize=["step", "purpose_h", "purpose_v", "first", "sweeps"])
+def sweeps_kernel(
+    v0_ptr, W_ptr, b_ptr, c_ptr, log_sigma_ptr, uniform_ptr, normal_ptr, seed_ptr, v_ptr, mean_ptr,
+    step, purpose_h, purpose_v, first, sweeps, batch,
+    D: tl.constexpr, H: tl.constexpr, DRAWN: tl.constexpr, WIDE: tl.constexpr,
+    PRECISION: tl.constexpr, BM: tl.constexpr, BD: tl.constexpr, BH: tl.constexpr, BK: tl.constexpr,
 ):  # fmt: skip
-    """h = 1[u < sigmoid(x + c)]."""
-    real = tl.float64 if WIDE else tl.float32
-    row = tl.program_id(0).to(tl.int64)
-    column = tl.program_id(1) * 4 * BLOCK + tl.arange(0, 4 * BLOCK)
-    keep = column < width
-    u = noise_of(noise_ptr, seed_ptr, row, column, keep, count, width, step, purpose, first, UNIFORM, DRAWN, BLOCK)
-    z = tl.load(x_ptr + row * width + column, mask=keep, other=0.0).to(real)
-    z += tl.load(c_ptr + row // count * width + column, mask=keep, other=0.0).to(real)
-    e = tl.exp(-tl.abs(z))
-    s = tl.where(z >= 0, 1.0 / (1.0 + e), e / (1.0 + e))
-    tl.store(h_ptr + row * width + column, tl.where(u.to(real) < s, 1.0, 0.0), mask=keep)
-
-
-@triton.jit(do_not_specialize=["step", "purpose", "first", "count", "width"])
-def move_kernel(
-    m_ptr, b_ptr, log_sigma_ptr, noise_ptr, seed_ptr, mean_ptr, v_ptr, step, purpose, first, count, width,
-    DRAWN: tl.constexpr, WIDE: tl.constexpr, BLOCK: tl.constexpr,
-):  # fmt: skip
-    """mean = b + sigma^2 m and v = mean + sigma n."""
-    real = tl.float64 if WIDE else tl.float32
-    row = tl.program_id(0).to(tl.int64)
-    column = tl.program_id(1) * 4 * BLOCK + tl.arange(0, 4 * BLOCK)
-    keep = column < width
-    n = noise_of(noise_ptr, seed_ptr, row, column, keep, count, width, step, purpose, first, NORMAL, DRAWN, BLOCK)
-    at, own = row * width + column, row // count * width + column
-    sigma = tl.exp(tl.load(log_sigma_ptr + own, mask=keep, other=0.0).to(real))
-    mean = tl.load(b_ptr + own, mask=keep, other=0.0).to(real)
-    mean += sigma * sigma * tl.load(m_ptr + at, mask=keep, other=0.0).to(real)
-    tl.store(mean_ptr + at, mean, mask=keep)
-    tl.store(v_ptr + at, mean + sigma * n.to(real), mask=keep)
+    """Program (block of chains, replica)."""
+    real: tl.constexpr = tl.float64 if WIDE else tl.float32
+    CHUNKS: tl.constexpr = (D + BD - 1) // BD
+    replica, replicas = tl.program_id(1).to(tl.int64), tl.num_programs(1).to(tl.int64)
+    row = tl.program_id(0) * BM + tl.arange(0, BM)
+    W_ptr += replica * D * H
+    c_ptr += replica * H
+    v_ptr += replica * batch * D
+    mean_ptr += replica * batch * D
+    seed = tl.load(seed_ptr + replica)
+    for begin in range(0, D, BD):
+        d = begin + tl.arange(0, BD)
+        put(v_ptr, tile(v0_ptr + replica * batch * D, row, d, batch, D), row, d, batch, D)
+    for i in range(sweeps):
+        tl.debug_barrier()
+        pulled = zeros(CHUNKS, BM, BD, real)
+        for begin in range(0, H, BH):
+            h = begin + tl.arange(0, BH)
+            x = latent(v_ptr, v_ptr, W_ptr, row, h, batch, D, H, 0, real, PRECISION, BM, BH, BK)
+            if DRAWN:
+                u = drawn(seed, row, first, step + i, purpose_h, begin, UNIFORM, BM, BH)
+            else:
+                u = tile(uniform_ptr + (i * replicas + replica) * batch * H, row, h, batch, H)
+            on = tl.where(u.to(real) < sigmoid(x + vector(c_ptr, h, H, real)[None, :]), 1.0, 0.0)
+            moved = ()
+            for j in tl.static_range(CHUNKS):
+                w = tl.trans(tile(W_ptr, j * BD + tl.arange(0, BD), h, D, H))
+                moved = moved + (tl.dot(on.to(w.dtype), w, pulled[j], input_precision=PRECISION, out_dtype=real),)
+            pulled = moved
+        for j in tl.static_range(CHUNKS):
+            put(mean_ptr, pulled[j], row, j * BD + tl.arange(0, BD), batch, D)
+        tl.debug_barrier()
+        for begin in range(0, D, BD):  # a loop, not unrolled: the noise has many registers
+            d = begin + tl.arange(0, BD)
+            if DRAWN:
+                n = drawn(seed, row, first, step + i, purpose_v, begin, NORMAL, BM, BD)
+            else:
+                n = tile(normal_ptr + (i * replicas + replica) * batch * D, row, d, batch, D)
+            sigma = tl.exp(vector(log_sigma_ptr + replica * D, d, D, real))[None, :]
+            mean = sigma * sigma * tile(mean_ptr, row, d, batch, D).to(real)
+            mean += vector(b_ptr + replica * D, d, D, real)[None, :]
+            put(v_ptr, mean + sigma * n.to(real), row, d, batch, D)
+            put(mean_ptr, mean, row, d, batch, D)
 
 
 def gibbs(
@@ -83,43 +104,47 @@ def gibbs(
     sweeps: int,
 ) -> tuple[Tensor, Tensor]:
     """`reference.gibbs` on the device of v."""
-    v, mean = v.contiguous().clone(), v.contiguous().clone()
-    if v.numel() == 0:
-        return v, mean
-    b, c, log_sigma = b.contiguous(), c.contiguous(), log_sigma.contiguous()
-    seeds = v if seed is None else seed.contiguous()  # a pointer that is not read where noise is given
-    count, (D, H) = v.shape[-2], W.shape[-2:]
-    rows = v.numel() // D
-    how = {
-        "DRAWN": seed is not None,
-        "WIDE": v.dtype == torch.float64,
-        "BLOCK": BLOCK,
-        "enable_fp_fusion": seed is None,
-    }
-    for i in range(sweeps):
-        u, n = (v, v) if seed is not None else (uniforms[i].contiguous(), normals[i].contiguous())
-        x = v @ W
-        h = torch.empty_like(x)
-        grid = (rows, triton.cdiv(H, 4 * BLOCK))
-        decide_kernel[grid](x, c, u, seeds, h, step + i, purpose_h, first, count, H, **how)
-        m = h @ W.mT
-        v, mean = torch.empty_like(m), torch.empty_like(m)
-        grid = (rows, triton.cdiv(D, 4 * BLOCK))
-        move_kernel[grid](m, b, log_sigma, n, seeds, mean, v, step + i, purpose_v, first, count, D, **how)
-    return v, mean
+    if not fits(v) or v.numel() == 0 or sweeps == 0 or W.shape[-1] == 0:
+        return triton_wide.gibbs(
+            v, W, b, c, log_sigma, uniforms, normals, seed, step, purpose_h, purpose_v, first, sweeps
+        )
+    batch, replicas = v.shape[-2], W.shape[:-2].numel()
+    out, mean = (torch.empty(v.shape, dtype=v.dtype, device=v.device) for _ in range(2))
+    v, W, b, c, log_sigma = (t.contiguous() for t in (v, W, b, c, log_sigma))
+    # A pointer that is not used stands for what is not there; the seeds are read in any case, as integers.
+    u, n = (v, v) if seed is not None else (stacked(uniforms), stacked(normals))
+    seeds = torch.zeros(replicas, dtype=torch.int64, device=v.device) if seed is None else seed.contiguous()
+    problem = problem_of("rows", v, W, 2)
+
+    def run(t: Tiles) -> None:
+        sweeps_kernel[(triton.cdiv(batch, t.BM), replicas)](
+            v, W, b, c, log_sigma, u, n, seeds, out, mean, step, purpose_h, purpose_v, first, sweeps, batch,
+            **_constants(problem, t, seed is not None), num_warps=t.warps, enable_fp_fusion=seed is None,
+        )  # fmt: skip
+
+    run(tiles.tiles_for(problem, v, run))
+    return out, mean
+
+
+def _constants(problem: Problem, t: Tiles, drawn: bool) -> dict[str, object]:
+    shape = {"BM": t.BM, "BD": t.BD, "BH": t.BH, "BK": t.BK, "WIDE": problem.element == 8}
+    return {"D": problem.D, "H": problem.H, "DRAWN": drawn, "PRECISION": problem.precision, **shape}
 
 
 def variants() -> list[Variant]:
+    """Frey face's sizes: float32 with drawn noise on every architecture, tf32 and given noise at cc 80."""
     found = []
-    pointers = {
-        "decide": (decide_kernel, ("x_ptr", "c_ptr", "noise_ptr", "h_ptr")),
-        "move": (move_kernel, ("m_ptr", "b_ptr", "log_sigma_ptr", "noise_ptr", "mean_ptr", "v_ptr")),
-    }
-    for name, (kernel, names) in pointers.items():
-        for element, drawn in (("fp32", True), ("fp32", False), ("fp64", True)):
-            signature = dict.fromkeys(names, f"*{element}") | {"seed_ptr": "*i64"}
-            signature |= dict.fromkeys(("step", "purpose", "first", "count", "width"), "i64")
-            constants = {"DRAWN": drawn, "WIDE": element == "fp64", "BLOCK": BLOCK}
-            label = f"gibbs {name} {'drawn' if drawn else 'given'} {element}"
-            found.append(Variant(label, kernel, signature, constants, fp_fusion=not drawn))
-    return found
+    for element, precision, drawn in (("fp32", "ieee", True), ("fp32", "tf32", True), ("fp32", "ieee", False)):
+        everywhere = precision == "ieee" and drawn
+        for capability in CAPABILITIES if everywhere else (80,):
+            problem = Problem("rows", 100, 560, 400, 1, 4, 2, precision, capability)
+            t = tiles.ranked(problem)[0]
+            signature = {p: f"*{element}" for p in sweeps_kernel.arg_names if p.endswith("_ptr")}
+            signature |= {"seed_ptr": "*i64", "sweeps": "i32", "batch": "i32"}
+            signature |= dict.fromkeys(("step", "purpose_h", "purpose_v", "first"), "i64")
+            label = f"gibbs {'drawn' if drawn else 'given'} {element} {precision}"
+            values = _constants(problem, t, drawn)
+            found.append(
+                Variant(label, sweeps_kernel, signature, values, t.warps, not drawn, (capability,), fused=True)
+            )
+    return found + triton_wide.variants()

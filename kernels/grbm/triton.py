@@ -1,165 +1,163 @@
-"""Energy and score of a GRBM in Triton, and their first order: torch's products, and one kernel after each.
+"""Energy and score of a GRBM in Triton, and their first order: one launch each, with the products inside.
 
-Arithmetic between the products is float32 (float64 for float64 inputs) whatever the inputs' type. Row kernels take one
-sample a program; column kernels take COLS units of a replica and walk down its batch, so sums over it need no atomics.
+`triton_rows.py` has the kernel of the samples, `triton_columns.py` that of the parameters; `grbm_dsm` and `sliced_hvp`
+are launches of the same two. Sums are float32 (float64 for float64 inputs) whatever the inputs' type, and always in the
+same order. Where D does not fit into registers, `triton_wide.py` serves: torch's products and a kernel after each.
 """
 
-# The kernels are in a language of their own, which has no types.
-# mypy: disable-error-code="no-untyped-def,untyped-decorator"
-
-from collections.abc import Mapping
+from collections.abc import Iterator
 
 import torch
 import triton
-import triton.language as tl
 from torch import Tensor
 
-from eblvm.kernels.bernoulli_lower.triton import sigmoid, softplus
-from eblvm.kernels.common.triton_report import Variant
+from eblvm.kernels.common import tiles
+from eblvm.kernels.common.tiles import Problem, Tiles, power_of_two
+from eblvm.kernels.common.triton_report import CAPABILITIES, Variant
+from eblvm.kernels.grbm import triton_wide
+from eblvm.kernels.grbm.triton_columns import columns_kernel
+from eblvm.kernels.grbm.triton_rows import FREE, GIVEN, PULL, RESIDUAL, SLICED, rows_kernel
 
-FREE, GIVEN, SQUARE = tl.constexpr(0), tl.constexpr(1), tl.constexpr(2)
-BLOCK = 256  # columns of a row at once
-ROWS, COLS = 16, 32  # the tile of a column kernel
-
-
-@triton.jit(do_not_specialize=["batch", "width"])
-def latent_kernel(
-    latent_ptr, c_ptr, row_ptr, batch, width, KIND: tl.constexpr, WIDE: tl.constexpr, BLOCK: tl.constexpr
-):  # fmt: skip
-    """FREE: v W becomes sigmoid(c + v W), and the row's sum of softplus; GIVEN: the row's c.h."""
-    real = tl.float64 if WIDE else tl.float32
-    row = tl.program_id(0).to(tl.int64)
-    total = tl.zeros([BLOCK], dtype=real)
-    for begin in range(0, width, BLOCK):
-        column = begin + tl.arange(0, BLOCK)
-        keep = column < width
-        latent = tl.load(latent_ptr + row * width + column, mask=keep, other=0.0).to(real)
-        c = tl.load(c_ptr + row // batch * width + column, mask=keep, other=0.0).to(real)
-        if KIND == FREE:
-            tl.store(latent_ptr + row * width + column, sigmoid(latent + c), mask=keep)
-            total += tl.where(keep, softplus(latent + c), 0.0)
-        else:
-            total += latent * c
-    tl.store(row_ptr + row, tl.sum(total, 0))
+BV = 32  # visible units of a program that sums over samples
+ROW_PRODUCTS = {FREE.value: 2, GIVEN.value: 1, RESIDUAL.value: 2, SLICED.value: 3, PULL.value: 3}
+COLUMN_PRODUCTS = {FREE.value: 4, GIVEN.value: 2, RESIDUAL.value: 5, SLICED.value: 6}  # v + sigma eps costs too
+ROWS_POINTERS = "v eps h g r u W b c log_sigma row curvature out part ticket"
+COLUMNS_POINTERS = (
+    "g r v eps h score u k row W b c log_sigma W_bar b_bar c_bar log_sigma_bar v_bar h_bar loss part ticket"
+)
 
 
-@triton.jit(do_not_specialize=["batch", "width"])
-def score_kernel(
-    score_ptr, v_ptr, b_ptr, log_sigma_ptr, row_ptr, batch, width,
-    KIND: tl.constexpr, WIDE: tl.constexpr, BLOCK: tl.constexpr,
-):  # fmt: skip
-    """The score's latent part becomes the score; the row's latent sum its energy, or with SQUARE 1/2 |score|^2."""
-    real = tl.float64 if WIDE else tl.float32
-    row = tl.program_id(0).to(tl.int64)
-    total = tl.zeros([BLOCK], dtype=real)
-    for begin in range(0, width, BLOCK):
-        column = begin + tl.arange(0, BLOCK)
-        keep = column < width
-        own = row // batch * width + column
-        at = row * width + column
-        v = tl.load(v_ptr + at, mask=keep, other=0.0).to(real)
-        z = v - tl.load(b_ptr + own, mask=keep, other=0.0).to(real)
-        away = z * tl.exp(-2.0 * tl.load(log_sigma_ptr + own, mask=keep, other=0.0).to(real))
-        pull = tl.load(score_ptr + at, mask=keep, other=0.0).to(real)
-        score = pull - away
-        tl.store(score_ptr + at, score, mask=keep)
-        if KIND == SQUARE:
-            total += 0.5 * score * score
-        else:
-            total += 0.5 * z * away
-        if KIND == GIVEN:
-            total -= v * pull
-    energy = tl.sum(total, 0)
-    if KIND != SQUARE:
-        energy -= tl.load(row_ptr + row).to(real)
-    tl.store(row_ptr + row, energy)
+def fits(v: Tensor) -> bool:
+    return tiles.fits(v.shape[-1], v.element_size())
 
 
-@triton.jit(do_not_specialize=["batch", "width"])
-def latent_first_kernel(
-    t_ptr, mean_ptr, g_ptr, c_bar_ptr, batch, width, WIDE: tl.constexpr, ROWS: tl.constexpr, COLS: tl.constexpr
-):  # fmt: skip
-    """t = r W becomes the cotangent of c + v W, sigmoid' t - g mean, whose column sums are c's."""
-    real = tl.float64 if WIDE else tl.float32
-    replica = tl.program_id(1).to(tl.int64)
-    column = tl.program_id(0) * COLS + tl.arange(0, COLS)
-    total = tl.zeros([COLS], dtype=real)
-    for begin in range(0, batch, ROWS):
-        row = begin + tl.arange(0, ROWS)
-        keep = (row < batch)[:, None] & (column < width)[None, :]
-        sample = replica * batch + row
-        at = sample[:, None] * width + column[None, :]
-        g = tl.load(g_ptr + sample, mask=row < batch, other=0.0).to(real)[:, None]
-        mean = tl.load(mean_ptr + at, mask=keep, other=0.0).to(real)
-        x_bar = mean * ((1.0 - mean) * tl.load(t_ptr + at, mask=keep, other=0.0).to(real) - g)
-        tl.store(t_ptr + at, x_bar, mask=keep)
-        total += tl.sum(x_bar, 0)
-    tl.store(c_bar_ptr + replica * width + column, total, mask=column < width)
+def launch_rows(
+    kind: int,
+    v: Tensor,
+    W: Tensor,
+    b: Tensor,
+    c: Tensor,
+    log_sigma: Tensor,
+    *,
+    sigma: float = 0.0,
+    **others: Tensor,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """(a value of each sample [..., B], u^T H u [..., M, B], a result [..., B, D]); `others` by the kernel's names."""
+    batch, (D, H), M = v.shape[-2], W.shape[-2:], others["u"].shape[-3] if "u" in others else 0
+    row, out = (torch.empty(shape, dtype=v.dtype, device=v.device) for shape in (v.shape[:-1], v.shape))
+    curvature = torch.empty(others["u"].shape[:-1], dtype=v.dtype, device=v.device) if M else row
+    if v.numel() == 0:
+        return row.zero_(), curvature.zero_(), out
+    named = {"v": v, "W": W, "b": b, "c": c, "log_sigma": log_sigma, **others}
+    named = {name: t.contiguous() for name, t in named.items()} | {"row": row, "curvature": curvature, "out": out}
+    replicas = W.shape[:-2].numel()
+    problem = problem_of("rows", v, W, ROW_PRODUCTS[kind] + max(M - 1, 0))
 
+    def run(t: Tiles) -> None:
+        blocks = triton.cdiv(batch, t.BM)
+        parts = scratch(v, t.split, (replicas, t.split, batch, D + 1 + power_of_two(max(M, 1))), replicas * blocks)
+        given = {"part": parts[0], "ticket": parts[1]} | named
+        rows_kernel[(blocks, t.split, replicas)](
+            *(given.get(name, v) for name in ROWS_POINTERS.split()),
+            batch,
+            **rows_constants(kind, D, H, M, sigma, problem, t),
+            num_warps=t.warps,
+        )
 
-@triton.jit(do_not_specialize=["batch", "width"])
-def visible_first_kernel(
-    g_ptr, r_ptr, score_ptr, v_ptr, b_ptr, log_sigma_ptr, b_bar_ptr, log_sigma_bar_ptr, v_bar_ptr, pulled_ptr,
-    batch, width, KIND: tl.constexpr, WIDE: tl.constexpr, ROWS: tl.constexpr, COLS: tl.constexpr,
-):  # fmt: skip
-    """Cotangents of b, log_sigma and v, of the last without what comes through the mean; GIVEN: also r - g v."""
-    real = tl.float64 if WIDE else tl.float32
-    replica = tl.program_id(1).to(tl.int64)
-    column = tl.program_id(0) * COLS + tl.arange(0, COLS)
-    inside = column < width
-    own = replica * width + column
-    b = tl.load(b_ptr + own, mask=inside, other=0.0).to(real)[None, :]
-    precision = tl.exp(-2.0 * tl.load(log_sigma_ptr + own, mask=inside, other=0.0).to(real))[None, :]
-    b_bar, log_sigma_bar = tl.zeros([COLS], dtype=real), tl.zeros([COLS], dtype=real)
-    for begin in range(0, batch, ROWS):
-        row = begin + tl.arange(0, ROWS)
-        keep = (row < batch)[:, None] & inside[None, :]
-        sample = replica * batch + row
-        at = sample[:, None] * width + column[None, :]
-        g = tl.load(g_ptr + sample, mask=row < batch, other=0.0).to(real)[:, None]
-        r = tl.load(r_ptr + at, mask=keep, other=0.0).to(real)
-        v = tl.load(v_ptr + at, mask=keep, other=0.0).to(real)
-        z = v - b
-        away = z * precision
-        b_bar += tl.sum(r * precision - g * away, 0)
-        log_sigma_bar += tl.sum(away * (2.0 * r - g * z), 0)
-        if KIND == GIVEN:
-            score = tl.load(score_ptr + at, mask=keep, other=0.0).to(real)
-            tl.store(v_bar_ptr + at, -g * score - r * precision, mask=keep)
-            tl.store(pulled_ptr + at, r - g * v, mask=keep)
-        else:
-            tl.store(v_bar_ptr + at, g * away - r * precision, mask=keep)
-    tl.store(b_bar_ptr + own, b_bar, mask=inside)
-    tl.store(log_sigma_bar_ptr + own, log_sigma_bar, mask=inside)
-
-
-def launch_rows(kernel: triton.JITFunction, tensors: tuple[Tensor, ...], batch: int, width: int, **kind: float) -> None:
-    """A program a row of the first tensor."""
-    rows = tensors[0].shape[:-1].numel()
-    if rows:
-        kernel[(rows,)](*tensors, batch, width, **kind, WIDE=tensors[0].dtype == torch.float64, BLOCK=BLOCK)
+    run(tiles.tiles_for(problem, v, run))
+    return row, curvature, out
 
 
 def launch_columns(
-    kernel: triton.JITFunction, tensors: tuple[Tensor, ...], replicas: int, batch: int, width: int, **kind: float
-) -> None:
-    """A program for COLS columns of a replica."""
-    if replicas * width:
-        wide = tensors[0].dtype == torch.float64
-        grid = (triton.cdiv(width, COLS), replicas)
-        kernel[grid](*tensors, batch, width, **kind, WIDE=wide, ROWS=ROWS, COLS=COLS)
+    kind: int,
+    v: Tensor,
+    W: Tensor,
+    b: Tensor,
+    c: Tensor,
+    log_sigma: Tensor,
+    *,
+    sigma: float = 0.0,
+    wants_v: bool = False,
+    wants_h: bool = False,
+    **others: Tensor,
+) -> dict[str, Tensor]:
+    """Gradients of W, b, c, log_sigma, with `wants_v` of v, with `wants_h` of h; RESIDUAL: also the loss [...]."""
+    batch, (D, H), M = v.shape[-2], W.shape[-2:], others["u"].shape[-3] if "u" in others else 0
+    named = {"v": v, "W": W, "b": b, "c": c, "log_sigma": log_sigma, **others}
+    wanted = {"W_bar": W, "b_bar": b, "c_bar": c, "log_sigma_bar": log_sigma} | ({"v_bar": v} if wants_v else {})
+    wanted |= {"h_bar": others["h"]} if wants_h else {}
+    out = {name: torch.empty(t.shape, dtype=v.dtype, device=v.device) for name, t in wanted.items()}
+    if kind == RESIDUAL.value:
+        out["loss"] = torch.empty(W.shape[:-2], dtype=v.dtype, device=v.device)
+    if W.numel() == 0 or v.numel() == 0:
+        return {name: t.zero_() for name, t in out.items()}
+    named = {name: t.contiguous() for name, t in named.items()} | out
+    replicas = W.shape[:-2].numel()
+    problem = problem_of("columns", v, W, COLUMN_PRODUCTS[kind] + 2 * max(M - 1, 0))
+
+    def run(t: Tiles) -> None:
+        blocks = triton.cdiv(H, t.BH) * triton.cdiv(D, t.each * t.BD)
+        parts = scratch(v, t.split, (replicas, t.split, D + 1, H), replicas * blocks)
+        given = {"part": parts[0], "ticket": parts[1]} | named
+        columns_kernel[(blocks + triton.cdiv(D, BV), t.split, replicas)](
+            *(given.get(name, v) for name in COLUMNS_POINTERS.split()),
+            batch,
+            **columns_constants(kind, D, H, M, sigma, problem, t, wants_v, wants_h),
+            num_warps=t.warps,
+        )
+
+    run(tiles.tiles_for(problem, v, run))
+    return out
+
+
+def problem_of(plan: tiles.Plan, v: Tensor, W: Tensor, products: int) -> Problem:
+    major, minor = torch.cuda.get_device_capability(v.device) if v.device.type == "cuda" else (8, 0)
+    precision = tiles.dot_precision(v.dtype, 10 * major + minor)
+    (batch, (D, H)), replicas = (v.shape[-2], W.shape[-2:]), W.shape[:-2].numel()
+    return Problem(plan, batch, D, H, replicas, v.element_size(), products, precision, 10 * major + minor)
+
+
+def scratch(like: Tensor, split: int, shape: tuple[int, ...], tickets: int) -> tuple[Tensor, Tensor]:
+    """Memory for the parts of a split, and zeros to count who is done; any tensor where there is one part."""
+    if split == 1:
+        return like, like
+    real = torch.float64 if like.dtype == torch.float64 else torch.float32
+    parts = torch.empty(shape, dtype=real, device=like.device)
+    return parts, torch.zeros(tickets, dtype=torch.int32, device=like.device)
+
+
+def rows_constants(kind: int, D: int, H: int, M: int, sigma: float, problem: Problem, t: Tiles) -> dict[str, object]:
+    return {"D": D, "H": H, "M": M, "MP": power_of_two(max(M, 1)), "KIND": kind, "SIGMA": sigma} | shape_of(problem, t)
+
+
+def columns_constants(
+    kind: int, D: int, H: int, M: int, sigma: float, problem: Problem, t: Tiles, wants_v: bool, wants_h: bool
+) -> dict[str, object]:
+    wants = {"WANTS_V": wants_v, "WANTS_H": wants_h, "EACH": t.each, "BV": BV}
+    return {"D": D, "H": H, "M": M, "KIND": kind, "SIGMA": sigma} | wants | shape_of(problem, t)
+
+
+def shape_of(problem: Problem, t: Tiles) -> dict[str, object]:
+    return {
+        "WIDE": problem.element == 8,
+        "SPLIT": t.split,
+        "PRECISION": problem.precision,
+        "BM": t.BM,
+        "BD": t.BD,
+        "BH": t.BH,
+        "BK": t.BK,
+    }
 
 
 def value(v: Tensor, W: Tensor, b: Tensor, c: Tensor, log_sigma: Tensor, h: Tensor | None) -> tuple[Tensor, ...]:
-    """`reference.value`."""
-    v, b, c, log_sigma = (t.contiguous() for t in (v, b, c, log_sigma))
-    latent = v @ W if h is None else h.contiguous()
-    kind = FREE.value if h is None else GIVEN.value
-    energy = torch.empty(v.shape[:-1], dtype=v.dtype, device=v.device)
-    launch_rows(latent_kernel, (latent, c, energy), v.shape[-2], W.shape[-1], KIND=kind)
-    score = latent @ W.mT
-    launch_rows(score_kernel, (score, v, b, log_sigma, energy), v.shape[-2], W.shape[-2], KIND=kind)
-    return (energy, score, latent) if h is None else (energy, score)
+    """`reference.value`, but the mean: it is made again where it is needed, and an empty tensor stands for it."""
+    if not fits(v):
+        return triton_wide.value(v, W, b, c, log_sigma, h)
+    if h is None:
+        energy, _, score = launch_rows(FREE.value, v, W, b, c, log_sigma)
+        return energy, score, torch.empty((*W.shape[:-2], 0), dtype=v.dtype, device=v.device)
+    energy, _, score = launch_rows(GIVEN.value, v, W, b, c, log_sigma, h=h)
+    return energy, score
 
 
 def first(
@@ -176,65 +174,63 @@ def first(
     wants_h: bool,
 ) -> tuple[Tensor, ...]:
     """`reference.first`."""
-    g, r, kept, v, b, log_sigma = (t.contiguous() for t in (g, r, kept, v, b, log_sigma))
-    replicas, batch, (D, H) = W.shape[:-2].numel(), v.shape[-2], W.shape[-2:]
-    b_bar, log_sigma_bar, v_bar = torch.empty_like(b), torch.empty_like(log_sigma), torch.empty_like(v)
-    pulled = v_bar if h is None else torch.empty_like(v)
-    visible = (g, r, kept, v, b, log_sigma, b_bar, log_sigma_bar, v_bar, pulled)
-    kind = FREE.value if h is None else GIVEN.value
-    launch_columns(visible_first_kernel, visible, replicas, batch, D, KIND=kind)
+    if not fits(v):
+        return triton_wide.first(g, r, kept, v, W, b, c, log_sigma, h, wants_v, wants_h)
     if h is None:
-        x_bar, c_bar = r @ W, torch.empty(c.shape, dtype=c.dtype, device=c.device)
-        launch_columns(latent_first_kernel, (x_bar, kept, g, c_bar), replicas, batch, H)
-        W_bar = sum_of_products((v, x_bar), (r, kept))
-        return W_bar, b_bar, c_bar, log_sigma_bar, *([v_bar + x_bar @ W.mT] if wants_v else [])
-    found = [pulled.mT @ h, b_bar, -(g.unsqueeze(-2) @ h).squeeze(-2), log_sigma_bar]
-    if wants_v:
-        found.append(v_bar)
-    if wants_h:
-        found.append(pulled @ W - g.unsqueeze(-1) * c.unsqueeze(-2))
-    return tuple(found)
-
-
-def sum_of_products(*pairs: tuple[Tensor, Tensor]) -> Tensor:
-    """The sum of left^T right over the pairs, each added where the first was written."""
-    (left, right), *others = pairs
-    out = left.mT @ right
-    replicas = out.shape[:-2].numel()
-    for left, right in others:
-        left, right = (t.reshape(replicas, *t.shape[-2:]) for t in (left, right))
-        out.view(replicas, *out.shape[-2:]).baddbmm_(left.mT, right)
-    return out
-
-
-def variants_of(
-    op: str, kernels: Mapping[str, tuple[triton.JITFunction, str, Mapping[str, float]]], columns: bool
-) -> list[Variant]:
-    """Each kernel, given with its pointers' names and constexprs, for float32, bfloat16 and float64."""
-    found = []
-    tile = {"ROWS": ROWS, "COLS": COLS} if columns else {"BLOCK": BLOCK}
-    for element in ("fp32", "bf16", "fp64"):
-        for name, (kernel, pointers, kind) in kernels.items():
-            signature = dict.fromkeys(pointers.split(), f"*{element}") | {"batch": "i64", "width": "i64"}
-            found.append(
-                Variant(f"{op} {name} {element}", kernel, signature, {**kind, "WIDE": element == "fp64", **tile})
-            )
-    return found
+        found = launch_columns(FREE.value, v, W, b, c, log_sigma, g=g, r=r)
+        if wants_v:
+            found["v_bar"] = launch_rows(PULL.value, v, W, b, c, log_sigma, g=g, r=r)[2]
+    else:
+        found = launch_columns(
+            GIVEN.value, v, W, b, c, log_sigma, wants_v=wants_v, wants_h=wants_h, g=g, r=r, h=h, score=kept
+        )
+    return tuple(
+        found[name] for name in ("W_bar", "b_bar", "c_bar", "log_sigma_bar", "v_bar", "h_bar") if name in found
+    )
 
 
 def variants() -> list[Variant]:
-    free, given = {"KIND": FREE.value}, {"KIND": GIVEN.value}
-    latent, score = "latent_ptr c_ptr row_ptr", "score_ptr v_ptr b_ptr log_sigma_ptr row_ptr"
-    visible = "g_ptr r_ptr score_ptr v_ptr b_ptr log_sigma_ptr b_bar_ptr log_sigma_bar_ptr v_bar_ptr pulled_ptr"
-    rows = {
-        "latent free": (latent_kernel, latent, free),
-        "latent given": (latent_kernel, latent, given),
-        "score free": (score_kernel, score, free),
-        "score given": (score_kernel, score, given),
-    }
-    columns = {
-        "latent first": (latent_first_kernel, "t_ptr mean_ptr g_ptr c_bar_ptr", {}),
-        "visible first free": (visible_first_kernel, visible, free),
-        "visible first given": (visible_first_kernel, visible, given),
-    }
-    return variants_of("grbm", rows, False) + variants_of("grbm", columns, True)
+    """At Frey face's sizes, and GIVEN at those of the checkerboard; the wide ones as they are."""
+    found = list(fused_variants("grbm", {"value": FREE.value, "v": PULL.value}, {"first": FREE.value}))
+    found += fused_variants("grbm", {"given": GIVEN.value}, {"first given": GIVEN.value}, (100, 2, 4))
+    return found + triton_wide.variants()
+
+
+KINDS = (("fp32", "ieee"), ("fp32", "tf32"), ("fp32", "bf16x3"), ("bf16", "ieee"), ("fp64", "ieee"))
+BYTES = {"fp64": 8, "fp32": 4, "bf16": 2}
+
+
+def fused_variants(
+    op: str,
+    rows: dict[str, int],
+    columns: dict[str, int],
+    size: tuple[int, int, int] = (100, 560, 400),
+    *,
+    M: int = 0,
+    sigma: float = 0.0,
+) -> Iterator[Variant]:
+    """The two kernels as they are launched by default: for all types and precisions at cc 80, in float32 on the rest.
+
+    float64 is taken at the widest D that fits.
+    """
+    batch, D, H = size
+    for (element, precision), capability in ((kind, cc) for kind in KINDS for cc in CAPABILITIES):
+        if capability != 80 and (element, precision) != ("fp32", "ieee"):
+            continue
+        D = min(D, tiles.MOST_VISIBLE[BYTES[element]])
+        for plan, kinds in (("rows", rows), ("columns", columns)):
+            for name, kind in kinds.items():
+                products = ROW_PRODUCTS[kind] if plan == "rows" else COLUMN_PRODUCTS[kind]
+                problem = Problem(plan, batch, D, H, 1, BYTES[element], products, precision, capability)  # type: ignore[arg-type]
+                t = tiles.ranked(problem)[0]
+                pointers = ROWS_POINTERS if plan == "rows" else COLUMNS_POINTERS
+                signature = {f"{p}_ptr": f"*{element}" for p in pointers.split()} | {"ticket_ptr": "*i32"}
+                real = "*fp64" if element == "fp64" else "*fp32"
+                signature |= {"part_ptr": real, "batch": "i32"}
+                if plan == "rows":
+                    kernel, constants = rows_kernel, rows_constants(kind, D, H, M, sigma, problem, t)
+                else:
+                    kernel = columns_kernel
+                    constants = columns_constants(kind, D, H, M, sigma, problem, t, kind == GIVEN.value, False)
+                label = f"{op} {name} {element} {precision}"
+                yield Variant(label, kernel, signature, constants, t.warps, capabilities=(capability,), fused=True)

@@ -5,6 +5,7 @@ batch that all steps share and unrolled SGD, the native unroll lives in the logi
 """
 
 from collections.abc import Sequence
+from types import ModuleType
 from typing import Any
 
 import torch
@@ -12,13 +13,13 @@ from torch import Tensor
 from torch.utils.flop_counter import register_flop_formula
 
 from eblvm.kernels.adam_unroll import Rule
-from eblvm.kernels.common.dispatch import Backend, native_status
+from eblvm.kernels.common.dispatch import TRITON, Backend, native_status, op_backends
 from eblvm.kernels.grbm_bilevel import reference
 from eblvm.kernels.grbm_bilevel.reference import Phi, Result, Theta
 
 __all__ = ["Phi", "Result", "Theta", "backends", "grbm_bilevel", "lower_steps", "memory", "native", "serves"]
 
-_NATIVE, _NATIVE_REASON = native_status("grbm_bilevel")
+_NATIVE, _ = native_status("grbm_bilevel")
 
 
 def serves(device: torch.device, dtype: torch.dtype) -> bool:
@@ -52,9 +53,8 @@ def grbm_bilevel(
     if not (_NATIVE and v.device.type == "cpu"):
         _check(v, perturb, latent, theta, phi, lr, unroll_lr, K + N + 1, 1 if exact else K + N + 1)
         how: dict[str, Any] = {"K": K, "N": N, "sigma": sigma, "tau": tau, "exact": exact, "sgd": sgd}
-        return reference.grbm_bilevel(
-            v, perturb, latent, theta, phi, lr, unroll_lr, **how, auto_rate=auto_rate, rule=rule
-        )
+        step = _triton().grbm_bilevel if _launches(v) else reference.grbm_bilevel
+        return step(v, perturb, latent, theta, phi, lr, unroll_lr, **how, auto_rate=auto_rate, rule=rule)
     switches = (K, N, sigma, tau, exact, sgd, auto_rate, *rule, True)
     out = torch.ops.eblvm.grbm_bilevel(v, list(perturb), list(latent), *theta, *phi, lr, unroll_lr, *switches)
     return Result(Theta(*out[:4]), Phi(*out[4:11]), out[11], out[12])
@@ -78,6 +78,9 @@ def lower_steps(
     `latent` K, or none if `exact`."""
     if not (_NATIVE and v.device.type == "cpu"):
         _check(v, perturb, latent, theta, phi, lr, lr, K, 0 if exact else K)
+        if _launches(v) and K:
+            how: dict[str, Any] = {"K": K, "sigma": sigma, "tau": tau, "exact": exact, "rule": rule}
+            return _triton().lower_steps(v, perturb, latent, theta, phi, lr, **how)
         batches = [v + sigma * eps for eps in perturb] * (K if len(perturb) == 1 else 1)
         return reference.lower_steps(batches[:K], latent or [None] * K, theta, phi, lr, tau=tau, rule=rule)
     switches = (K, 0, sigma, tau, exact, False, False, *rule, False)
@@ -96,11 +99,20 @@ def native() -> bool:
 
 def backends() -> list[Backend]:
     """Which backend serves on which device, and why not the others."""
-    return [
-        Backend("grbm_bilevel", "cpu", "native", _NATIVE, _NATIVE_REASON),
-        Backend("grbm_bilevel", "cpu", "reference", not _NATIVE, "native serves" if _NATIVE else "always there"),
-        Backend("grbm_bilevel", "cuda", "reference", True, "torch's products and the pointwise ops of that device"),
-    ]
+    return op_backends("grbm_bilevel")
+
+
+def _launches(v: Tensor) -> bool:
+    """Do the Triton kernels serve? They cannot be launched on the wrapped tensors of a torch.func transform."""
+    if not TRITON or v.device.type != "cuda" or v.numel() == 0:
+        return False
+    return torch._C._functorch.maybe_current_level() is None and v.shape[-2] * max(v.shape[-1], 1) < 2**31
+
+
+def _triton() -> ModuleType:
+    from eblvm.kernels.grbm_bilevel import triton
+
+    return triton
 
 
 def _check(

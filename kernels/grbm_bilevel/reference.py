@@ -10,8 +10,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from eblvm.kernels.adam_unroll import Rule
-from eblvm.kernels.adam_unroll import backend as adam_backend
+from eblvm.kernels.adam_unroll import Rule, lists_backend
 from eblvm.kernels.bernoulli_lower import backend as lower_backend
 
 tape_bytes = 0  # of the last step: what its unroll held for its reverse; for who counts memory
@@ -56,13 +55,15 @@ class Lower(NamedTuple):
     def value(self, z: Tensor, x: Tensor, noise: Tensor | None) -> Tensor:
         return lower_backend(z).value(z, x, *self.given(noise))
 
-    def delta(self, z: Tensor, x: Tensor, noise: Tensor | None) -> Tensor:
-        return lower_backend(z).first(torch.ones_like(z[..., 0]), z, x, *self.given(noise))[0]
+    def delta(self, weight: Tensor, z: Tensor, x: Tensor, noise: Tensor | None) -> Tensor:
+        """weight d kl/dz, for weights [..., B]."""
+        return lower_backend(z).first(weight, z, x, *self.given(noise))[0]
 
-    def pull(self, delta_bar: Tensor, z: Tensor, x: Tensor, noise: Tensor | None) -> tuple[Tensor, Tensor]:
-        """(z_bar, x_bar) = delta_bar (d delta/dz, d delta/dx)."""
-        one, none = torch.ones_like(z[..., 0]), torch.zeros_like(z)
-        _, z_bar, x_bar = lower_backend(z).second(one, delta_bar, none, z, x, *self.given(noise))
+    def pull(
+        self, weight: Tensor, none: Tensor, delta_bar: Tensor, z: Tensor, x: Tensor, noise: Tensor | None
+    ) -> tuple[Tensor, Tensor]:
+        """(z_bar, x_bar) = delta_bar (d delta/dz, d delta/dx); `none` is a zero of their shape."""
+        _, z_bar, x_bar = lower_backend(z).second(weight, delta_bar, none, z, x, *self.given(noise))
         return z_bar, x_bar
 
 
@@ -78,20 +79,20 @@ def lower_steps(
 ) -> tuple[Phi, Tensor]:
     """(phi after a step of Adam for each of the perturbed batches, the lower loss of the last step, zero without)."""
     W, b, c, log_sigma = theta
-    lower, adam, precision = Lower(tau), adam_backend(W), torch.exp(-2 * log_sigma).unsqueeze(-2)
+    lower, adam, precision = Lower(tau), lists_backend(W), torch.exp(-2 * log_sigma).unsqueeze(-2)
     A, a, mA, ma, vA, va, step_count = phi
     loss = torch.zeros_like(lr)
     for k, (V, noise) in enumerate(zip(batches, latent, strict=True)):
         if k == 0 or V is not batches[k - 1]:
-            x = V @ W + c.unsqueeze(-2)
-        z = V @ A.mT + a.unsqueeze(-2)
+            x, weight = affine(V, W, c), V.new_full(V.shape[:-1], 1 / V.shape[-2])
+        z = affine(V, A.mT, a)
         if k == len(batches) - 1:
             quadratic = 0.5 * ((V - b.unsqueeze(-2)).square() * precision).sum(-1)
             loss = (lower.value(z, x, noise) + quadratic).mean(-1)
-        delta = lower.delta(z, x, noise) / V.shape[-2]
-        A, mA, vA = adam.step(A, delta.mT @ V, mA, vA, step_count + 1, lr, rule)
-        a, ma, va = adam.step(a, delta.sum(-2), ma, va, step_count + 1, lr, rule)
-        step_count = step_count + 1
+        delta = lower.delta(weight, z, x, noise)
+        (A, a), (mA, ma), (vA, va), step_count = adam.steps(
+            (A, a), (delta.mT @ V, delta.sum(-2)), (mA, ma), (vA, va), step_count, lr, rule
+        )
     return Phi(A, a, mA, ma, vA, va, step_count), loss
 
 
@@ -116,12 +117,13 @@ def grbm_bilevel(
     """The step of `kernels.grbm_bilevel.grbm_bilevel`, on any device."""
     W, b, c, log_sigma = theta
     B, shared = v.shape[-2], len(perturb) == 1
-    batches = [v + sigma * eps for eps in perturb] * (K + N + 1 if shared else 1)
+    batches = [torch.add(v, eps, alpha=sigma) for eps in perturb] * (K + N + 1 if shared else 1)
     noises: Sequence[Tensor | None] = [None] * (K + N) if exact else latent
     V, eps = batches[-1], perturb[-1]
     unrolled = batches[K : K + min(N, len(perturb))]
-    xs = [batch @ W + c.unsqueeze(-2) for batch in unrolled] * (N if shared else 1)
-    lower, adam = Lower(tau), adam_backend(v)
+    xs = [affine(batch, W, c) for batch in unrolled] * (N if shared else 1)
+    lower, adam = Lower(tau), lists_backend(v)
+    weight = v.new_full(v.shape[:-1], 1 / B)
     precision = torch.exp(-2 * log_sigma).unsqueeze(-2)
 
     moved, lower_loss = lower_steps(batches[:K], noises[:K], theta, phi, lr, tau=tau, rule=rule)
@@ -131,23 +133,21 @@ def grbm_bilevel(
     rate = step_size(V) if auto_rate else unroll_lr
     logits, tape = [], []
     for n in range(K, K + N):
-        z = batches[n] @ A.mT + a.unsqueeze(-2)
-        delta = lower.delta(z, xs[n - K], noises[n]) / B
-        A_grad, a_grad = delta.mT @ batches[n], delta.sum(-2)
+        z = affine(batches[n], A.mT, a)
+        delta = lower.delta(weight, z, xs[n - K], noises[n])
+        gradient = delta.mT @ batches[n], delta.sum(-2)
         logits.append(z)
         if sgd:
-            A, a = A - axes(rate, 2) * A_grad, a - axes(rate, 1) * a_grad
+            A, a = A - axes(rate, 2) * gradient[0], a - axes(rate, 1) * gradient[1]
         else:
-            t = step_count + (n - K + 1)
-            tape.append(((A_grad, mA, vA, t, rate, rule), (a_grad, ma, va, t, rate, rule)))
-            A, mA, vA = adam.step(A, A_grad, mA, vA, t, rate, rule)
-            a, ma, va = adam.step(a, a_grad, ma, va, t, rate, rule)
+            tape.append((gradient, (mA, ma), (vA, va), step_count, rate, rule))
+            (A, a), (mA, ma), (vA, va), step_count = adam.steps((A, a), *tape[-1])
 
     global tape_bytes
-    tape_bytes = sum(t.nbytes for t in logits) + sum(t.nbytes for step in tape for kept in step for t in kept[:3])
+    tape_bytes = sum(t.nbytes for t in logits) + sum(t.nbytes for step in tape for pair in step[:3] for t in pair)
 
     # The upper level: h and phi_N are fixed for both v-derivatives.
-    z = V @ A.mT + a.unsqueeze(-2)
+    z = affine(V, A.mT, a)
     h, s = torch.sigmoid((z + latent[-1]) / tau), torch.sigmoid(z)
     away = (V - b.unsqueeze(-2)) * precision
     residual = h @ W.mT + (s - h) @ A - away + eps / sigma
@@ -161,22 +161,42 @@ def grbm_bilevel(
     # Its reverse into phi_N, then the steps, last one first.
     rA = r @ A.mT
     z_bar = (r @ W - rA) * h * (1 - h) / tau + rA * s * (1 - s)
-    A_bar, a_bar = z_bar.mT @ V + (s - h).mT @ r, z_bar.sum(-2)
-    mA_bar, vA_bar = torch.zeros_like(A), torch.zeros_like(A)
-    ma_bar, va_bar = torch.zeros_like(a), torch.zeros_like(a)
+    A_bar, a_bar = plus_product(z_bar.mT @ V, s - h, r), z_bar.sum(-2)
+    m_bar, v_bar, none = None, None, torch.zeros_like(z)
+    x_total: Tensor | None = None  # of a batch that all steps share, whose product is taken once
     for n in reversed(range(N)):
         if sgd:
             A_grad_bar, a_grad_bar = -axes(rate, 2) * A_bar, -axes(rate, 1) * a_bar
         else:
-            A_grad_bar, mA_bar, vA_bar = adam.reverse(A_bar, mA_bar, vA_bar, *tape[n][0])
-            a_grad_bar, ma_bar, va_bar = adam.reverse(a_bar, ma_bar, va_bar, *tape[n][1])
+            (A_grad_bar, a_grad_bar), m_bar, v_bar = adam.reverses((A_bar, a_bar), m_bar, v_bar, *tape[n])
         batch = batches[K + n]
-        delta_bar = (batch @ A_grad_bar.mT + a_grad_bar.unsqueeze(-2)) / B
-        z_bar, x_bar = lower.pull(delta_bar, logits[n], xs[n], noises[K + n])
-        W_bar, c_bar = W_bar + batch.mT @ x_bar, c_bar + x_bar.sum(-2)
+        delta_bar = affine(batch, A_grad_bar.mT, a_grad_bar)
+        z_bar, x_bar = lower.pull(weight, none, delta_bar, logits[n], xs[n], noises[K + n])
+        if shared:
+            x_total = x_bar if x_total is None else x_total.add_(x_bar)
+        if not shared or n == 0:
+            x_bar = x_bar if x_total is None else x_total
+            W_bar, c_bar = plus_product(W_bar, batch, x_bar), plus_sum(c_bar, x_bar)
         if n:  # phi_0 is no function of theta
-            A_bar, a_bar = A_bar + z_bar.mT @ batch, a_bar + z_bar.sum(-2)
+            A_bar, a_bar = plus_product(A_bar, z_bar, batch), plus_sum(a_bar, z_bar)
     return Result(Theta(W_bar, b_bar, c_bar, log_sigma_bar), moved, loss, lower_loss)
+
+
+def affine(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    """x weight + bias, for [..., B, I], [..., I, O] and [..., O]."""
+    if x.dim() == 2:
+        return torch.addmm(bias, x, weight)
+    return x @ weight + bias.unsqueeze(-2)
+
+
+def plus_product(total: Tensor, x: Tensor, y: Tensor) -> Tensor:
+    """total + x^T y, for [..., I, O], [..., B, I] and [..., B, O]."""
+    return torch.addmm(total, x.mT, y) if x.dim() == 2 else total + x.mT @ y
+
+
+def plus_sum(total: Tensor, x: Tensor) -> Tensor:
+    """total + sum_B x, for [..., O] and [..., B, O]."""
+    return total + x.sum(-2)
 
 
 def axes(scalar: Tensor, number: int) -> Tensor:

@@ -6,6 +6,7 @@ split, nor on the world size, the backend or a resume. README.md has the derivat
 """
 
 import math
+import threading
 from collections.abc import Callable
 from enum import IntEnum
 from typing import Any, NamedTuple
@@ -29,6 +30,7 @@ __all__ = [
     "purpose",
     "rademacher",
     "streams",
+    "together",
     "uniform",
     "words",
 ]
@@ -256,6 +258,9 @@ def _draw(
             f"shape={tuple(shape)} is {width} words a sample; expected at most 2**34, split it into more samples"
         )
 
+    gathering = getattr(_thread, "together", None)
+    if gathering is not None and gathering.takes(kind, seed, dtype):
+        return gathering.later(int(kind), seed, key.step, purpose, count, width, first).view(*seed.shape, count, *shape)
     if place.type == "meta":  # a plan wants shapes, and those of the reference's intermediates take it seconds
         return torch.empty(*seed.shape, count, *shape, dtype=dtype, device=place)
     noise: Tensor = _backend(seed.device)(seed, key.step, purpose, count, width, first, int(kind))
@@ -263,6 +268,44 @@ def _draw(
     if len(shape) != 1:
         noise = noise.reshape(*seed.shape, count, *shape)
     return noise if noise.dtype == dtype else noise.to(dtype)
+
+
+class together:  # noqa: N801
+    """All draws of float32 noise inside are one launch on a GPU: their values are there at the end of the block.
+
+        with philox.together():
+            eps, u = philox.normal(...), philox.uniform(...)  # views may be taken of them, but nothing computed
+
+    Where Triton does not serve, and for other dtypes, every draw is its own, at once."""
+
+    def __init__(self) -> None:
+        self._waiting: dict[Any, list[tuple[tuple[int, int, int, int], Tensor]]] = {}
+        self._seeds: dict[Any, Tensor] = {}
+
+    def __enter__(self) -> None:
+        _thread.together = self
+
+    def __exit__(self, error: type[BaseException] | None, *rest: Any) -> None:
+        _thread.together = None
+        if error is not None:
+            return
+        for (place, step, first), draws in self._waiting.items():
+            from eblvm.kernels.philox import triton
+
+            triton.philox_list(self._seeds[place], step, first, [draw for draw, _ in draws], [x for _, x in draws])
+
+    def takes(self, kind: Kind, seed: Tensor, dtype: torch.dtype) -> bool:
+        plain = not torch.compiler.is_compiling() and not torch._C._are_functorch_transforms_active()
+        return TRITON and seed.device.type == "cuda" and dtype == torch.float32 and kind is not Kind.WORDS and plain
+
+    def later(self, kind: int, seed: Tensor, step: int, purpose: int, count: int, width: int, first: int) -> Tensor:
+        out = torch.empty((*seed.shape, count, width), dtype=torch.float32, device=seed.device)
+        self._seeds[id(seed)] = seed
+        self._waiting.setdefault((id(seed), step, first), []).append(((kind, purpose, count, width), out))
+        return out
+
+
+_thread = threading.local()  # pictures are made a minibatch, with noise of their own, by another thread
 
 
 def _backend(device: torch.device) -> Any:

@@ -7,6 +7,9 @@ rounds twice. Division and square root are the correctly rounded ones.
 # The kernels are in a language of their own, which has no types.
 # mypy: disable-error-code="no-untyped-def,untyped-decorator"
 
+from collections.abc import Sequence
+from typing import Any
+
 import torch
 import triton
 import triton.language as tl
@@ -130,6 +133,57 @@ def philox_kernel(seed_ptr, out_ptr, step, purpose, first, count, width, KIND: t
     tl.store(out_ptr + (replica * count + sample) * width + word, transform(r, KIND), mask=keep)
 
 
+@triton.jit
+def pick(tile, numbers: tl.constexpr, FIRST: tl.constexpr, NUMBER: tl.constexpr):
+    """The number of the draw that a tile belongs to."""
+    found = tile * 0 + numbers[0]
+    for i in tl.static_range(1, NUMBER):
+        found = tl.where(tile >= FIRST[i], numbers[i], found)
+    return found
+
+
+@triton.jit(do_not_specialize=["step", "first"])
+def philox_list_kernel(
+    seed_ptr, out_ptrs, step, first, FIRST: tl.constexpr, PURPOSES: tl.constexpr, COUNTS: tl.constexpr,
+    WIDTHS: tl.constexpr, KINDS: tl.constexpr, PRESENT: tl.constexpr, NUMBER: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    tile, replica = tl.program_id(0), tl.program_id(1).to(tl.int64)
+    out_ptr = out_ptrs[0]
+    for n in tl.static_range(1, NUMBER):
+        out_ptr = tl.where(tile >= FIRST[n], out_ptrs[n], out_ptr)
+    purpose, kind = pick(tile, PURPOSES, FIRST, NUMBER), pick(tile, KINDS, FIRST, NUMBER)
+    count, width = pick(tile, COUNTS, FIRST, NUMBER), pick(tile, WIDTHS, FIRST, NUMBER)
+    tile = (tile - pick(tile, FIRST, FIRST, NUMBER)).to(tl.int64)
+    blocks_per_sample = tl.cdiv(width, 4)
+    flat = tile * BLOCK + tl.arange(0, BLOCK)
+    sample, block = flat // blocks_per_sample, flat % blocks_per_sample
+    r = draw_words(tl.load(seed_ptr + replica), first + sample, block, step, purpose)
+    flat = tile * BLOCK + tl.arange(0, 4 * BLOCK) // 4
+    sample, word = flat // blocks_per_sample, 4 * (flat % blocks_per_sample) + tl.arange(0, 4 * BLOCK) % 4
+    to = out_ptr + (replica * count + sample) * width + word
+    keep = (sample < count) & (word < width)
+    for n in tl.static_range(len(PRESENT)):
+        if kind == PRESENT[n]:
+            tl.store(to, transform(r, PRESENT[n]), mask=keep)
+
+
+def philox_list(
+    seed: Tensor, step: int, first: int, draws: Sequence[tuple[int, int, int, int]], out: Sequence[Tensor]
+) -> None:
+    """`philox` of every (kind, purpose, count, width), a float32 each, into its `out`: one launch for all."""
+    pairs = [(draw, x) for draw, x in zip(draws, out, strict=True) if x.numel()]
+    if not pairs:
+        return
+    seeds = seed.contiguous()
+    kinds, purposes, counts, widths = zip(*(draw for draw, _ in pairs), strict=True)
+    tiles = [triton.cdiv(n * triton.cdiv(w, 4), BLOCK) for n, w in zip(counts, widths, strict=True)]
+    philox_list_kernel[(sum(tiles), seeds.numel())](
+        seeds, tuple(x for _, x in pairs), step, first,
+        FIRST=tuple(sum(tiles[:k]) for k in range(len(tiles))), PURPOSES=purposes, COUNTS=counts, WIDTHS=widths,
+        KINDS=kinds, PRESENT=tuple(sorted(set(kinds))), NUMBER=len(pairs), BLOCK=BLOCK, enable_fp_fusion=False,
+    )  # fmt: skip
+
+
 def philox(seed: Tensor, step: int, purpose: int, count: int, width: int, first: int, kind: int) -> Tensor:
     """`reference.philox` on the device of `seed`."""
     seeds = seed.contiguous()
@@ -152,4 +206,11 @@ def variants() -> list[Variant]:
         signature |= dict.fromkeys(("step", "purpose", "first", "count", "width"), "i64")
         constants = {"KIND": int(kind), "BLOCK": BLOCK}
         found.append(Variant(f"philox {kind.name.lower()}", philox_kernel, signature, constants, fp_fusion=False))
+    of_list = {"seed_ptr": "*i64", "out_ptrs": ("*fp32",) * 3, "step": "i64", "first": "i64"}
+    kinds = tuple(int(kind) for kind in (reference.Kind.NORMAL, reference.Kind.LOGISTIC, reference.Kind.LOGISTIC))
+    listed: dict[str, Any] = {
+        "FIRST": (0, 110, 190), "PURPOSES": (5 << 16, 6 << 16, 6 << 16 | 1), "COUNTS": (100,) * 3,
+        "WIDTHS": (560, 400, 400), "KINDS": kinds, "PRESENT": kinds[:2], "NUMBER": 3, "BLOCK": BLOCK,
+    }  # fmt: skip
+    found.append(Variant("philox list", philox_list_kernel, of_list, listed, fp_fusion=False))
     return found

@@ -10,7 +10,7 @@ ROOT = Path(__file__).parents[2]
 LAYERS = (
     ("kernels",),
     ("engine.errors", "engine.options", "engine.tables", "engine.types", "engine.legacy"),
-    ("engine.damage", "engine.durable", "engine.running", "engine.progress", "engine.versions"),
+    ("engine.damage", "engine.device", "engine.durable", "engine.running", "engine.progress", "engine.versions"),
     ("engine.lock",),
     ("engine.autodiff",),
     ("engine.optim",),
@@ -23,7 +23,7 @@ LAYERS = (
     ("engine.training",),
     ("engine.sampling",),
     ("engine.evaluation",),
-    ("engine.reporting",),
+    ("engine.reporting", "engine.selftest"),
     ("engine.previews", "engine.sharing"),
     ("engine.api", "engine.public"),
     ("engine.cli",),

@@ -35,6 +35,37 @@ def derivatives(apply, p: Tensor, g: Tensor, m: Tensor, v: Tensor, t: Tensor, lr
     return [x.detach() for x in (*out, *(y * usual for y in first))] + [x * usual for x in second]
 
 
+LIST_SIZES = [(5,), (63,), (0,), (70, 60), (2048,), (5, 4, 3, 3)]  # one crosses tiles, one fills its tile
+
+
+def list_inputs(dtype: torch.dtype, replicas: tuple[int, ...] = ()) -> tuple[list[list[Tensor]], Tensor, Tensor]:
+    """p, g, m, v of several parameters, the last in the memory order of images; the step count before, and lr."""
+    cases = [inputs(size, dtype, replicas) for size in LIST_SIZES]
+    if not replicas:
+        cases[-1][:4] = [x.contiguous(memory_format=torch.channels_last) for x in cases[-1][:4]]
+    lists = [[case[k] for case in cases] for k in range(4)]
+    return lists, cases[0][4] - 1, cases[0][5]
+
+
+def list_derivatives(steps, lists: list[list[Tensor]], step_count: Tensor, lr: Tensor) -> list[Tensor]:
+    """Every p', m', v', the gradient of a function of them, and the gradient of a function of that gradient."""
+    leaves = [[x.detach().requires_grad_() for x in xs] for xs in lists]
+    flat = [x for xs in leaves for x in xs]
+    out = steps(*leaves, step_count, lr)
+    loss = sum((k + 1) * x.sin().sum() for k, xs in enumerate(out[:3]) for x in xs)
+    without_graph = torch.autograd.grad(loss, flat, retain_graph=True)
+    first = torch.autograd.grad(loss, flat, create_graph=True)
+    usual = [(v > 0).to(v.dtype) for v in lists[3]] * 4
+    second = torch.autograd.grad(sum((x * keep).cos().sum() for x, keep in zip(first, usual, strict=True)), flat)
+    kept = [x * keep for xs in (without_graph, first, second) for x, keep in zip(xs, usual, strict=True)]
+    return [x.detach() for x in (*(x for xs in out[:3] for x in xs), *kept)]
+
+
+def plain_lists(p, g, m, v, step_count: Tensor, lr: Tensor):
+    found = [reference.step(*one, step_count + 1, lr, RULE) for one in zip(p, g, m, v, strict=True)]
+    return [list(part) for part in zip(*found, strict=True)]
+
+
 def check_in_place(backend, size: tuple[int, ...], dtype: torch.dtype, replicas: tuple[int, ...], order) -> None:
     """The step of two parameters, one laid out by `order`, in their own memory is `reference.step`."""
     p, g, m, v, t, lr = inputs(size, dtype, replicas)

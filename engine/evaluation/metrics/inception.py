@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from eblvm.engine.errors import UserError
+from eblvm.engine.training.precision import full_products
 
 SIDE = 299
 FEATURES = 2048
@@ -73,6 +74,12 @@ def resize_matrix(size: int, side: int = SIDE) -> Tensor:
     return ((1 - fraction) * pixels[low] + fraction * pixels[(low + 1).clamp(max=size - 1)]).float()
 
 
+def in_full(features: Callable[[], Tensor]) -> Tensor:
+    """`features` without tf32, whatever the model's own precision: published FIDs are of full fp32."""
+    with full_products():
+        return features()
+
+
 def load(path: Path | None = None, device: str = "cpu") -> Inception:
     """The Inception of a known weights file: the one given or the one that is installed."""
     weights, path = (_kind_of(path), path) if path else find()
@@ -114,7 +121,7 @@ def _offline(path: Path, device: str) -> Callable[[Tensor], Tensor]:
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "`torch.jit", DeprecationWarning)  # the file is TorchScript
         net = torch.jit.freeze(torch.jit.load(str(path), map_location=device).eval())
-    return lambda images: net(prepared(images.to(device)))
+    return lambda images: in_full(lambda: net(prepared(images.to(device))))
 
 
 def _fidelity(path: Path, device: str) -> Callable[[Tensor], Tensor]:
@@ -122,4 +129,4 @@ def _fidelity(path: Path, device: str) -> Callable[[Tensor], Tensor]:
 
     layers = ["2048", "logits_unbiased"]
     net = FeatureExtractorInceptionV3("inception", layers, feature_extractor_weights_path=str(path)).to(device)
-    return lambda images: torch.cat(net(images.contiguous().to(device)), 1)
+    return lambda images: in_full(lambda: torch.cat(net(images.contiguous().to(device)), 1))

@@ -66,6 +66,11 @@ class Bism(LowerLevel):
         if isinstance(self.best_response, Newton):
             self._check_newton(self.best_response, model, running)
         super().check(model, optimisation, running)
+        if self.unrolled and self.unroll_memory == "recompute" and running.compile:
+            raise UserError(
+                "--unroll-memory recompute rebuilds a graph that a compiled step does not have; remove it or --compile "
+                "(--memory-budget lets the compiler save memory)"
+            )
         if self.unrolled and model.activation in PIECEWISE_LINEAR:
             raise UserError(
                 f"N={self.N} needs a twice differentiable energy, {model.activation!r} has no second derivative; "

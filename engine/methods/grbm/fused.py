@@ -11,6 +11,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor, nn
 
+from eblvm.engine.autodiff.ranges import named
 from eblvm.engine.methods.bilevel import BilevelScore, ExactScore
 from eblvm.engine.methods.divergences import Kl, KlExact
 from eblvm.engine.methods.grbm.sampled import exact_gradient, lower_steps, packed, sampled_gradient, unpacked
@@ -145,7 +146,8 @@ def fused_update_for(update: Update) -> TrainingStep | None:
     def step(state: State, v: Tensor, noise: Noise, rates: Rates) -> tuple[State, Info]:
         if not runs_fused(estimator, state, v, rates):
             return (vectorised if rates["theta"].dim() else update)(state, v, noise, rates)
-        gradient, state, info = fused_gradient(estimator, loss, state, v, noise, rates)
+        with named("fused gradient"):
+            gradient, state, info = fused_gradient(estimator, loss, state, v, noise, rates)
         return update.move(state, gradient, info, rates)
 
     return step

@@ -96,11 +96,11 @@ def test_an_overflow_skips_the_step_and_lowers_the_scale() -> None:
 
 def test_the_scale_grows_after_patience_and_has_an_end() -> None:
     scale = {"value": torch.tensor(loss_scale.START), "clean": torch.tensor(loss_scale.PATIENCE - 1.0)}
-    grown = loss_scale.next_scale(scale, True)
+    grown = loss_scale.next_scale(scale, torch.tensor(True))
     assert float(grown["value"]) == loss_scale.START * loss_scale.FACTOR
     assert float(grown["clean"]) == 0
     for _ in range(20):
-        grown = loss_scale.next_scale(grown | {"clean": torch.tensor(loss_scale.PATIENCE)}, True)
+        grown = loss_scale.next_scale(grown | {"clean": torch.tensor(loss_scale.PATIENCE)}, torch.tensor(True))
     assert float(grown["value"]) == loss_scale.LARGEST
 
 

@@ -4,11 +4,12 @@ import pytest
 import torch
 
 from eblvm.kernels import grbm
+from eblvm.kernels.common import tiles
 from eblvm.kernels.grbm import reference, triton
-from tests.kernels.grbm_cases import TOLERANCE, assert_close, derivatives, inputs
+from tests.kernels.grbm_cases import HALF_TOLERANCE, TOLERANCE, assert_close, derivatives, inputs
 
-# A row is a program, which the interpreter takes a while for.
-SIZES = [(1, 1, 1), (2, 63, 5), (17, 100, 257), (3, 2, 4), (0, 3, 2)]
+# The interpreter takes a while for every tile.
+SIZES = [(1, 1, 1), (63, 2, 4), (3, 100, 5), (2, 3, 257), (2, 257, 3), (0, 3, 2)]
 GIVEN = pytest.mark.parametrize("given", [True, False], ids=["energy", "free-energy"])
 
 
@@ -18,12 +19,28 @@ def through(*tensors):
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=str)
 @pytest.mark.parametrize("size", SIZES, ids=str)
-@pytest.mark.parametrize("replicas", [(), (2,)], ids=str)
 @GIVEN
-def test_value_and_derivatives(given, replicas, size, dtype, nan_filled) -> None:
-    *tensors, h = inputs(size, dtype, replicas)
+def test_value_and_derivatives(given, size, dtype, nan_filled) -> None:
+    *tensors, h = inputs(size, dtype)
     tensors = [*tensors, h if given else None]
     assert_close(derivatives(through, *tensors), derivatives(reference.value, *tensors), TOLERANCE[dtype])
+
+
+@pytest.mark.parametrize("split", [3])
+@GIVEN
+def test_replicas_and_parts_of_a_split(given, split, split_in, nan_filled) -> None:
+    split_in(split)
+    *tensors, h = inputs((35, 3, 40), replicas=(2,))
+    tensors = [*tensors, h if given else None]
+    assert_close(derivatives(through, *tensors), derivatives(reference.value, *tensors), 1e-11)
+
+
+@GIVEN
+def test_more_visible_units_than_fit(given, monkeypatch, nan_filled) -> None:
+    monkeypatch.setitem(tiles.MOST_VISIBLE, 8, 4)
+    *tensors, h = inputs((3, 5, 7), replicas=(2,))
+    tensors = [*tensors, h if given else None]
+    assert_close(derivatives(through, *tensors), derivatives(reference.value, *tensors), 1e-11)
 
 
 @GIVEN
@@ -34,9 +51,12 @@ def test_non_contiguous_inputs(given) -> None:
     assert_close(derivatives(through, *strided), derivatives(reference.value, *tensors), 1e-12)
 
 
-def test_half_precision_inputs_are_computed_in_float32() -> None:
-    tensors = inputs((3, 20, 10), torch.bfloat16)[:-1]
-    got = triton.value(*tensors, None)
-    expected = reference.value(*(t.float() for t in tensors), None)
-    for g, e in zip(got, expected, strict=True):
-        torch.testing.assert_close(g.float(), e, rtol=3e-2, atol=3e-2 * float(e.abs().max()))
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
+@GIVEN
+def test_half_precision_sums_in_float32(given, dtype) -> None:
+    *tensors, h = inputs((3, 20, 10), dtype)
+    tensors = [*tensors, h if given else None]
+    got = triton.value(*tensors)[:2]
+    assert all(t.dtype == dtype for t in got)
+    expected = reference.value(*(t if t is None else t.float() for t in tensors))[:2]
+    assert_close([t.float() for t in got], expected, HALF_TOLERANCE[dtype])

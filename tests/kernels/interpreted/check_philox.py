@@ -32,3 +32,13 @@ def test_vmap_over_seeds() -> None:
     seeds = torch.tensor([4, 5, 2**50])
     draw = torch.vmap(lambda seed: philox._Triton.apply(seed, 1, PURPOSE, 3, 7, 2, int(Kind.NORMAL)))
     assert torch.equal(draw(seeds), reference.philox(seeds, 1, PURPOSE, 3, 7, 2, int(Kind.NORMAL)))
+
+
+def test_a_list_has_the_bits_of_its_draws(nan_filled) -> None:
+    seeds = torch.tensor([5, 2**62 + 17])
+    draws = [(int(Kind.NORMAL), PURPOSE, 7, 257), (int(Kind.LOGISTIC), PURPOSE + 1, 7, 6), (int(Kind.NORMAL), 5, 3, 0)]
+    draws += [(int(Kind.UNIFORM), PURPOSE, 40, 33), (int(Kind.NORMAL), PURPOSE + 2, 1, 1)]
+    out = [torch.empty(2, count, width) for _, _, count, width in draws]
+    triton.philox_list(seeds, 2**32 - 2, 11, draws, out)
+    for (kind, purpose, count, width), drawn in zip(draws, out, strict=True):
+        assert torch.equal(drawn, reference.philox(seeds, 2**32 - 2, purpose, count, width, 11, kind))

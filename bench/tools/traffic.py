@@ -1,0 +1,100 @@
+"""Launches and bytes of memory traffic of code on a GPU, counted without one: in triton's interpreter.
+
+Every launch is watched at the addresses that its own tiles load and store. `bytes` counts an address once a launch, as
+a cache that holds the launch's tensors does; `tile_bytes` counts every load of every program. An operator of torch is a
+launch that reads its inputs and writes its output once.
+"""
+
+import contextlib
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+VIEWS = frozenset(
+    "view _unsafe_view detach alias t transpose expand unsqueeze squeeze select slice permute as_strided empty "
+    "empty_like empty_strided new_empty split unbind unflatten flatten movedim".split()
+)
+
+
+class Traffic(NamedTuple):
+    launches: int
+    bytes: int
+    tile_bytes: int
+
+
+class _Operators(TorchDispatchMode):
+    def __init__(self) -> None:
+        super().__init__()
+        self.launches, self.bytes = 0, 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        out = func(*args, **(kwargs or {}))
+        if func._schema.name.split("::")[1] not in VIEWS:
+            self.launches += 1
+            self.bytes += sum(t.nbytes for t in tree_leaves((args, kwargs, out)) if isinstance(t, Tensor))
+        return out
+
+
+def count(run: Callable[[], object]) -> Traffic:
+    """Of one call of `run`, on CPU tensors under TRITON_INTERPRET=1."""
+    kernels = _Kernels()
+    with kernels.watched(), _Operators() as operators:
+        run()
+    issued = kernels.issued + operators.bytes
+    return Traffic(kernels.launches + operators.launches, kernels.bytes + operators.bytes, issued)
+
+
+class _Kernels:
+    def __init__(self) -> None:
+        self.launches, self.bytes, self.issued = 0, 0, 0
+        self.touched: dict[str, dict[int, list[np.ndarray]]] = {}
+        self.seen: dict[str, set[tuple[int, ...]]] = {}
+
+    @contextlib.contextmanager
+    def watched(self) -> Iterator[None]:
+        from triton.runtime.interpreter import GridExecutor, InterpreterBuilder
+
+        plain = GridExecutor.__call__, InterpreterBuilder.create_masked_load, InterpreterBuilder.create_masked_store
+
+        def launch(executor: Any, *args: Any, **kwargs: Any) -> Any:
+            self.touched, self.seen = {"loaded": {}, "stored": {}}, {"loaded": set(), "stored": set()}
+            # The interpreter copies what it is given; that is no work of the kernel.
+            with torch.utils._python_dispatch._disable_current_modes():
+                out = plain[0](executor, *args, **kwargs)
+            self.launches += 1
+            for kinds in self.touched.values():
+                for size, addresses in kinds.items():
+                    self.bytes += size * len(np.unique(np.concatenate(addresses)))
+            return out
+
+        def load(builder: Any, ptrs: Any, mask: Any, *rest: Any) -> Any:
+            self._touch("loaded", ptrs, mask)
+            return plain[1](builder, ptrs, mask, *rest)
+
+        def store(builder: Any, ptrs: Any, value: Any, mask: Any, *rest: Any) -> Any:
+            self._touch("stored", ptrs, mask)
+            return plain[2](builder, ptrs, value, mask, *rest)
+
+        GridExecutor.__call__ = launch
+        InterpreterBuilder.create_masked_load, InterpreterBuilder.create_masked_store = load, store
+        try:
+            yield
+        finally:
+            GridExecutor.__call__ = plain[0]
+            InterpreterBuilder.create_masked_load, InterpreterBuilder.create_masked_store = plain[1:]
+
+    def _touch(self, kind: str, ptrs: Any, mask: Any) -> None:
+        size = ptrs.get_element_ty().primitive_bitwidth // 8
+        addresses = ptrs.data[mask.data]
+        if not len(addresses):
+            return
+        self.issued += size * len(addresses)
+        corners = (int(addresses[0]), int(addresses[-1]), len(addresses), size)
+        if corners not in self.seen[kind]:  # a tile of the same corners and size is the same tile
+            self.seen[kind].add(corners)
+            self.touched[kind].setdefault(size, []).append(addresses)

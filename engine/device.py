@@ -1,0 +1,47 @@
+"""The device of a process: 'cuda' is resolved once to a GPU of its own, which every thread of it has to choose."""
+
+import os
+
+import torch
+
+from eblvm.engine.errors import UserError
+
+
+def own_device(device: str) -> str:
+    """`device` with its number, made this thread's current one: 'cuda' is torchrun's local rank, or the current GPU."""
+    if torch.device(device).type != "cuda":
+        return device
+    index: int | None = torch.device(device).index
+    count = torch.cuda.device_count()
+    local, processes = int(os.environ.get("LOCAL_RANK", 0)), int(os.environ.get("LOCAL_WORLD_SIZE", 1))
+    if processes > count:
+        raise UserError(
+            f"got {processes} processes on a machine with {count} GPUs, expected one a GPU; give torchrun a smaller "
+            "--nproc-per-node"
+        )
+    if index is None:
+        index = local if "LOCAL_RANK" in os.environ else torch.cuda.current_device()
+    elif processes > 1:
+        raise UserError(f"got device={device!r} for {processes} processes, each with a GPU of its own; use cuda")
+    if index >= count:
+        raise UserError(f"got device={device!r} on a machine with {count} GPUs, expected cuda:0 to cuda:{count - 1}")
+    torch.cuda.set_device(index)
+    return f"cuda:{index}"
+
+
+def start_thread(threads: int, device: torch.device) -> None:
+    """What a new thread does first: torch's current GPU is each thread's own, and is GPU 0 until it chooses."""
+    torch.set_num_threads(threads)
+    if device.type == "cuda":
+        torch.cuda.set_device(device)
+
+
+def set_repeatable(deterministic: bool) -> None:
+    """--deterministic: the same bits from run to run on a GPU. Without it cuDNN may take the fastest algorithm, and
+    sums of atomic adds may differ in their last bits."""
+    torch.backends.cudnn.benchmark = not deterministic
+    torch.backends.cudnn.deterministic = deterministic
+    if deterministic:
+        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # read when cuBLAS starts
+        torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
+    torch.use_deterministic_algorithms(deterministic)

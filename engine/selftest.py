@@ -1,0 +1,289 @@
+"""`eblvm doctor --gpu`: the first thing to run on a machine with a GPU. It proves there what tests can only rehearse.
+
+Every check compares the GPU with the CPU, whose kernels the test suite holds to their references, and gives a figure
+with its bound. A check that raises is a failed one, and the others still run.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tempfile
+import time
+import traceback
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.utils._pytree import tree_leaves, tree_map
+
+from eblvm.engine.config import Config
+from eblvm.engine.device import own_device
+from eblvm.engine.methods.update import check_payload
+from eblvm.engine.optim.schedule import step_rates
+from eblvm.engine.planning.plan import RESERVED, step_cost
+from eblvm.engine.recipes import recipe
+from eblvm.engine.training import checkpoint, replicas
+from eblvm.engine.training.loop import initial_state, training_step_of
+from eblvm.engine.training.precision import set_products
+from eblvm.engine.versions import versions
+from eblvm.kernels import philox
+from eblvm.kernels.elu_second_order import elu_second_order
+from eblvm.kernels.philox import Key, Purpose, purpose
+
+SCHEMA = "eblvm-gpu/1"
+SMALL: dict[str, Any] = {"width": 16, "depth": 12, "posterior_width": 16, "latent": 10, "batch": 16}
+TIMED = 20  # steps of a reading
+
+
+class Finding(NamedTuple):
+    """One check: its figure, what it may be at most (none: it is for the record), and what went wrong."""
+
+    check: str
+    figure: float | None
+    bound: float | None
+    unit: str
+    problem: str = ""
+
+    @property
+    def passed(self) -> bool:
+        return not self.problem and (self.bound is None or (self.figure is not None and self.figure <= self.bound))
+
+
+class Steps:
+    """Training steps of a configuration on a device, from one start and one noise whatever the device."""
+
+    def __init__(self, config: Config, shape: tuple[int, ...], device: str):
+        self.config, self.device = config.replaced(device=device), torch.device(device)
+        optimisation, seeds = config.optimisation, replicas.seeds(config.optimisation)
+        data = philox.uniform(Key(seeds, 0), purpose(Purpose.DATA), optimisation.batch, shape)
+        self.v, self.seed = data.to(self.device), seeds.to(self.device)
+        self.update = config.method.build(config.model, optimisation, self.v)
+        host = initial_state(config, self.update.objective, seeds, data, torch.device("cpu"))
+        self.state = tree_map(lambda t: t.to(self.device) if isinstance(t, Tensor) else t, host)
+        self.step, self.count = training_step_of(self.config, self.update), 0
+
+    def take(self, number: int) -> None:
+        method = self.config.method
+        for _ in range(number):
+            noise = self.update.objective.draw(Key(self.seed, self.count), self.v, 0, self.config.optimisation.batch)
+            rates = step_rates(self.config.optimisation, self.count, self.v, method.lower_lr, method.unroll_lr)
+            self.state, _ = self.step(self.state, self.v, noise, rates)
+            self.count += 1
+
+    def theta(self) -> list[Tensor]:
+        return [p.detach().cpu() for p in self.state.theta.values()]
+
+
+def findings(device: str, scale: int = 1) -> Iterator[Finding]:
+    """All checks, one after the other; `scale` divides the sizes of the timed ones."""
+    yield from kernels(device)
+    yield from steps(device)
+    yield from memory(device)
+    yield from two_processes()
+    yield from decoding(device)
+    yield from times(device, scale)
+
+
+def guarded(check: str, bound: float | None, unit: str, measure: Callable[[], float]) -> Finding:
+    try:
+        return Finding(check, measure(), bound, unit)
+    except Exception:
+        return Finding(check, None, bound, unit, traceback.format_exc(limit=-3))
+
+
+def distance(found: Any, expected: Any) -> float:
+    """The largest difference of two trees of tensors, over the largest entry."""
+    worst = 0.0
+    for x, y in zip(tree_leaves(found), tree_leaves(expected), strict=True):
+        if isinstance(x, Tensor) and y.numel():
+            worst = max(worst, float((x.cpu().double() - y.cpu().double()).abs().max() / (y.abs().max() + 1e-12)))
+    return worst
+
+
+def kernels(device: str) -> Iterator[Finding]:
+    """Noise to the bit, ELU in both orders; the GRBM's kernels are inside the steps below."""
+    for draw in (philox.normal, philox.uniform, philox.logistic, philox.gumbel, philox.rademacher):
+
+        def noise(draw: Any = draw) -> float:
+            here, there = (draw(Key(7, 3), purpose(Purpose.EVAL), 63, (257,), device=d).cpu() for d in ("cpu", device))
+            return float((here != there).sum())
+
+        yield guarded(f"noise {draw.__name__}, numbers that differ", 0, "", noise)
+
+    def elu() -> float:
+        found = []
+        for place in ("cpu", device):
+            x = philox.normal(Key(7, 4), purpose(Purpose.EVAL), 100, (33,)).to(place).requires_grad_()
+            (first,) = torch.autograd.grad(elu_second_order(x).sin().sum(), x, create_graph=True)
+            (second,) = torch.autograd.grad(first.cos().sum(), x)
+            found.append([first.detach(), second])
+        return distance(found[1], found[0])
+
+    yield guarded("elu_second_order, both orders", 1e-5, "relative", elu)
+
+
+def steps(device: str) -> Iterator[Finding]:
+    """Three steps on the GPU against three on the CPU; the 16-bit precisions against fp32."""
+    grbm = recipe("freyface").replaced(latent=40, batch=20)
+    deep = recipe("cifar10").replaced(**SMALL)
+    for method in ("dsm", "ssm", "bidsm", "vages-dsm", "ksd", "cd", "nce"):
+        check = partial(against_cpu, grbm.replaced(method=method), (56,), device)
+        yield guarded(f"grbm {method}", 1e-3, "relative", check)
+    plain = partial(against_cpu, grbm.replaced(method="bidsm", fused=False), (56,), device)
+    yield guarded("grbm bidsm plain", 1e-3, "relative", plain)
+    cases: list[tuple[str, dict[str, Any], float]] = [
+        ("mdsm", {"method": "mdsm"}, 1e-3),
+        ("bimdsm", {}, 1e-3),
+        ("bimdsm N=2", {"N": 2}, 1e-3),
+        ("bimdsm channels-last", {"channels_last": True}, 1e-3),
+        ("bimdsm tf32", {"precision": "tf32"}, 2e-2),
+        ("bimdsm bf16", {"precision": "bf16"}, 5e-2),
+        ("bimdsm fp16", {"precision": "fp16"}, 5e-2),
+    ]
+    for name, changes, bound in cases:
+        config = deep.replaced(**changes)
+        check = partial(against_cpu, config, (3, 16, 16), device, config.replaced(precision="fp32"))
+        yield guarded(f"deep {name}", bound, "relative", check)
+
+
+def against_cpu(config: Config, shape: tuple[int, ...], device: str, reference: Config | None = None) -> float:
+    set_products(config.model.precision)
+    try:
+        found, expected = Steps(config, shape, device), Steps(reference or config, shape, "cpu")
+        found.take(3)
+        expected.take(3)
+        return distance(found.theta(), expected.theta())
+    finally:
+        set_products("fp32")
+
+
+def memory(device: str) -> Iterator[Finding]:
+    """The plan's count of a step against the allocator's peak: what is beyond it must fit the plan's reserve."""
+    config, shape = recipe("cifar10"), (3, 32, 32)
+
+    def beyond() -> float:
+        steps = Steps(config, shape, device)
+        torch.cuda.reset_peak_memory_stats(device)
+        steps.take(2)
+        return (torch.cuda.max_memory_allocated(device) - step_cost(config, shape).total_bytes) / 2**20
+
+    yield guarded("memory of a step beyond the plan", RESERVED / 2**20, "MiB", beyond)
+
+
+def two_processes() -> Iterator[Finding]:
+    """A short run by two processes over NCCL against the same by one."""
+    if torch.cuda.device_count() < 2:
+        return
+
+    def difference() -> float:
+        with tempfile.TemporaryDirectory() as folder:
+            thetas = []
+            for number in (1, 2):
+                out = Path(folder) / str(number)
+                command = [
+                    sys.executable,
+                    "-m",
+                    "torch.distributed.run",
+                    "--nproc-per-node",
+                    str(number),
+                    "-m",
+                    "eblvm",
+                ]
+                command += ["train", "checkerboard", "--steps", "20", "--log-every", "20", "--no-fused"]
+                command += ["--device", "cuda", "--out", str(out)]
+                subprocess.run(command, check=True, capture_output=True, env=dict(os.environ))
+                payload, _ = checkpoint.newest(out / "checkpoints", check_payload)
+                assert payload is not None
+                thetas.append(payload["state"]["theta"])
+            return distance(thetas[1], thetas[0])
+
+    yield guarded("two processes against one", 1e-4, "relative", difference)
+
+
+def decoding(device: str) -> Iterator[Finding]:
+    """DALI's decoder on the GPU against Pillow's, where DALI is installed."""
+    try:
+        import nvidia.dali as dali
+    except ImportError:
+        return
+
+    def difference() -> float:
+        import io
+
+        import numpy as np
+        from PIL import Image
+
+        ramp = np.add.outer(np.arange(64), np.arange(64))[..., None].repeat(3, 2).astype(np.uint8)
+        buffer = io.BytesIO()
+        Image.fromarray(ramp).save(buffer, "JPEG", quality=95)
+        encoded = np.frombuffer(buffer.getvalue(), np.uint8)
+
+        @dali.pipeline_def(batch_size=1, num_threads=1, device_id=torch.device(device).index or 0)  # type: ignore[untyped-decorator]
+        def decode() -> Any:
+            (images,) = dali.fn.external_source(source=lambda: [[encoded]], num_outputs=1, batch=True)
+            return dali.fn.decoders.image(images, device="mixed")
+
+        pipeline = decode()
+        pipeline.build()
+        (found,) = pipeline.run()
+        image = np.asarray(found.as_cpu().as_array()[0], dtype=float)
+        return float(np.abs(image - np.asarray(Image.open(buffer), dtype=float)).mean())
+
+    yield guarded("DALI's decoder against Pillow's", 2.0, "levels of 255", difference)
+
+
+def times(device: str, scale: int) -> Iterator[Finding]:
+    """Step times of the published sizes, for the record: no bound."""
+    cases = {
+        "freyface bidsm N=5 K=5": (recipe("freyface"), (560,)),
+        "freyface dsm": (recipe("freyface", method="dsm"), (560,)),
+        "cifar10 mdsm": (recipe("cifar10", method="mdsm"), (3, 32, 32)),
+        "cifar10 bimdsm N=0": (recipe("cifar10"), (3, 32, 32)),
+        "cifar10 bimdsm N=0 bf16 channels-last": (
+            recipe("cifar10").replaced(precision="bf16", channels_last=True),
+            (3, 32, 32),
+        ),
+    }
+    for name, (config, shape) in cases.items():
+        config = config.replaced(batch=config.optimisation.batch // scale)
+
+        def step_ms(config: Config = config, shape: tuple[int, ...] = shape) -> float:
+            steps = Steps(config, shape, device)
+            steps.take(3)
+            torch.cuda.synchronize(device)
+            began = time.perf_counter()
+            steps.take(TIMED)
+            torch.cuda.synchronize(device)
+            return 1e3 * (time.perf_counter() - began) / TIMED
+
+        yield guarded(f"time of a step, {name}", None, "ms", step_ms)
+
+
+def report(say: Callable[[str], None] = print) -> dict[str, Any]:
+    """Run all checks on this process's GPU and say each; the record to keep or to send."""
+    device = own_device("cuda")
+    found = []
+    for finding in findings(device):
+        found.append(finding)
+        mark = "ok  " if finding.passed else "FAIL"
+        figure = "-" if finding.figure is None else f"{finding.figure:.3g}"
+        bound = "" if finding.bound is None else f" (at most {finding.bound:g})"
+        say(f"{mark} {finding.check:48} {figure} {finding.unit}{bound}")
+        if finding.problem:
+            say("     " + finding.problem.strip().replace("\n", "\n     "))
+    properties = torch.cuda.get_device_properties(device)
+    return {
+        "schema": SCHEMA,
+        "gpu": properties.name,
+        "capability": f"{properties.major}.{properties.minor}",
+        "memory_mib": properties.total_memory // 2**20,
+        "gpus": torch.cuda.device_count(),
+        "versions": versions(device),
+        "cuda": torch.version.cuda,
+        "findings": [finding._asdict() | {"passed": finding.passed} for finding in found],
+    }

@@ -1,0 +1,205 @@
+"""How the kernels with a product inside are cut into tiles: a model of occupancy and traffic, and tuning on first use.
+
+Two plans, both flash attention's. `rows`: a program keeps BM samples and all D columns of their result, blocks of BH
+columns of W stream past. `columns`: a program keeps BH columns of W's gradient, EACH blocks of their rows, and samples
+stream past. Where programs are few the streamed axis is split; the last program of a block adds the parts in order.
+"""
+
+import json
+import os
+from collections.abc import Callable
+from functools import cache
+from itertools import product
+from pathlib import Path
+from typing import Literal, NamedTuple
+
+import torch
+from torch import Tensor
+
+Plan = Literal["rows", "columns"]
+# Multiply-adds of one multiprocessor per clock: CUDA C++ programming guide, "arithmetic instructions", of cc 8.0.
+RATES = {"ieee": 64, "tf32": 512, "bf16x3": 340, "half": 1024, "double": 32}
+L2_BYTES_PER_CLOCK = 64  # of one multiprocessor
+WAVE_CLOCKS = 1500  # to start a wave of programs
+MULTIPROCESSORS = 108  # where there is no GPU to ask
+MOST_ACCUMULATED = {"rows": 64, "columns": 16}  # registers of a thread; beyond it kernels spill
+MOST_VISIBLE = {8: 256, 4: 1024, 2: 1024}  # columns that fit, by the bytes of an element
+
+_precision: str | None = None
+
+
+class Tiles(NamedTuple):
+    """Of one launch: samples, columns of D and of H, what of D a product takes at once, parts of the streamed axis,
+    warps, blocks of D that a program keeps."""
+
+    BM: int
+    BD: int
+    BH: int
+    BK: int
+    split: int
+    warps: int
+    each: int
+
+
+class Problem(NamedTuple):
+    plan: Plan
+    batch: int
+    D: int
+    H: int
+    replicas: int
+    element: int  # bytes
+    products: int  # of batch x D x H
+    precision: str
+    capability: int = 80
+
+
+def fits(D: int, element: int) -> bool:
+    """Do all D columns of a block's result fit into registers?"""
+    return MOST_VISIBLE[element] >= D
+
+
+def set_dot_precision(kind: str | None) -> None:
+    """How the kernels round the factors of float32 products: ieee, tf32, bf16x3; None follows torch's CUDA setting."""
+    if kind not in (None, "ieee", "tf32", "bf16x3"):
+        raise ValueError(f"set_dot_precision got {kind!r}; expected 'ieee', 'tf32', 'bf16x3' or None")
+    global _precision
+    _precision = kind
+
+
+def dot_precision(dtype: torch.dtype, capability: int) -> str:
+    """What `tl.dot` is told: only float32 has a choice, and only tensor cores of compute capability 8 have tf32."""
+    if dtype != torch.float32 or capability < 80:
+        return "ieee"
+    kind = _precision or torch.backends.cuda.matmul.fp32_precision
+    return kind if kind in ("tf32", "bf16x3") else "ieee"
+
+
+def candidates(problem: Problem) -> list[Tiles]:
+    """All tiles that are worth a thought: what would spill, and what would move too many parts, is left out."""
+    D, H, wide = problem.D, problem.H, problem.element == 8
+    widest = 128 if not wide else 64 if problem.plan == "rows" else 32
+    BD = min(widest, max(16, power_of_two(D)))
+    chunks = -(-D // BD)
+    by_thread = problem.precision == "ieee" and problem.element >= 4
+    found = []
+    most = MOST_ACCUMULATED[problem.plan]
+    samples: tuple[int, ...] = (16, 32, 64)
+    keeps: tuple[int, ...] = (chunks,)
+    if problem.plan == "columns":
+        samples, keeps = (16, 32), (1, 2, 3)
+        if by_thread:
+            samples, keeps = (16,), (1, 2) if problem.products <= 4 else (1,)
+    for BM, BH, warps, split, each in product(samples, (16, 32), (4, 8), (1, 2, 4, 8, 16), keeps):
+        kept = BM if problem.plan == "rows" else BH
+        accumulated = kept * each * BD * max(problem.element, 4) // 4 // (32 * warps)
+        streamed = -(-H // BH) if problem.plan == "rows" else -(-problem.batch // BM)
+        if accumulated > most or split > streamed or 32 * warps > BM * BH or each > chunks:
+            continue
+        if split > 1 and 2 * split * result_bytes(problem) > least_bytes(problem) // 4:
+            continue
+        # Without tensor cores a thread holds whole rows of both factors; two elements of a tile make a vector load.
+        BK = min(BD, 16 if by_thread and warps == 4 else 32)
+        found.append(Tiles(BM, BD, BH, BK, split, warps, each))
+    return found or [Tiles(16, BD, 16, 16, 1, 8, keeps[0])]
+
+
+def result_bytes(problem: Problem) -> int:
+    """Of the result that a split makes parts of, in float32 or float64."""
+    across = problem.batch if problem.plan == "rows" else problem.H
+    return problem.replicas * across * problem.D * max(problem.element, 4)
+
+
+def least_bytes(problem: Problem) -> int:
+    """Both factors once, and the result."""
+    factors = problem.batch * problem.D + problem.D * problem.H
+    return problem.replicas * factors * problem.element + result_bytes(problem)
+
+
+def clocks(problem: Problem, tiles: Tiles, multiprocessors: int) -> float:
+    """The model: waves of programs, each with its products or the bytes that it loads, whichever takes longer."""
+    rows, columns = -(-problem.batch // tiles.BM), -(-problem.H // tiles.BH)
+    if problem.plan == "rows":
+        programs, tiles_each = rows * tiles.split, -(-columns // tiles.split)
+    else:
+        programs, tiles_each = columns * tiles.split * -(-problem.D // (tiles.each * tiles.BD)), -(-rows // tiles.split)
+    padded = -(-problem.D // tiles.BD) * tiles.BD
+    # Half of a column program's products end in the rows of W that it keeps, the other half are over all of D.
+    share = 1.0 if problem.plan == "rows" else 0.5 + 0.5 * tiles.each * tiles.BD / padded
+    kind = {2: "half", 8: "double"}.get(problem.element, problem.precision)
+    work = tiles_each * tiles.BM * tiles.BH * padded * problem.products * share / RATES[kind]
+    loads = tiles_each * (tiles.BM + tiles.BH) * problem.D * problem.products * share * problem.element
+    loads /= L2_BYTES_PER_CLOCK
+    # A split also zeroes its tickets, one launch more.
+    parts = 0.0
+    if tiles.split > 1:
+        parts = 2 * WAVE_CLOCKS + 2 * result_bytes(problem) / L2_BYTES_PER_CLOCK / (rows + columns)
+    waves = -(-programs * problem.replicas // multiprocessors)
+    return waves * (max(work, loads) + WAVE_CLOCKS) + parts
+
+
+@cache
+def ranked(problem: Problem, multiprocessors: int = MULTIPROCESSORS) -> tuple[Tiles, ...]:
+    """The candidates, the best by the model first."""
+    return tuple(sorted(candidates(problem), key=lambda tiles: (clocks(problem, tiles, multiprocessors), *tiles)))
+
+
+def tiles_for(problem: Problem, like: Tensor, run: Callable[[Tiles], object]) -> Tiles:
+    """The tiles of a launch: tuned on the device of `like` if it can be timed on, else the model's first choice."""
+    if not _can_time(like):
+        return ranked(problem)[0]
+    known = _known(torch.cuda.get_device_name(like.device))
+    key = "-".join(map(str, problem))
+    if key not in known:
+        known[key] = list(_fastest(problem, like, run))
+        _write(torch.cuda.get_device_name(like.device), known)
+    return Tiles(*known[key])
+
+
+def _can_time(like: Tensor) -> bool:
+    from torch._subclasses import FakeTensor
+
+    if like.device.type != "cuda" or isinstance(like, FakeTensor) or os.environ.get("EBLVM_TUNE", "1") == "0":
+        return False
+    return not torch.cuda.is_current_stream_capturing()
+
+
+def _fastest(problem: Problem, like: Tensor, run: Callable[[Tiles], object]) -> Tiles:
+    """By time among the model's best; one that does not launch (too much shared memory) is passed over."""
+    from triton.runtime.errors import OutOfResources
+    from triton.testing import do_bench
+
+    times: dict[Tiles, float] = {}
+    for tiles in ranked(problem, torch.cuda.get_device_properties(like.device).multi_processor_count)[:12]:
+        try:
+            times[tiles] = do_bench(lambda tiles=tiles: run(tiles), warmup=5, rep=20)
+        except OutOfResources:
+            continue
+    return min(times, key=lambda tiles: times[tiles])
+
+
+@cache
+def _known(device: str) -> dict[str, list[int]]:
+    try:
+        return dict(json.loads(_file(device).read_text()))
+    except (OSError, ValueError):
+        return {}
+
+
+def _write(device: str, known: dict[str, list[int]]) -> None:
+    path = _file(device)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        scratch = path.with_suffix(f".{os.getpid()}")
+        scratch.write_text(json.dumps(known, indent=1))
+        scratch.replace(path)
+    except OSError:
+        pass  # tuned again by the next process
+
+
+def _file(device: str) -> Path:
+    folder = os.environ.get("EBLVM_CACHE") or os.path.join(os.path.expanduser("~"), ".cache", "eblvm")
+    return Path(folder) / f"tiles-{''.join(c if c.isalnum() else '-' for c in device)}.json"
+
+
+def power_of_two(n: int) -> int:
+    return 1 << max(n - 1, 0).bit_length()

@@ -1,0 +1,129 @@
+"""Which GPU a process and its threads use, with a machine of two that is not there."""
+
+import os
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+
+from eblvm.engine.config import Config
+from eblvm.engine.data.stream import gpu_of
+from eblvm.engine.device import own_device, set_repeatable, start_thread
+from eblvm.engine.errors import UserError
+from eblvm.engine.evaluation.metrics.inception import in_full
+from eblvm.engine.recipes import recipe
+from eblvm.engine.training import distributed
+from eblvm.engine.training.precision import set_products
+from eblvm.engine.training.run import Run
+from eblvm.engine.versions import versions
+
+
+@pytest.fixture
+def chosen(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The GPUs that were made the current one, in their order."""
+    found: list[int] = []
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
+    monkeypatch.setattr(torch.cuda, "set_device", lambda d: found.append(d if isinstance(d, int) else d.index))
+    for name in ("LOCAL_RANK", "LOCAL_WORLD_SIZE", "RANK", "WORLD_SIZE"):
+        monkeypatch.delenv(name, raising=False)
+    return found
+
+
+def test_a_number_is_kept_and_made_the_current_one(chosen: list[int]) -> None:
+    assert own_device("cuda:1") == "cuda:1"
+    assert own_device("cuda") == "cuda:0"
+    assert own_device("cpu") == "cpu"
+    assert chosen == [1, 0]
+
+
+def test_a_rank_has_its_own_gpu(chosen: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LOCAL_RANK", "1")
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")
+    assert own_device("cuda") == "cuda:1"
+    assert chosen == [1]
+    with pytest.raises(UserError, match="each with a GPU of its own"):
+        own_device("cuda:0")
+
+
+def test_gpus_that_are_not_there(chosen: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(UserError, match="cuda:0 to cuda:1"):
+        own_device("cuda:2")
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "3")
+    with pytest.raises(UserError, match="smaller --nproc-per-node"):
+        own_device("cuda")
+
+
+def test_a_run_that_is_evaluated_by_torchrun(
+    chosen: list[int], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """--shard torchrun: every process works on its own GPU, at the precision of the run."""
+    config = recipe("digits", "deep").replaced(precision="tf32")
+    monkeypatch.setattr("eblvm.engine.training.run.read_config", lambda folder: config)
+    monkeypatch.setattr("eblvm.engine.training.run.expect_same_models", lambda *_: None)
+    monkeypatch.setattr("eblvm.engine.training.run.checkpoint_of", lambda *_: {})
+    monkeypatch.setenv("LOCAL_RANK", "1")
+    try:
+        run = Run.open(tmp_path, device="cuda", step=1)
+        assert run.config.running.device == "cuda:1"
+        assert torch.backends.cuda.matmul.fp32_precision == "tf32"
+        inside = in_full(lambda: torch.tensor(torch.backends.cuda.matmul.fp32_precision == "ieee"))
+        assert bool(inside)
+        assert torch.backends.cuda.matmul.fp32_precision == "tf32"
+    finally:
+        set_products("fp32")
+
+
+def test_dali_and_its_thread_are_told_the_gpu(chosen: list[int]) -> None:
+    assert gpu_of(torch.device("cuda", 1)) == 1
+    assert gpu_of(torch.device("cpu")) is None
+    start_thread(1, torch.device("cuda", 1))
+    assert chosen == [1]
+
+
+def test_the_process_group_knows_its_gpu_and_its_patience(chosen: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in (("LOCAL_RANK", "1"), ("LOCAL_WORLD_SIZE", "2"), ("WORLD_SIZE", "2"), ("RANK", "1")):
+        monkeypatch.setenv(name, value)
+    given: dict[str, Any] = {}
+    monkeypatch.setattr(dist, "rendezvous", lambda _: iter([(None, 1, 2)]))
+    monkeypatch.setattr(dist, "PrefixStore", lambda *_: None)
+    monkeypatch.setattr(dist, "init_process_group", lambda *_, **how: given.update(how))
+    monkeypatch.setattr(dist, "destroy_process_group", lambda: None)
+    with distributed.joined("cuda", 5.0):
+        assert given["device_id"] == torch.device("cuda", 1)
+        assert given["timeout"] == timedelta(minutes=5)
+
+
+def test_deterministic() -> None:
+    try:
+        set_repeatable(True)
+        assert torch.backends.cudnn.deterministic
+        assert not torch.backends.cudnn.benchmark
+        assert torch.are_deterministic_algorithms_enabled()
+        assert os.environ["CUBLAS_WORKSPACE_CONFIG"]
+    finally:
+        set_repeatable(False)
+    assert torch.backends.cudnn.benchmark
+    assert not torch.are_deterministic_algorithms_enabled()
+    torch.backends.cudnn.benchmark = False
+
+
+def test_a_recomputed_unroll_is_not_compiled() -> None:
+    config: Config = recipe("digits", "deep").replaced(N=2, unroll_memory="recompute", compile=True)
+    with pytest.raises(UserError, match="remove it or --compile"):
+        config.check()
+
+
+def test_versions_are_those_of_the_device() -> None:
+    assert "grbm_bilevel=reference" in versions("cuda:1")["kernels"]
+
+
+def test_the_self_test_says_that_there_is_no_gpu(capsys: pytest.CaptureFixture[str]) -> None:
+    from eblvm.engine.cli import doctor
+
+    with pytest.raises(UserError, match="there is no GPU here"):
+        doctor.main(["--gpu"])

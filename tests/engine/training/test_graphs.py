@@ -1,0 +1,100 @@
+"""A captured step by a stand-in for CUDA's graphs on the CPU: every replay at the same addresses, no host value."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch.utils._pytree import tree_leaves, tree_map
+
+from eblvm.engine.config import Config
+from eblvm.engine.errors import UserError
+from eblvm.engine.optim.schedule import step_rates
+from eblvm.engine.recipes import recipe
+from eblvm.engine.training import replicas
+from eblvm.engine.training.graphs import TRIAL, GraphedStep, TriedStep
+from eblvm.engine.training.loop import initial_state, training_step_of
+from eblvm.kernels.philox import Key
+
+CASES = {
+    "grbm bidsm": recipe("digits").replaced(latent=5, batch=6, N=2, K=2, schedule="cosine"),
+    "grbm bidsm plain": recipe("digits").replaced(latent=5, batch=6, N=2, K=2, fused=False),
+    "grbm dsm": recipe("digits", method="dsm").replaced(latent=5, batch=6, ema=0.9, clip_norm=1.0),
+    "grbm pcd": recipe("digits", method="pcd").replaced(latent=5, batch=6),
+}
+
+
+class Replayed:
+    """Runs the step again where a graph would replay it."""
+
+    def __init__(self) -> None:
+        self.run: Callable[[], None] | None = None
+
+    def capture(self, run: Callable[[], None]) -> None:
+        self.run = run
+        run()
+
+    def replay(self) -> None:
+        assert self.run is not None
+        self.run()
+
+
+def drive(config: Config, wrap: Callable[[Any], Any], steps: int = 6) -> tuple[Any, list[Any]]:
+    """The states after `steps`, and the addresses of each."""
+    v = torch.rand(config["batch"], 64, generator=torch.Generator().manual_seed(0))
+    seed = replicas.seeds(config.optimisation)
+    update = config.method.build(config.model, config.optimisation, v)
+    state: Any = initial_state(config, update.objective, seed, v, torch.device("cpu"))
+    step, method, places = wrap(training_step_of(config, update)), config.method, []
+    for i in range(steps):
+        noise = update.objective.draw(Key(seed, i), v, 0, len(v))
+        rates = step_rates(config.optimisation, i, v, method.lower_lr, method.unroll_lr)
+        state, _ = step(state, v, noise, rates)
+        places.append([t.data_ptr() for t in tree_leaves(state) if isinstance(t, Tensor)])
+    return tree_map(lambda t: t.clone() if isinstance(t, Tensor) else t, state), places
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_replays_are_the_plain_steps_in_memory_that_stays(name: str) -> None:
+    expected, _ = drive(CASES[name], lambda step: step)
+    found, places = drive(CASES[name], lambda step: GraphedStep(step, Replayed()))
+    assert all(p == places[0] for p in places)
+    for x, y in zip(tree_leaves(found), tree_leaves(expected), strict=True):
+        assert torch.equal(x, y)
+
+
+def test_a_graph_is_tried_before_it_is_trusted() -> None:
+    said: list[str] = []
+    expected, _ = drive(CASES["grbm bidsm"], lambda step: step)
+    found, places = drive(CASES["grbm bidsm"], lambda step: TriedStep(step, Replayed(), said.append))
+    assert all(torch.equal(x, y) for x, y in zip(tree_leaves(found), tree_leaves(expected), strict=True))
+    assert "3 steps equal the plain ones" in said[0]
+    assert places[TRIAL + 1] == places[TRIAL]
+
+
+class Frozen(Replayed):
+    """A graph whose replays forget what a host value has become: they do nothing."""
+
+    def replay(self) -> None: ...
+
+
+class Refused(Replayed):
+    def capture(self, run: Callable[[], None]) -> None:
+        raise RuntimeError("operation not permitted when stream is capturing\nmore")
+
+
+@pytest.mark.parametrize(("recorder", "sentence"), [(Frozen(), "differ by"), (Refused(), "cannot be captured")])
+def test_a_graph_that_fails_is_left_with_one_line(recorder: Replayed, sentence: str) -> None:
+    said: list[str] = []
+    expected, _ = drive(CASES["grbm dsm"], lambda step: step)
+    found, _ = drive(CASES["grbm dsm"], lambda step: TriedStep(step, recorder, said.append))
+    assert all(torch.equal(x, y) for x, y in zip(tree_leaves(found), tree_leaves(expected), strict=True))
+    assert len(said) == 1
+    assert sentence in said[0]
+    assert "going on without" in said[0]
+
+
+def test_graphs_need_a_gpu() -> None:
+    with pytest.raises(UserError, match="add --device cuda"):
+        recipe("digits").replaced(graphs=True).check()

@@ -1,0 +1,72 @@
+"""`python -m tests.rehearsal [PART OF A NAME] [--sites] [--json FILE] [--update]`: the cases on fake cuda tensors.
+
+--sites names the lines that launch; --update writes the launches to bench/records/launches.json.
+"""
+
+from tests.rehearsal import fake_cuda
+
+fake_cuda.install()
+
+import argparse  # noqa: E402
+import json  # noqa: E402
+import sys  # noqa: E402
+import traceback  # noqa: E402
+from pathlib import Path  # noqa: E402
+from typing import Any  # noqa: E402
+
+import torch  # noqa: E402
+
+from tests.rehearsal import record, watch  # noqa: E402
+
+watch.install()
+
+from tests.rehearsal.cases import cases  # noqa: E402
+from tests.rehearsal.parts import PARTS, rehearsed_part  # noqa: E402
+from tests.rehearsal.steps import rehearsed  # noqa: E402
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m tests.rehearsal")
+    parser.add_argument("part", nargs="?", default="")
+    parser.add_argument("--sites", action="store_true")
+    parser.add_argument("--json", type=Path)
+    parser.add_argument("--update", action="store_true")
+    arguments = parser.parse_args()
+    torch.set_num_threads(1)
+    found = {}
+    for case in cases().values():
+        if arguments.part not in case.name:
+            continue
+        found[case.name] = facts = figures(case, arguments.sites)
+        print(f"{case.name:46} {facts['launches']:6} launches", *facts["faults"], sep="\n    ", file=sys.stderr)
+        for name, number in facts.pop("sites")[:60]:
+            print(f"{number:6} {name}", file=sys.stderr)
+    launches = {name: facts["launches"] for name, facts in found.items()}
+    for name, part in PARTS.items():
+        if arguments.part in name:
+            found[name] = {"faults": faults_of(part)}
+            print(name, *found[name]["faults"], sep="\n    ", file=sys.stderr)
+    if arguments.json:
+        arguments.json.write_text(json.dumps(found))
+    if arguments.update:
+        record.write(launches)
+
+
+def figures(case: Any, sites: bool) -> dict[str, Any]:
+    """A case's launches and its faults, in words."""
+    try:
+        seen = rehearsed(case.config, case.shape, sites)
+    except Exception:
+        return {"launches": 0, "faults": [traceback.format_exc()], "sites": []}
+    faults = [*seen.problems, *(f"waits for the device: {w}" for w in seen.waits), *seen.copies]
+    return {"launches": sum(seen.launches.values()), "faults": faults, "sites": seen.sites.most_common()}
+
+
+def faults_of(part: Any) -> list[str]:
+    try:
+        return rehearsed_part(part)
+    except Exception:
+        return [traceback.format_exc()]
+
+
+main()

@@ -1,0 +1,121 @@
+"""What surrounds a training step, on fake cuda tensors: sampling, likelihoods, validation, the critic.
+
+Here a wait for the device is no fault; a tensor on the wrong device is.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch._subclasses import FakeTensorMode
+
+from eblvm.engine.config import Config
+from eblvm.engine.evaluation.metrics.importance import importance_weighted
+from eblvm.engine.evaluation.metrics.likelihood import ais
+from eblvm.engine.evaluation.studies.fisher_critic import fisher_divergence
+from eblvm.engine.methods.vages import VagesScore
+from eblvm.engine.recipes import recipe
+from eblvm.engine.sampling.gibbs import gibbs, uniform_start
+from eblvm.engine.sampling.langevin import joint_score, langevin, normal_start
+from eblvm.engine.selftest import Steps
+from eblvm.engine.training import replicas
+from eblvm.kernels import philox
+from eblvm.kernels.philox import Key
+from tests.rehearsal.cases import IMAGE, POINT
+from tests.rehearsal.steps import fake_start, undrawn
+from tests.rehearsal.watch import Watch
+
+CUDA: dict[str, Any] = {"dtype": torch.float32, "device": torch.device("cuda", 0)}
+
+
+class Trained:
+    """An update and a state of a configuration, and data for it."""
+
+    def __init__(self, config: Config, shape: tuple[int, ...]):
+        self.v = torch.empty(20, *shape, **CUDA)
+        self.objective: Any = config.method.build(config.model, config.optimisation, self.v).objective
+        self.seed = torch.empty((), dtype=torch.int64, device="cuda")
+        state = fake_start(config, self.objective, replicas.seeds(config.optimisation), shape)
+        self.theta, self.phi, self.state = state.theta, state.phi, state
+
+
+def grbm(method: str = "bidsm") -> Trained:
+    return Trained(recipe("freyface").replaced(method=method, device="cuda").replaced(latent=40, batch=20), POINT)
+
+
+def deep() -> Trained:
+    small = {"width": 8, "depth": 12, "posterior_width": 8, "latent": 10, "batch": 6, "device": "cuda"}
+    return Trained(recipe("cifar10").replaced(**small), IMAGE)
+
+
+def gibbs_samples() -> Tensor:
+    model = grbm()
+    return gibbs(model.theta, Key(model.seed, 0), uniform_start(Key(model.seed, 0), 8, model.v), 3)[0]
+
+
+def langevin_samples() -> Tensor:
+    model = deep()
+    key, energy = Key(model.seed, 0), model.objective.estimator.energy
+    start = normal_start(key, 6, IMAGE, **CUDA), torch.empty(6, 10, **CUDA)
+    return langevin(joint_score(energy, model.theta), start, key, [1.0, 0.5])[0]
+
+
+def annealed_importance() -> Tensor:
+    model = grbm()
+    ais(model.objective.estimator.energy, model.theta, Key(model.seed, 0), chains=8, temperatures=3)
+    return model.v
+
+
+def bound_of_the_likelihood() -> Tensor:
+    model = deep()
+    estimator = model.objective.estimator
+    args = (estimator.energy, model.theta, estimator.posterior, model.phi, model.v, Key(model.seed, 0), 5)
+    return importance_weighted(*args).value
+
+
+def validation() -> Tensor:
+    model = deep()
+    return model.objective.validation(model.state, model.v, model.objective.draw(Key(model.seed, 0), model.v))
+
+
+def critic() -> Tensor:
+    model = grbm("vages-ssm")
+    vages = model.objective.estimator
+    assert isinstance(vages, VagesScore)
+    fisher_divergence(vages, model.theta, model.phi, model.v, model.v, width=8, steps=2, batch=10)
+    return model.v
+
+
+def self_test() -> Tensor:
+    """The GPU's half of `eblvm doctor --gpu`: its steps."""
+    drawn, philox._draw = philox._draw, undrawn
+    try:
+        steps = Steps(recipe("freyface").replaced(latent=40, batch=20), POINT, "cuda")
+    finally:
+        philox._draw = drawn
+    steps.take(2)
+    return steps.state.theta["W"]
+
+
+PARTS: dict[str, Callable[[], Tensor]] = {
+    f"part: {part.__name__}": part
+    for part in (
+        gibbs_samples,
+        langevin_samples,
+        annealed_importance,
+        bound_of_the_likelihood,
+        validation,
+        critic,
+        self_test,
+    )
+}
+
+
+def rehearsed_part(part: Callable[[], Tensor]) -> list[str]:
+    """The faults of a part, in words."""
+    with FakeTensorMode(allow_non_fake_inputs=True), Watch() as watch:
+        found = part()
+        if found.device.type != "cuda":
+            watch.problems[f"its result is on {found.device}"] += 1
+    return list(watch.problems)

@@ -1,0 +1,66 @@
+"""One training step as the loop drives it, on fake cuda tensors."""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch._subclasses import FakeTensorMode
+from torch.utils._pytree import tree_leaves, tree_map
+
+from eblvm.engine.config import Config
+from eblvm.engine.data.dataset import Dataset
+from eblvm.engine.data.input import open_input
+from eblvm.engine.methods.micro_batches import micro_batched
+from eblvm.engine.optim.schedule import step_rates
+from eblvm.engine.training import replicas
+from eblvm.engine.training.loop import initial_state, training_step_of
+from eblvm.kernels import philox
+from eblvm.kernels.philox import Key
+from tests.rehearsal.watch import Watch
+
+SAMPLES = 200
+
+
+def undrawn(kind: Any, key: Key, purpose: int, count: int, shape: Any, first: int, dtype: Any, device: Any) -> Tensor:
+    """In the place of philox's draws on the host, whose native op knows no fake tensors."""
+    return torch.empty(count, *shape, dtype=dtype, device=device)
+
+
+def fake_start(config: Config, objective: Any, seed: Tensor, shape: tuple[int, ...]) -> Any:
+    """The state at the beginning, as it is copied to the device; its values are nobody's concern."""
+    drawn = philox._draw
+    v = torch.empty(*seed.shape, config.optimisation.batch, *shape, dtype=getattr(torch, config.running.dtype))
+    philox._draw = undrawn
+    try:
+        with Watch():  # which answers for numbers that are asked of fake tensors
+            state = initial_state(config, objective, seed, v, torch.device("cpu"))
+    finally:
+        philox._draw = drawn
+    return tree_map(lambda t: t.to("cuda") if isinstance(t, Tensor) else t, state)
+
+
+def rehearsed(config: Config, shape: tuple[int, ...], sites: bool = False) -> Watch:
+    """What a step in the middle of a run asks of the GPU, its minibatch, noise and rates included."""
+    config.check()
+    optimisation, method = config.optimisation, config.method
+    dtype = getattr(torch, config.running.dtype)
+    bytes_read = bool(config.get("flip") or config.get("dequantize"))
+    with FakeTensorMode(allow_non_fake_inputs=True) as mode:
+        samples = torch.empty(SAMPLES, *shape, device="cuda", dtype=torch.uint8 if bytes_read else dtype)
+        dataset = Dataset(samples, samples, samples, dtype=dtype)
+        seed = mode.from_tensor(replicas.seeds(optimisation)).to("cuda")
+        update = micro_batched(config.method.build(config.model, optimisation, samples), config.running.micro_batch)
+        state = fake_start(config, update.objective, seed, shape)
+        training_step = training_step_of(config, update)
+        batches = open_input(config.dataset, dataset, seed, optimisation.batch)
+        for step in range(2):  # what the first one leaves behind, such as an epoch's order, the second one finds
+            with Watch(sites) as watch:
+                v = batches.batch(step)
+                noise = update.objective.draw(Key(seed, step), v, 0, optimisation.batch)
+                rates = step_rates(optimisation, step, v, method.lower_lr, method.unroll_lr)
+                if step:
+                    state, info = training_step(state, v, noise, rates)
+        for name, t in {**info, **{f"leaf {i}": t for i, t in enumerate(tree_leaves(state))}}.items():
+            if isinstance(t, Tensor) and t.device.type != "cuda":
+                watch.problems[f"{name} of the new state or its log is on {t.device}"] += 1
+    return watch

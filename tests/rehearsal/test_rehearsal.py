@@ -1,0 +1,69 @@
+"""Every step on a GPU that is not there: no mixed devices, no native op, no waiting, no copy; launches as recorded.
+
+The fake device is set up before torch is imported, so the cases run in a process of their own, all in one.
+"""
+
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.rehearsal import record
+from tests.rehearsal.cases import cases
+
+ROOT = Path(__file__).resolve().parents[2]
+NAMES = list(cases())
+# What one step may launch at the published sizes; bench/records/launches.json has what it does launch.
+BARS = {"cifar10 mdsm": 480, "cifar10 bimdsm N=0": 700}
+
+pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="the fake device is compiled with g++")
+
+
+@pytest.fixture(scope="module")
+def rehearsal(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    path = tmp_path_factory.mktemp("rehearsal") / "cases.json"
+    command = [sys.executable, "-m", "tests.rehearsal", "--json", str(path)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr[-3000:]
+    return json.loads(path.read_text())
+
+
+PARTS = (
+    "gibbs_samples",
+    "langevin_samples",
+    "annealed_importance",
+    "bound_of_the_likelihood",
+    "validation",
+    "critic",
+    "self_test",
+)
+
+
+@pytest.mark.parametrize("name", PARTS)
+def test_part(name: str, rehearsal: dict[str, Any]) -> None:
+    """Sampling and evaluation: nothing on another device."""
+    assert rehearsal[f"part: {name}"]["faults"] == []
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_step(name: str, rehearsal: dict[str, Any]) -> None:
+    """Fails on a device mix, a native CPU op, a wait, a copy, a kernel's wrapped or gappy argument, a large grid."""
+    assert rehearsal[name]["faults"] == []
+
+
+def test_launches_are_as_recorded(rehearsal: dict[str, Any]) -> None:
+    """'python -m tests.rehearsal --update' if more launches are meant."""
+    recorded = record.read()
+    assert list(recorded) == NAMES
+    allowed = {name: number * (1 + record.ALLOWED) for name, number in recorded.items()}
+    grown = {name: (recorded[name], rehearsal[name]["launches"]) for name in NAMES}
+    assert {n: pair for n, pair in grown.items() if pair[1] > allowed[n]} == {}
+
+
+@pytest.mark.parametrize("name", BARS)
+def test_launches_stay_below_the_bar(name: str, rehearsal: dict[str, Any]) -> None:
+    assert rehearsal[name]["launches"] <= BARS[name]
