@@ -91,7 +91,7 @@ def train(
             micro_batch = config.running.micro_batch or "none"
             say(f"the plan chooses --checkpoint {config.model.checkpoint}, micro-batch {micro_batch}")
         update = config.method.build(config.model, config.optimisation, dataset.train, energy, posterior)
-        init = begins_at(init, out, newest_step(out) is not None)
+        init = begins_at(init, out)
         fork = None if init is None else Fork.of(init, config)
         if fork is not None:
             fork.check(update.objective.init(Key(0, 0), torch.zeros(batch, *shape)))
@@ -158,6 +158,7 @@ def training_loop(
     if first and fork is not None:  # from here on it does not need its parent
         begun = {"step": 0, "best": best, "state": tree(state), "input": batches.state()}
         checkpoint.save(out / "checkpoints", 0, begun, running.keep)
+    kept = start if payload is not None or fork is not None else None  # step of the newest checkpoint
     stop = Interrupt()
     title, labels = f"{config.recipe} {config.method.kind}", replicas.rate_labels(optimisation)
     log = Log(out, start, steps, title, labels, running.logger, config.to_json()) if first else NullLog()
@@ -194,22 +195,25 @@ def training_loop(
                     log.doing()
                     pace.did("validation")
                 sizes = guard.sizes(state, optimisation.replicated)
-                guard.check(done, values | sizes, newest_step(out), config.method.energy_limit)
+                guard.check(done, values | sizes, kept, config.method.energy_limit)
             if validating:
                 best = better(best, done, values["validation"], state)
             if logging:
                 values["lr"] = torch.atleast_1d(rates["theta"]).tolist()
                 log.write(done, values, pace.measured(done))
-            if show is not None and first and show.due(done, validating, pace):
+            every = running.preview_every
+            drawing = validating and pace.due("preview", 1) if every is None else every > 0 and done % every == 0
+            if drawing and show is not None and first:
                 log.doing("drawing")
                 log.images(done, show(done, state))
                 log.doing()
                 pace.did("preview")
-            if saving:
-                pace.did("checkpoint")
             if saving and first:
                 payload = {"step": done, "best": best, "state": tree(state), "input": batches.state()}
                 checkpoint.save(out / "checkpoints", done, payload, running.keep)
+            if saving:
+                kept = done
+                pace.did("checkpoint")
             if stopping and done < steps:
                 say(f"interrupted: saved at step {done} in {out}; the same command continues it")
                 return False
@@ -223,7 +227,7 @@ Preview = Callable[[Run, bool], dict[str, Path]]  # of a run, and whether it may
 
 
 class Show(NamedTuple):
-    """Pictures of a run while it trains: when, and of which state. They never change the run's bits."""
+    """Pictures of a state of a run while it trains. They never change the run's bits."""
 
     preview: Preview
     out: Path
@@ -231,12 +235,6 @@ class Show(NamedTuple):
     dataset: Dataset
     energy: Energy | None
     posterior: Posterior | None
-
-    def due(self, done: int, validating: bool, pace: Pace) -> bool:
-        every = self.config.running.preview_every
-        if every is not None:
-            return every > 0 and done % every == 0
-        return validating and pace.due("preview", 1)
 
     def __call__(self, done: int, state: State) -> dict[str, Path]:
         payload = {"step": done, "best": {}, "state": tree(state)}
@@ -309,7 +307,3 @@ def initial_state(
         for sentence in said:
             say(sentence)
     return state
-
-
-def newest_step(out: Path) -> int | None:
-    return next(iter(checkpoint.steps(out / "checkpoints")), None)
