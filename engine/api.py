@@ -57,8 +57,8 @@ def train(
     `options` are those of `eblvm train`, with underscores. Without a recipe give an `energy`, the `data`, and for a
     method that learns q(h|v) a `posterior`. `data` is a path, a `Dataset`, a tensor [n, ...], or a map-style set of
     torch or of Hugging Face, which is taken into memory. The same call again continues what `out` holds, bitwise; with
-    more `steps` and `extend=True` it trains it for longer. `init` is a run, or an exported model, whose weights a new run starts
-    from (RUN, RUN@STEP, RUN@best, RUN@ema)."""
+    more `steps` and `extend=True` it trains it for longer. `init` is a run, or an exported model, whose weights a new
+    run starts from (RUN, RUN@STEP, RUN@best, RUN@ema)."""
     dataset = None if data is None or isinstance(data, str | Path) else as_dataset(data)
     if isinstance(recipe, Config):
         config = recipe
