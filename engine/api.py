@@ -123,8 +123,8 @@ def as_dataset(data: Any) -> Dataset:
         raise UserError(f"got {len(samples)} samples, expected at least 20: a tenth of them validates and tests")
     place = torch.arange(len(samples)) % 20
     train, valid, test = (place != 9) & (place != 19), place == 9, place == 19
-    known = {} if labels is None else {"train_labels": labels[train], "test_labels": labels[test]}
-    return Dataset(samples[train], samples[valid], samples[test], **known)
+    found = Dataset(samples[train], samples[valid], samples[test])
+    return found if labels is None else found._replace(train_labels=labels[train], test_labels=labels[test])
 
 
 def fid(a: str | Path | Tensor, b: str | Path | Tensor, *, weights: str | Path | None = None) -> float:
