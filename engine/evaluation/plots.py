@@ -164,7 +164,7 @@ def histograms(values: Mapping[str, Tensor], label: str, path: Path, title: str 
     ax.set_yticks([])
     if title:
         ax.set_title(title, fontsize=10)
-    ax.legend(fontsize=8)
+    ax.legend(fontsize=8, loc="upper right")
     _save(figure, path)
 
 
