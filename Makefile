@@ -15,7 +15,7 @@ export PIP_BUILD_CONSTRAINT ?= $(CURDIR)/constraints.txt
 WORKERS ?= 2
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: setup demo docs docs-serve test fuzz kernels lint typecheck format bench clean
+.PHONY: setup demo docs docs-serve test fuzz two-hosts kills sanitize kernels lint typecheck format bench clean
 
 setup: $(STAMP)
 
@@ -49,6 +49,21 @@ test: setup
 EXAMPLES ?= 1500
 fuzz: setup
 	EBLVM_FUZZ=$(EXAMPLES) $(BIN)/python -m pytest tests/fuzz
+
+# Two machines as two network namespaces with a link between them: slow, cut, a killed node. Needs root and iproute2.
+two-hosts: setup
+	EBLVM_TWO_HOSTS=1 $(BIN)/python -m pytest tests/distributed/test_two_hosts.py
+
+# Two hundred real kills of runs of three kinds on one and two processes: all end bitwise.
+KILLS ?= 200
+kills: setup
+	$(BIN)/python -m tests.fuzz.kills --kills $(KILLS)
+
+# The native kernels under ASan and UBSan, under TSan, and their smallest cases under valgrind.
+sanitize: setup
+	.ci/sanitize address
+	.ci/sanitize thread
+	.ci/sanitize valgrind
 
 # Every Triton kernel for every architecture, type and precision: no spills, vector loads. Minutes; no GPU is needed.
 kernels: setup

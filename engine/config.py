@@ -125,11 +125,16 @@ class Config(Options):
         if not isinstance(values, dict):
             raise UserError("a configuration is a table of options")
         if "format" not in values:
-            return cls.of(**legacy.settings(values))
+            try:
+                return cls.of(**legacy.settings(values))
+            except (KeyError, TypeError, AttributeError, ValueError) as error:
+                raise UserError(f"this table is no configuration of a run ({type(error).__name__}: {error})") from None
         values = legacy.tree_settings(dict(values))
         if values.pop("format") != FORMAT:
             raise UserError(f"this configuration has another format than {FORMAT}; use the version that wrote it")
         recipe, small = values.pop("recipe", ""), values.pop("small", False)
+        if not isinstance(recipe, str) or not isinstance(small, bool):
+            raise UserError(f"config: got recipe={recipe!r} and small={small!r}, expected a name and true or false")
         bare = cls(next(iter(METHODS.values())), MODELS["grbm"], DATASETS["custom"])
         return replace(options.from_json(bare, values), recipe=recipe, small=small)
 

@@ -1,4 +1,4 @@
-"""The two ways a run ends that are not a programming error, and the exit codes the command line gives them."""
+"""The ways a run ends that are not a programming error, and the exit codes the command line gives them."""
 
 from difflib import get_close_matches
 
@@ -13,6 +13,12 @@ class DivergedError(Exception):
     """Training produced a non-finite or exploding value. Its text names the quantity and what to try. Exit code 3."""
 
     exit_code = 3
+
+
+class LostPeerError(Exception):
+    """Another process of the same run is gone, or cannot be reached. Each that is left says so. Exit code 4."""
+
+    exit_code = 4
 
 
 def unknown(kind: str, got: str, valid: list[str]) -> UserError:

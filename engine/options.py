@@ -14,7 +14,7 @@ import pkgutil
 import typing
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import Field, dataclass, field, fields, is_dataclass, replace
-from functools import cache
+from functools import cache, partial
 from typing import Any, ClassVar, NamedTuple, TypeVar, cast
 
 from eblvm.engine.errors import UserError, unknown
@@ -29,6 +29,10 @@ class Options:
     kind: ClassVar[str] = ""
     group: ClassVar[str] = ""
     needs: ClassVar[tuple[str, ...]] = ()  # capabilities without which this kind cannot be chosen
+
+
+LARGEST, SMALLEST = 1e18, 1e-18  # of numbers; fp32 ends at 3e38, and steps square what they are given
+LARGEST_COUNT = 1_000_000  # of integers that state no limit of their own
 
 
 def option(
@@ -114,6 +118,7 @@ def can(root: Options, capability: str) -> bool:
 
 def leaves(root: Options) -> Iterator[Leaf]:
     """All options that this tree reads, and its slots, in order."""
+    capable = cache(partial(can, root))
 
     def under(node: Options, path: tuple[str, ...]) -> Iterator[Leaf]:
         for f in fields(node):
@@ -122,7 +127,7 @@ def leaves(root: Options) -> Iterator[Leaf]:
                 if "kinds" in f.metadata:
                     yield Leaf(node, here, f, value.kind)
                 yield from under(value, here)
-            elif "help" in f.metadata and can(root, f.metadata["needs"]):
+            elif "help" in f.metadata and capable(f.metadata["needs"]):
                 yield Leaf(node, here, f, value)
 
     yield from under(root, ())
@@ -241,6 +246,8 @@ def checked(leaf: Leaf, value: Any) -> Any:
         if not all(math.isfinite(x) for x in values):
             raise UserError(f"got {name}={value}, expected a finite number")
     facts = leaf.field.metadata
+    if not all(_can_be_computed_with(x, facts) for x in values):
+        raise UserError(f"got {name}={value}, expected {_computable(kind)}")
     if facts["choices"] and not all(x in facts["choices"] for x in values):
         if kind is str:
             raise unknown(name, str(value), list(facts["choices"]))
@@ -254,6 +261,21 @@ def _is_a(value: Any, kind: type) -> bool:
     if kind is float:
         return isinstance(value, (int, float)) and not isinstance(value, bool)
     return isinstance(value, kind) and (kind is bool or not isinstance(value, bool))
+
+
+def _can_be_computed_with(x: Any, facts: Mapping[str, Any]) -> bool:
+    """Not beyond what fp32 can hold and square, nor a count that nothing could be allocated for."""
+    if isinstance(x, bool) or not isinstance(x, (int, float)) or x == 0:
+        return True
+    if isinstance(x, int):
+        return abs(x) <= LARGEST_COUNT or facts["high"] is not None
+    return SMALLEST <= abs(x) <= LARGEST
+
+
+def _computable(kind: type) -> str:
+    if kind is int:
+        return f"a whole number of at most {LARGEST_COUNT:,}"
+    return f"0 or a size between {SMALLEST:g} and {LARGEST:g}, which fp32 can compute with"
 
 
 def _in_range(x: Any, facts: Mapping[str, Any]) -> bool:
@@ -306,7 +328,7 @@ def from_json(node: T, values: Any, where: str = "") -> T:
         f, inner = known[name], f"{where}.{name}"
         if "kinds" in f.metadata:
             kinds, kind = f.metadata["kinds"], value.get("kind") if isinstance(value, dict) else value
-            if kind not in kinds:
+            if not isinstance(kind, str) or kind not in kinds:
                 raise unknown(f"{name} in config{where}", str(kind), list(kinds))
             node = replace(node, **{name: from_json(kinds[kind], value if isinstance(value, dict) else {}, inner)})
         elif is_dataclass(getattr(node, name)):

@@ -18,9 +18,13 @@ class Running(Options):
         False, "the same bits from run to run on a GPU too, at some cost; the CPU gives them anyway", mathematical=False
     )
     timeout: float = option(
-        30.0, "minutes that a process of several waits for the others before it gives up", above=0, mathematical=False
+        30.0,
+        "minutes that a process of several waits for the others before it gives up",
+        above=0,
+        high=1e6,
+        mathematical=False,
     )
-    threads: int = option(1, "CPU threads; more than one rarely pays for a GRBM", low=1, mathematical=False)
+    threads: int = option(1, "CPU threads; more than one rarely pays for a GRBM", low=1, high=1024, mathematical=False)
     dtype: str = option("float32", "of parameters and data", choices=("float32", "float64"))
     micro_batch: int | None = option(
         None,
@@ -42,7 +46,7 @@ class Running(Options):
         needs="compiles",
     )
     validations: int = option(10, "evaluations of the validation loss in a run, 0 for none", low=0)
-    log_every: int = option(100, "steps between lines of stats.jsonl", low=1, mathematical=False)
+    log_every: int = option(100, "steps between lines of stats.jsonl", low=1, high=2**31 - 1, mathematical=False)
     validate_minutes: float = option(
         0.0, "also validate after so many minutes; which model is the best then depends on the machine; 0: never", low=0
     )
@@ -50,12 +54,13 @@ class Running(Options):
         None,
         "steps between pictures in RUN/previews and the loggers, 0 for none; none: at validations, once a minute",
         low=0,
+        high=2**31 - 1,
         mathematical=False,
     )
     logger: tuple[str, ...] = option(
         ("tensorboard",), "where curves go", choices=("tensorboard", "wandb", "mlflow"), mathematical=False
     )
-    checkpoint_every: int = option(1000, "steps between checkpoints", low=1, mathematical=False)
+    checkpoint_every: int = option(1000, "steps between checkpoints", low=1, high=2**31 - 1, mathematical=False)
     checkpoint_minutes: float = option(
         10.0, "also save a checkpoint after so many minutes; 0: never", low=0, mathematical=False
     )
@@ -80,3 +85,6 @@ class Running(Options):
 
             if not torch.cuda.is_available():
                 raise UserError(f"got device {self.device!r}, but torch sees no CUDA device here; use --device cpu")
+            number, count = int(self.device.partition(":")[2] or 0), torch.cuda.device_count()
+            if number >= count:
+                raise UserError(f"got device {self.device!r}, but there are {count}, from 0 on; use --device cuda")

@@ -10,7 +10,9 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from eblvm.bench.suites import fid
+from eblvm.bench.reproduce import costs, listing, running
+from eblvm.bench.reproduce.experiments import find
+from eblvm.bench.suites import fid, posterior_features
 from eblvm.bench.tools import record
 from eblvm.engine import recipes, tables
 from eblvm.engine.config import Config
@@ -47,8 +49,14 @@ chains and 2,000 temperatures each way; as they bound in expectation, tight ones
 is known to a fraction of a nat, and SGD's largest step is as bad as forward AIS said. Of its smallest step more than a
 hundred nats lie between the bounds, each with a standard error below a fifth of a nat: neither is an estimate.
 """,
+    "freyface-newton": """\
+BiDSM by the Newton step (K=5) beside DSM with the same seed: every bit of theta is equal. AIS has 500 chains and 1,000
+temperatures each way; the lower end of seed 1's bracket differs in its second decimal, which is not explained.
+[newton.md](newton.md) has the times.
+""",
     "checkerboard": """\
-After convergence: a higher learning rate with a cosine schedule, for DSM and BiDSM also more noise than the 0.05
+Of the 4x4 board on [-4, 4]^2, which the recipe `checkerboard` was at that commit and `checkerboard4` is now. After
+convergence: a higher learning rate with a cosine schedule, for DSM and BiDSM also more noise than the 0.05
 at which 100,000 steps at a constant rate do not converge on [-4, 4]^2 (the variance of the target hides the
 score). Mean and deviation of ten seeds.
 """,
@@ -153,8 +161,24 @@ def render(folder: Path) -> str:
             parts.append(NOTES[found["recipe"]])
         origin = f"Collected {found['date']} at commit {found['commit']}, {found['machine']['cpu']}."
         parts.append(f"{origin}\n\n{tables.markdown(header, rows)}\n")
+    parts += [reproduced(path) for path in sorted(folder.glob("reproduce-*.json")) if path != costs.PATH]
+    features = sorted(folder.glob("study-posterior-features-*.json"))
+    parts += [posterior_features.render(record.read(path, posterior_features.SCHEMA)) for path in features]
     parts += [fid.render(record.read(path, fid.SCHEMA)) for path in sorted(folder.glob("fid-*.json"))]
     return "\n".join(parts)
+
+
+def reproduced(path: Path) -> str:
+    """A table or figure of a paper, beside what `eblvm reproduce` gave."""
+    facts = record.read(path, running.SCHEMA)
+    experiment = find(facts["experiment"])
+    many = f"mean and deviation of {facts['seeds']} seeds" if facts["seeds"] > 1 else "one seed"
+    shortened = f", {facts['steps']} steps" if facts["steps"] is not None else ""
+    origin = f"Collected {facts['date']} at commit {facts['commit']}, {facts['machine']['cpu']}: {many}{shortened}."
+    lines = [f"## {facts['experiment']}: {experiment.title}", "", f"`{facts['command']}`", ""]
+    if experiment.says:
+        lines += [f"The paper: {experiment.says}.", ""]
+    return "\n".join([*lines, origin, "", tables.markdown(*listing.compared(facts)), ""])
 
 
 def deep_figures(row: dict[str, Any]) -> list[tuple[str, str]]:

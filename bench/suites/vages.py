@@ -64,9 +64,10 @@ def run(
     network_ms, grbm_ms = ([median(r) for r in group] for group in readings)
     rows = []
     slower = iter(network_ms[len(images) :])
-    for case, network, ms in zip(images, networks, network_ms, strict=False):
+    for i, (case, network) in enumerate(zip(images, networks, strict=True)):
         naive_ms = next(slower) if case.naive else None
-        rows.append(deep.row(case, network, ms, network_ms[0], naive_ms) | {"peak_mib": None})
+        to_mdsm = deep.ratio_by_round(readings[0][i], readings[0][0])
+        rows.append(deep.row(case, network, network_ms[i], to_mdsm, naive_ms) | {"peak_mib": None})
     for one, engine, ms in zip(flat, grbms, grbm_ms, strict=False):
         by_formula_ms = grbm_ms[-1] if one.config["method"] == "vages-dsm" else None
         found = footprint(engine, engine.inputs)

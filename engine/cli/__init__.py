@@ -5,11 +5,15 @@ Another package adds commands by an entry point of the group `eblvm.commands`: a
 
 import importlib
 import io
+import os
+import signal
 import sys
+from functools import cache
 from importlib.metadata import entry_points, version
 from typing import NamedTuple
 
-from eblvm.engine.errors import DivergedError, UserError, unknown
+from eblvm.engine.damage import printable
+from eblvm.engine.errors import DivergedError, LostPeerError, UserError, unknown
 
 
 class Command(NamedTuple):
@@ -43,6 +47,7 @@ GROUPS = {
 }
 
 
+@cache
 def commands() -> dict[str, Command]:
     """Those of the engine, and those that other packages add."""
     found = dict(COMMANDS)
@@ -75,22 +80,31 @@ def run(argv: list[str]) -> None:
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Run a command: 0 done, 1 a gate failed, 2 a mistake in what was given, 3 the run diverged, 130 interrupted."""
+    """Run a command: 0 done, 1 a gate failed, 2 a mistake in what was given, 3 the run diverged, 4 another process of
+    the run was lost, 130 interrupted, 141 the reader of the output has gone."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):  # names of files that are not UTF-8 are shown, not refused
             stream.reconfigure(errors="backslashreplace")
     try:
         run(sys.argv[1:] if argv is None else argv)
+        sys.stdout.flush()  # here, where a closed pipe is seen
         return 0
     except (UserError, DivergedError) as error:
         if speaks():
-            print(f"eblvm: {error}", file=sys.stderr)
+            print(f"eblvm: {printable(error)}", file=sys.stderr)
+        return error.exit_code
+    except LostPeerError as error:
+        print(f"eblvm: {printable(error)}", file=sys.stderr)
         return error.exit_code
     except KeyboardInterrupt:
         print("eblvm: interrupted; what was saved before is kept", file=sys.stderr)
         return 130
+    except BrokenPipeError:  # whoever read our output has enough, as in 'eblvm doctor | head'
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # what is left in the buffer has nowhere to go
+        return 128 + signal.SIGPIPE
     except OSError as error:
-        print(f"eblvm: {error.filename}: {error.strerror}; give a path that can be read and written", file=sys.stderr)
+        what = f"{error.filename}: {error.strerror}" if error.filename else f"cannot read or write ({error.strerror})"
+        print(f"eblvm: {what}; give a path that can be read and written", file=sys.stderr)
         return UserError.exit_code
 
 

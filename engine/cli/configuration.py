@@ -163,6 +163,10 @@ def _described(config: Config, leaf: Leaf) -> str:
     facts = leaf.field.metadata
     choices = tuple(options.kinds_of(config, leaf)) if leaf.is_slot else leaf.choices
     allowed = ", ".join(map(str, choices)) or ("" if leaf.is_slot else range_text(facts))
-    value = ",".join(f"{x:g}" for x in leaf.value) if isinstance(leaf.value, tuple) else leaf.value
+    value = (
+        ",".join(x if isinstance(x, str) else f"{x:g}" for x in leaf.value)
+        if isinstance(leaf.value, tuple)
+        else leaf.value
+    )
     default = NONE if value is None else ("yes" if value else "no") if isinstance(value, bool) else value
     return f"{facts['help']} [{'; '.join(x for x in (allowed, f'default {default}') if x)}]"

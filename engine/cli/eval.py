@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from eblvm.engine import tables
-from eblvm.engine.cli.parser import Parser, at_least, write_json
+from eblvm.engine.cli.parser import Parser, at_least, at_most, write_json
 from eblvm.engine.cli.sample import add_run
 from eblvm.engine.errors import UserError
 
@@ -76,6 +76,9 @@ def build_parser() -> Parser:
 def main(argv: list[str]) -> None:
     arguments = build_parser().parse(argv)
     at_least(arguments, chains=2, temperatures=1, seed=0, draw=0, fid=4, reference=4, steps=1)
+    at_most(
+        arguments, chains=10**6, temperatures=10**7, seed=2**62, draw=10**7, fid=10**7, reference=10**9, steps=10**9
+    )
     if arguments.compare:
         return compare_runs(arguments)
     if arguments.dir is None:
@@ -91,7 +94,21 @@ def main(argv: list[str]) -> None:
     from eblvm.engine.evaluation.chunks import Shard
     from eblvm.engine.training.run import Run
 
-    options = evaluation.Options(
+    options = options_of(arguments)
+    run = Run.open(Path(arguments.dir), arguments.data, arguments.device, arguments.step)
+    model = arguments.model or run.default_model()
+    if arguments.shard is not None:
+        evaluation.make_shard(run, model, options, Shard(*arguments.shard))
+        print("this shard is made; when all are, the same command without --shard gives the figures")
+        return
+    studies = {None: evaluate, "bias": bias, "early-stopping": early_stopping}
+    write_json(arguments.json, studies[arguments.study](run, arguments.model, options))
+
+
+def options_of(arguments: argparse.Namespace) -> "Options":
+    from eblvm.engine import evaluation
+
+    return evaluation.Options(
         chains=arguments.chains,
         temperatures=arguments.temperatures,
         force_ais=arguments.ais,
@@ -106,14 +123,6 @@ def main(argv: list[str]) -> None:
         seed=arguments.seed,
         again=arguments.again,
     )
-    run = Run.open(Path(arguments.dir), arguments.data, arguments.device, arguments.step)
-    model = arguments.model or run.default_model()
-    if arguments.shard is not None:
-        evaluation.make_shard(run, model, options, Shard(*arguments.shard))
-        print("this shard is made; when all are, the same command without --shard gives the figures")
-        return
-    studies = {None: evaluate, "bias": bias, "early-stopping": early_stopping}
-    write_json(arguments.json, studies[arguments.study](run, arguments.model, options))
 
 
 def evaluate(run: "Run", model: str | None, options: "Options") -> dict[str, object]:

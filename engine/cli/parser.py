@@ -48,6 +48,14 @@ def at_least(arguments: argparse.Namespace, **lowest: int) -> None:
             raise UserError(f"got --{name} {value}, expected {low} or more")
 
 
+def at_most(arguments: argparse.Namespace, **highest: int) -> None:
+    """Counts beyond these are slips of the keyboard: nothing is allocated for them."""
+    for name, high in highest.items():
+        value = getattr(arguments, name)
+        if value is not None and value > high:
+            raise UserError(f"got --{name} {value}, expected at most {high:,}")
+
+
 def integers(text: str) -> tuple[int, ...]:
     try:
         return tuple(int(x) for x in text.split(","))

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import io
 from argparse import Namespace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from eblvm.engine.cli.parser import Parser, at_least, write_json
+from eblvm.engine.cli.parser import Parser, at_least, at_most, write_json
 from eblvm.engine.errors import UserError
 
 if TYPE_CHECKING:
@@ -49,6 +50,7 @@ def main(argv: list[str]) -> None:
     add_run(parser)
     arguments = parser.parse(argv)
     at_least(arguments, count=1, seed=0, steps=0, leapfrog=1)
+    at_most(arguments, count=10**7, seed=2**62, steps=10**9, leapfrog=10**6)
 
     from eblvm.engine.training.run_folder import read_config
 
@@ -56,6 +58,7 @@ def main(argv: list[str]) -> None:
 
     import torch
 
+    from eblvm.engine.durable import write_atomic
     from eblvm.engine.evaluation import plots
     from eblvm.engine.evaluation.image_sets import as_images, write_images
     from eblvm.engine.sampling import run_chains, run_samples
@@ -70,7 +73,9 @@ def main(argv: list[str]) -> None:
         if not distributed.is_first():
             return
     name = "samples" if arguments.kind is None else f"samples-{arguments.kind}"
-    torch.save(v, run.folder / f"{name}.pt")
+    buffer = io.BytesIO()
+    torch.save(v, buffer)
+    write_atomic(run.folder / f"{name}.pt", buffer.getvalue())
     columns = -(-arguments.count // run_samples.CONDITIONS) if arguments.kind == "conditional" else 10
     plots.samples(v, run.image_shape if arguments.kind != "posterior" else None, run.folder / f"{name}.png", columns)
     print(f"{len(v)} samples: {run.folder / name}.pt, {run.folder / name}.png")

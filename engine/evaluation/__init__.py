@@ -23,6 +23,7 @@ from eblvm.engine.evaluation.studies.gradient_bias import gradient_bias
 from eblvm.engine.methods.update import state_from
 from eblvm.engine.optim.schedule import step_rates
 from eblvm.engine.training import replicas
+from eblvm.engine.training.eval_file import read_eval
 from eblvm.engine.training.run import Run
 from eblvm.engine.versions import versions
 
@@ -68,12 +69,11 @@ def provenance(run: Run, model: str) -> dict[str, Any]:
 
 def sections_done(path: Path, facts: dict[str, Any]) -> dict[str, Any]:
     """The sections that an eval.json has of the same weights, data and versions."""
-    try:
-        before = json.loads(path.read_text())
-    except (FileNotFoundError, ValueError):
+    before = read_eval(path)
+    if before is None:
         return {}
     same = all(before.get(name) == facts[name] for name in ("model", "weights", "data", "versions"))
-    return before.get("sections", {}) if same else {}
+    return before["sections"] if same else {}
 
 
 def summary(run: Run, done: dict[str, Any]) -> dict[str, Any]:

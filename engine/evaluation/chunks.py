@@ -4,6 +4,7 @@ Piece i holds items i * CHUNK and on. A file exists completely or not at all.
 """
 
 import io
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple
@@ -11,7 +12,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from eblvm.engine.damage import damaged
 from eblvm.engine.durable import write_atomic
+from eblvm.engine.errors import UserError
 from eblvm.engine.progress import progress
 
 CHUNK = 100  # items: minutes of sampling on a CPU
@@ -31,7 +34,7 @@ WHOLE = Shard()
 def chunk(folder: Path, first: int, count: int, make: Make) -> Tensor:
     """Items first .. first + count - 1 of one chunk, from its file, or made and kept if it has fewer."""
     path = folder / f"piece-{first // CHUNK:05d}.pt"
-    found = torch.load(path, weights_only=True) if path.is_file() else None
+    found = kept(path)
     if found is None or len(found) < count:
         found = make(first, count)
         buffer = io.BytesIO()
@@ -39,6 +42,21 @@ def chunk(folder: Path, first: int, count: int, make: Make) -> Tensor:
         folder.mkdir(parents=True, exist_ok=True)
         write_atomic(path, buffer.getvalue())
     return found[:count]
+
+
+def kept(path: Path) -> Tensor | None:
+    """What a chunk's file holds; None if there is none, or with a warning if it is damaged: it is made again."""
+    if not path.is_file():
+        return None
+    try:
+        with damaged(path, "is damaged", "it is made again"):
+            found = torch.load(path, weights_only=True)
+        if isinstance(found, Tensor) and found.dim() > 0:
+            return found
+        raise UserError(f"{path} holds no tensor; it is made again")
+    except UserError as error:
+        print(f"warning: {error}", file=sys.stderr)
+        return None
 
 
 def chunks(folder: Path, total: int, make: Make, shard: Shard = WHOLE, description: str = "") -> Iterator[Tensor]:

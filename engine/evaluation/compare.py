@@ -1,6 +1,5 @@
 """`eblvm eval --compare`: the figures of several evaluated runs in one table and one picture."""
 
-import json
 import os
 from pathlib import Path
 from typing import Any
@@ -8,6 +7,7 @@ from typing import Any
 from eblvm.engine.errors import UserError
 from eblvm.engine.evaluation import plots
 from eblvm.engine.evaluation.figures import Figure
+from eblvm.engine.training.eval_file import read_eval
 
 Cell = tuple[Figure, float]  # value or why there is none, deviation over replicas
 
@@ -16,13 +16,10 @@ def read_evaluation(folder: Path) -> dict[str, Any]:
     path = folder / "eval.json"
     if not path.is_file():
         raise UserError(f"{folder} has no eval.json; run 'eblvm eval {folder}' first")
-    try:
-        facts = json.loads(path.read_text())
-        return {"mean": facts["mean"], "deviation": facts["deviation"], **facts}
-    except (ValueError, KeyError, TypeError) as error:
-        raise UserError(
-            f"{path} is not an evaluation of this version ({error}); run 'eblvm eval {folder}' again"
-        ) from None
+    facts = read_eval(path)
+    if facts is None:
+        raise UserError(f"{path} is not an evaluation of this version; run 'eblvm eval {folder}' again")
+    return facts
 
 
 def compare(folders: list[Path], picture: Path) -> dict[str, dict[str, Cell]]:

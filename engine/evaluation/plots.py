@@ -1,5 +1,6 @@
 """Pictures: densities of 2-D models, grids of samples, curves, histograms, embeddings, figures of several runs."""
 
+import io
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,8 @@ import torch
 from matplotlib.figure import Figure
 from torch import Tensor
 
+from eblvm.engine.durable import make_folder, write_atomic
+from eblvm.engine.errors import UserError
 from eblvm.engine.models.energy import call
 from eblvm.engine.models.grbm import GRBM
 from eblvm.engine.training.stats import name_of
@@ -77,9 +80,10 @@ def image_grid(images: Tensor, path: Path, columns: int = 10, title: str = "") -
     picture = (canvas.reshape(rows * (height + 1), columns * (width + 1), 3) * 255).byte()
     scale = max(1, 800 // picture.shape[1])
     picture = picture.repeat_interleave(scale, 0).repeat_interleave(scale, 1)
-    path.parent.mkdir(parents=True, exist_ok=True)
     if not title:
-        plt.imsave(path, picture.numpy())
+        buffer = io.BytesIO()
+        plt.imsave(buffer, picture.numpy(), format="png")
+        _write(path, buffer)
         return
     inches = picture.shape[1] / 120
     figure, ax = plt.subplots(figsize=(inches, picture.shape[0] / 120 + 0.4), layout="constrained")
@@ -160,7 +164,7 @@ def histograms(values: Mapping[str, Tensor], label: str, path: Path, title: str 
     ax.set_yticks([])
     if title:
         ax.set_title(title, fontsize=10)
-    ax.legend(fontsize=8)
+    ax.legend(fontsize=8, loc="upper right")
     _save(figure, path)
 
 
@@ -201,6 +205,17 @@ def figures(values: Mapping[str, Mapping[str, tuple[float | str, float]]], path:
 
 
 def _save(figure: Figure, path: Path) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, dpi=120)
-    plt.close(figure)
+    """As a whole or not at all, in the format that the name asks for."""
+    buffer = io.BytesIO()
+    try:
+        figure.savefig(buffer, dpi=120, format=path.suffix.removeprefix(".").lower() or "png")
+    except ValueError as error:
+        raise UserError(f"cannot draw {path} ({error}); give a name that ends in .png, .pdf or .svg") from None
+    finally:
+        plt.close(figure)
+    _write(path, buffer)
+
+
+def _write(path: Path, content: io.BytesIO) -> None:
+    make_folder(path.parent)
+    write_atomic(path, content.getvalue())

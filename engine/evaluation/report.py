@@ -1,12 +1,12 @@
 """`eblvm report`: a run in one table and one picture, from what it has written so far."""
 
-import json
 from pathlib import Path
 from typing import Any
 
 from eblvm.engine.errors import UserError
 from eblvm.engine.evaluation import plots
 from eblvm.engine.training import replicas
+from eblvm.engine.training.eval_file import read_eval
 from eblvm.engine.training.run_folder import read_config
 from eblvm.engine.training.stats import read_rows
 
@@ -29,12 +29,12 @@ def report(folder: Path) -> dict[str, Any]:
                     x.append(row["step"])
                     y.append(sum(found) / len(found))
     plots.curves(series, folder / "curves.png")
-    evaluation = folder / "eval.json"
+    evaluation = read_eval(folder / "eval.json")
     return {
         "recipe": config.recipe,
         "method": config.method.kind,
         "step": rows[-1]["step"],
         "steps": config.optimisation.steps,
         "last": {name: y[-1] for name, (_, y) in series.items()},
-        "eval": json.loads(evaluation.read_text())["mean"] if evaluation.exists() else None,
+        "eval": evaluation and evaluation["mean"],
     }

@@ -12,6 +12,8 @@ from eblvm.engine.options import Options, by_kind, option, slot
 if TYPE_CHECKING:
     from eblvm.engine.optim.optimizers import Optimizer
 
+MOST_STEPS = 2**31 - 1  # noise is counted by step in 32 bits
+
 
 @dataclass(frozen=True)
 class Schedule(Options):
@@ -54,7 +56,7 @@ class Cosine(Schedule):
 class Step(Schedule):
     kind = "step"
 
-    decay_every: int = option(10_000, "steps between decays of the step schedule", low=1)
+    decay_every: int = option(10_000, "steps between decays of the step schedule", low=1, high=MOST_STEPS)
     decay: float = option(0.5, "factor of the step schedule", low=0, below=1)
 
     def factor(self, step: int, steps: int) -> float:
@@ -68,8 +70,8 @@ SCHEDULES = by_kind((Constant(), Cosine(), Step()))
 class Optimisation(Options):
     group = "optimisation"
 
-    steps: int = option(100_000, "training steps", low=1)
-    batch: int = option(100, "minibatch size", low=1)
+    steps: int = option(100_000, "training steps", low=1, high=MOST_STEPS)
+    batch: int = option(100, "minibatch size", low=1, high=2**31 - 1)
     lr: tuple[float, ...] = option((1e-3,), "Adam's learning rate for theta; a list trains one replica each", above=0)
     optimizer: str = option(
         "adam",
@@ -84,8 +86,8 @@ class Optimisation(Options):
     schedule: Schedule = slot(SCHEDULES, "learning rate schedule", Constant())
     clip_norm: float | None = option(None, "clip theta's gradient to this norm", above=0)
     ema: float | None = option(None, "decay of a moving average of theta and phi, kept beside them", above=0, below=1)
-    seed: int = option(0, "seed of everything random", low=0)
-    replicas: int = option(1, "seeds trained at once: seed, seed+1, ...", low=1)
+    seed: int = option(0, "seed of everything random", low=0, high=2**63 - 1)
+    replicas: int = option(1, "seeds trained at once: seed, seed+1, ...", low=1, high=10_000)
 
     @property
     def replicated(self) -> bool:

@@ -6,10 +6,11 @@ parameters (FSDP) have no second derivative: see `refuse_wrapped`.
 """
 
 import os
+import signal
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import timedelta
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import torch
 import torch.distributed as dist
@@ -17,7 +18,8 @@ from torch import Tensor, nn
 
 from eblvm.engine.autodiff.collectives import rank, size
 from eblvm.engine.device import own_device
-from eblvm.engine.errors import UserError
+from eblvm.engine.errors import LostPeerError, UserError
+from eblvm.engine.training.peers import Peers, patience_s
 
 T = TypeVar("T")
 
@@ -36,20 +38,48 @@ def joined(device: str, timeout_minutes: float = 30.0) -> Iterator[None]:
         yield
         return
     on_cuda = torch.device(device).type == "cuda"
-    own = torch.device(own_device(device)) if on_cuda else None
-    store, rank, world = next(dist.rendezvous("env://"))  # type: ignore[attr-defined]
+    own, patience = torch.device(own_device(device)) if on_cuda else None, patience_s()
+    try:
+        store, rank, world = next(dist.rendezvous("env://"))  # type: ignore[attr-defined]
+    except dist.DistError as error:
+        raise _unreachable(error) from None
     if os.environ.get("LOCAL_WORLD_SIZE") == os.environ["WORLD_SIZE"]:
         # torchrun keeps one store for all its restarts: without a name of its own, a restarted worker may find the
         # address of a dead one there. Nodes count restarts each for itself; docs/scale.md says what to do with several.
         store = dist.PrefixStore(f"start-{os.environ.get('TORCHELASTIC_RESTART_COUNT', 0)}", store)  # type: ignore[attr-defined]
     backend = "cpu:gloo,cuda:nccl" if on_cuda else "gloo"
     timeout = timedelta(minutes=timeout_minutes)
-    # NCCL is told its GPU: else it guesses one by the rank, and a first barrier on the wrong one hangs.
-    dist.init_process_group(backend, store=store, rank=rank, world_size=world, timeout=timeout, device_id=own)
+    try:
+        # NCCL is told its GPU: else it guesses one by the rank, and a first barrier on the wrong one hangs.
+        dist.init_process_group(backend, store=store, rank=rank, world_size=world, timeout=timeout, device_id=own)
+    except RuntimeError as error:
+        raise _unreachable(error) from None
+    peers = Peers(store.clone(), rank, world, patience)
     try:
         yield
+    except RuntimeError as error:
+        if not _of_a_collective(error):
+            raise
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)  # torchrun sends it to all that are left: say why first
+        raise peers.lost(error) from None
     finally:
-        dist.destroy_process_group()
+        peers.stop()
+        with suppress(RuntimeError):  # of a connection that is gone
+            dist.destroy_process_group()
+
+
+def _of_a_collective(error: RuntimeError) -> bool:
+    """Did a collective fail, and not a computation? gloo says so in words only."""
+    return isinstance(error, dist.DistError) or any(word in str(error) for word in ("gloo", "NCCL", "Connection"))
+
+
+def _unreachable(error: Exception) -> LostPeerError:
+    where = f"{os.environ.get('MASTER_ADDR')}:{os.environ.get('MASTER_PORT')}"
+    first = str(error).strip().partition("\n")[0][:120]
+    return LostPeerError(
+        f"rank {os.environ.get('RANK')}: the other processes cannot be met at {where} ({first}); see that the first "
+        "node runs and that its address and port can be reached, then give the same command again"
+    )
 
 
 def local_slice(count: int) -> slice:
@@ -94,6 +124,28 @@ def broadcast_from_rank0(action: Callable[[], T]) -> T:
     if answer[1] is not None:
         raise UserError(answer[1])
     return answer[0]
+
+
+def on_rank0(action: Callable[[], None]) -> None:
+    """`action` on the first rank; its mistakes, a full disk say, end all of them."""
+    broadcast_from_rank0(action)
+
+
+def everywhere(action: Callable[[], T]) -> T:
+    """What `action` gives on each rank. A mistake on any of them is everyone's, and says where it was made."""
+    if size() == 1:
+        return action()
+    found, mistake = None, None
+    try:
+        found = action()
+    except UserError as error:
+        mistake = str(error)
+    mistakes: list[Any] = [None] * size()
+    dist.all_gather_object(mistakes, mistake)
+    for where, sentence in enumerate(mistakes):
+        if sentence is not None:
+            raise UserError(sentence if where == 0 else f"rank {where}: {sentence}")
+    return cast(T, found)
 
 
 def refuse_wrapped(model: nn.Module | None) -> None:

@@ -1,16 +1,22 @@
 """Stops a run whose numbers have broken, before they overwrite anything good."""
 
 import math
+from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
+from torch.utils._pytree import tree_leaves
 
-from eblvm.engine.errors import DivergedError
+from eblvm.engine.errors import DivergedError, UserError
 from eblvm.engine.methods.types import State
+from eblvm.engine.models.energy import call
+from eblvm.engine.models.posteriors import Posterior
 from eblvm.engine.optim.optimizers import AdamState
 from eblvm.engine.types import Params
 
 LIMIT = 1e9  # no loss, gradient norm or parameter of a healthy run is near it
+Q_LIMIT = 1e4  # logits, means and log standard deviations of a q that says anything are far below
 UNBOUNDED = ("moments", "buffers")  # squares of gradients may be large in health; NaN and infinity are not
 RUNAWAY = "--upper hinge --output real, a smaller --ratio, or a smaller --lr"
 
@@ -23,6 +29,9 @@ ADVICE = {
     "phi": "a smaller --lower-lr, or --divergence kl-exact on a GRBM",
     "moments": "a smaller --lr, or --clip-norm 1",
     "buffers": "a smaller --lr",
+    "ema": "a smaller --lr or --clip-norm 1",
+    "chain": "a smaller --lr, or fewer --sweeps",
+    "q": "a smaller --lower-lr, or --divergence kl-exact on a GRBM: q(h|v) is not one that any model has",
     "energy_data": RUNAWAY,
     "energy_model": RUNAWAY,
 }
@@ -35,6 +44,8 @@ def check(
     for name, values in quantities.items():
         for replica, value in enumerate(values):
             limit = math.inf if name in UNBOUNDED else LIMIT
+            if name == "q":
+                limit = Q_LIMIT
             if energy_limit and name.startswith("energy"):
                 limit = energy_limit
             if math.isfinite(value) and abs(value) < limit:
@@ -64,9 +75,37 @@ def watched(state: State) -> dict[str, Params]:
         for name, p in tree.items()
     }
     parts = {"theta": state.theta, "phi": state.phi, "moments": moments, "buffers": state.buffers}
+    parts |= {"ema": state.ema, "chain": state.chain}
     return {name: tree for name, tree in parts.items() if tree}
+
+
+@torch.no_grad()
+def q_sizes(objective: Any, state: State, v: Tensor) -> list[float]:
+    """The largest magnitude among q's outputs at v, by replica; none where a method has no q."""
+    posterior = getattr(objective, "posterior", None) or getattr(
+        getattr(objective, "estimator", None), "posterior", None
+    )
+    if not isinstance(posterior, Posterior) or not state.phi:
+        return []
+    expected = dict(posterior.named_parameters())
+    if state.phi.keys() != expected.keys():
+        return []
+    name = next(iter(expected))
+    leading = state.phi[name].dim() - expected[name].dim()
+    phis = [{k: p[r] for k, p in state.phi.items()} for r in range(len(state.phi[name]))] if leading else [state.phi]
+    found = [tree_leaves(call(posterior, phi, "params", v)) for phi in phis]
+    return [float(torch.stack([x.abs().max() for x in parts]).max()) for parts in found]
 
 
 def magnitude(tree: Params) -> Tensor:
     """The largest absolute entry; NaN if there is one."""
     return torch.stack([p.abs().max() for p in tree.values()]).max()
+
+
+def require_folder(out: Path) -> None:
+    """A run folder that was removed or replaced while it was trained is not made again in silence."""
+    if not (out / "config.json").is_file():
+        raise UserError(
+            f"{out} was removed, or its config.json was, while the run was trained, so nothing of it can be kept "
+            "there; give the same command to begin it again"
+        )

@@ -2,6 +2,7 @@
 
 import json
 import sys
+import threading
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -32,6 +33,7 @@ class Log:
         self.labels, self.description = labels, description
         self.path = folder / "stats.jsonl"
         self.seconds = 0.0  # of training before this process
+        self._hook, threading.excepthook = threading.excepthook, self._quiet
         self.loggers: list[Logger] = [LOGGERS[name](folder, start, config or {}) for name in loggers]
         if self.path.exists():
             kept = [row for row in read_rows(self.path) if row["step"] <= start]
@@ -76,6 +78,11 @@ class Log:
         groups = by_rate(by_replica, self.labels or [""] * len(by_replica))
         return {label: sum(found) / len(found) for label, found in groups.items()}
 
+    def _quiet(self, failure: threading.ExceptHookArgs) -> None:
+        """TensorBoard writes from a thread. A full disk or a deleted folder there is no traceback: the row says so."""
+        if not (failure.exc_type and issubclass(failure.exc_type, OSError)):
+            self._hook(failure)
+
     def close(self) -> None:
         self.bar.close()
         parts: list[Any] = [self.file, *self.loggers]
@@ -84,6 +91,7 @@ class Log:
                 part.close()
             except OSError as error:  # a full disk; every row that counts was flushed when it was written
                 print(f"warning: {failed(self.path, error)}", file=sys.stderr)
+        threading.excepthook = self._hook
 
 
 class NullLog:

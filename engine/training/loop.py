@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -15,6 +16,7 @@ from eblvm.engine.autodiff import collectives
 from eblvm.engine.config import Config
 from eblvm.engine.data.dataset import Dataset
 from eblvm.engine.data.input import open_input
+from eblvm.engine.data.sanity import check_values
 from eblvm.engine.device import own_device, set_repeatable
 from eblvm.engine.errors import UserError
 from eblvm.engine.methods.grbm.fused import TrainingStep, fused_update_for
@@ -27,7 +29,7 @@ from eblvm.engine.optim import apex
 from eblvm.engine.optim.loss_scale import initial_scale
 from eblvm.engine.optim.schedule import step_rates
 from eblvm.engine.planning import plan
-from eblvm.engine.training import checkpoint, distributed, guard, replicas
+from eblvm.engine.training import checkpoint, distributed, guard, replicas, sizes
 from eblvm.engine.training.fork import Fork
 from eblvm.engine.training.graphs import CudaRecorder, TriedStep
 from eblvm.engine.training.interrupt import Interrupt
@@ -40,6 +42,8 @@ from eblvm.engine.training.run_folder import open_run, write_config
 from eblvm.engine.training.validation import better, validation
 from eblvm.kernels.common import dispatch
 from eblvm.kernels.philox import Key
+
+Q_SAMPLES = 64  # validation samples on which q has to make sense when a run ends
 
 
 def train(
@@ -70,7 +74,8 @@ def train(
     with distributed.joined(config.running.device, config.running.timeout), ExitStack() as held:
         config = config.replaced(device=own_device(config.running.device))
         check_world(config)
-        dataset = dataset or config.load_data()
+        dataset = distributed.everywhere(lambda: dataset or config.load_data())
+        check_values(dataset, str(getattr(config.dataset, "data", None) or f"data set {config.dataset.kind!r}"))
         batch = config.optimisation.batch
         if batch > len(dataset.train):
             raise UserError(f"got batch={batch}, expected at most the {len(dataset.train)} training samples")
@@ -90,8 +95,10 @@ def train(
             )
             micro_batch = config.running.micro_batch or "none"
             say(f"the plan chooses --checkpoint {config.model.checkpoint}, micro-batch {micro_batch}")
-        update = config.method.build(config.model, config.optimisation, dataset.train, energy, posterior)
-        init = begins_at(init, out, newest_step(out) is not None)
+        parts = (config.model, config.optimisation, dataset.train, energy, posterior)
+        update = sizes.built(lambda: config.method.build(*parts))
+        sizes.check_memory(config, update)
+        init = begins_at(init, out)
         fork = None if init is None else Fork.of(init, config)
         if fork is not None:
             fork.check(update.objective.init(Key(0, 0), torch.zeros(batch, *shape)))
@@ -120,7 +127,7 @@ def training_loop(
     # The training step: a pure function, vectorised over the replicas.
     optimisation, running = config.optimisation, config.running
     device, steps = torch.device(running.device), optimisation.steps
-    update = micro_batched(update, running.micro_batch)
+    plain, update = update.objective, micro_batched(update, running.micro_batch)
     objective = update.objective
     seed = replicas.seeds(optimisation).to(device)
     training_step = training_step_of(config, update)
@@ -138,6 +145,7 @@ def training_loop(
     if payload is not None:
         start, best, state = payload["step"], payload["best"], state_from(payload["state"], device)
         distributed.broadcast_from_rank0(lambda: checkpoint.set_aside(out / "checkpoints", start))
+        guard.check(start, guard.sizes(state, optimisation.replicated), None)
         if start >= steps:
             say(f"{out} is complete: {start} steps")
             return True
@@ -152,15 +160,29 @@ def training_loop(
     saved = payload and payload.get("input")
     batches = open_input(*source, saved, collectives.rank(), collectives.size())
 
-    first = distributed.is_first()
-    if first:
+    log: Log | NullLog = NullLog()
+
+    def begin_writing() -> None:
+        nonlocal log
         write_config(config, out)
-    if first and fork is not None:  # from here on it does not need its parent
-        begun = {"step": 0, "best": best, "state": tree(state), "input": batches.state()}
-        checkpoint.save(out / "checkpoints", 0, begun, running.keep)
+        if fork is not None:  # from here on it does not need its parent
+            begun = {"step": 0, "best": best, "state": tree(state), "input": batches.state()}
+            checkpoint.save(out / "checkpoints", 0, begun, running.keep)
+        title, labels = f"{config.recipe} {config.method.kind}", replicas.rate_labels(optimisation)
+        log = Log(out, start, steps, title, labels, running.logger, config.to_json())
+
+    def write_row(step: int, values: dict[str, list[float]], measured: dict[str, float]) -> None:
+        guard.require_folder(out)
+        log.write(step, values, measured)
+
+    def save(step: int, payload: dict[str, Any]) -> None:
+        guard.require_folder(out)
+        checkpoint.save(out / "checkpoints", step, payload, running.keep)
+
+    first = distributed.is_first()
+    distributed.on_rank0(begin_writing)
+    kept = start if payload is not None or fork is not None else None  # step of the newest checkpoint
     stop = Interrupt()
-    title, labels = f"{config.recipe} {config.method.kind}", replicas.rate_labels(optimisation)
-    log = Log(out, start, steps, title, labels, running.logger, config.to_json()) if first else NullLog()
     pace = Pace(start, optimisation.batch, device, log.seconds)
     log.doing("compiling" if running.compile else "preparing")
     validate_every = max(1, steps // running.validations) if running.validations else 0
@@ -171,15 +193,18 @@ def training_loop(
             noise = objective.draw(Key(seed, step), v, here.start, optimisation.batch)
             rates = step_rates(optimisation, step, v, config.method.lower_lr, config.method.unroll_lr)
             state, info = training_step(state, v, noise, rates)
-            done, stopping = step + 1, distributed.anywhere(stop.requested)
+            # Asked together, so that all processes save in the same steps.
+            asked = distributed.total(
+                [float(stop.requested), float(pace.due("checkpoint", running.checkpoint_minutes))]
+            )
+            done, stopping, due = step + 1, asked[0] > 0, asked[1] > 0
             log.bar.update()
             if step == start:
                 log.doing()
 
             # What is logged and checked leaves the device here and nowhere else.
             last = done == steps
-            saving = done % running.checkpoint_every == 0 or last or stopping
-            saving = saving or pace.due("checkpoint", running.checkpoint_minutes)
+            saving = done % running.checkpoint_every == 0 or last or stopping or due
             validating = validate_every > 0 and (done % validate_every == 0 or last)
             if running.validate_minutes:
                 validating = validating or distributed.anywhere(pace.due("validation", running.validate_minutes))
@@ -193,23 +218,27 @@ def training_loop(
                     values["validation"] = validation(config, objective, state, dataset)
                     log.doing()
                     pace.did("validation")
-                sizes = guard.sizes(state, optimisation.replicated)
-                guard.check(done, values | sizes, newest_step(out), config.method.energy_limit)
+                watched = values | guard.sizes(state, optimisation.replicated)
+                if last:
+                    watched["q"] = guard.q_sizes(plain, state, dataset.floats(dataset.valid[:Q_SAMPLES]))
+                guard.check(done, watched, kept, config.method.energy_limit)
             if validating:
                 best = better(best, done, values["validation"], state)
             if logging:
                 values["lr"] = torch.atleast_1d(rates["theta"]).tolist()
-                log.write(done, values, pace.measured(done))
-            if show is not None and first and show.due(done, validating, pace):
+                distributed.on_rank0(partial(write_row, done, values, pace.measured(done)))
+            every = running.preview_every
+            drawing = validating and pace.due("preview", 1) if every is None else every > 0 and done % every == 0
+            if drawing and show is not None and first:
                 log.doing("drawing")
                 log.images(done, show(done, state))
                 log.doing()
                 pace.did("preview")
             if saving:
                 pace.did("checkpoint")
-            if saving and first:
                 payload = {"step": done, "best": best, "state": tree(state), "input": batches.state()}
-                checkpoint.save(out / "checkpoints", done, payload, running.keep)
+                distributed.on_rank0(partial(save, done, payload))
+                kept = done
             if stopping and done < steps:
                 say(f"interrupted: saved at step {done} in {out}; the same command continues it")
                 return False
@@ -223,7 +252,7 @@ Preview = Callable[[Run, bool], dict[str, Path]]  # of a run, and whether it may
 
 
 class Show(NamedTuple):
-    """Pictures of a run while it trains: when, and of which state. They never change the run's bits."""
+    """Pictures of a state of a run while it trains. They never change the run's bits."""
 
     preview: Preview
     out: Path
@@ -231,12 +260,6 @@ class Show(NamedTuple):
     dataset: Dataset
     energy: Energy | None
     posterior: Posterior | None
-
-    def due(self, done: int, validating: bool, pace: Pace) -> bool:
-        every = self.config.running.preview_every
-        if every is not None:
-            return every > 0 and done % every == 0
-        return validating and pace.due("preview", 1)
 
     def __call__(self, done: int, state: State) -> dict[str, Path]:
         payload = {"step": done, "best": {}, "state": tree(state)}
@@ -309,7 +332,3 @@ def initial_state(
         for sentence in said:
             say(sentence)
     return state
-
-
-def newest_step(out: Path) -> int | None:
-    return next(iter(checkpoint.steps(out / "checkpoints")), None)

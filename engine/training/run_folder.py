@@ -5,12 +5,14 @@ from __future__ import annotations
 import hashlib
 import inspect
 import json
+import sys
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
 from eblvm.engine import lock
 from eblvm.engine.config import Config
-from eblvm.engine.durable import write_atomic
+from eblvm.engine.damage import reason
+from eblvm.engine.durable import make_folder, write_atomic
 from eblvm.engine.errors import UserError
 from eblvm.engine.training import parent
 
@@ -18,6 +20,8 @@ if TYPE_CHECKING:
     from eblvm.engine.models.energy import Model
 
 LOCK = ".lock"
+ADVICE = "restore it, or train into another --out"
+CONFIG, TWIN = "config.json", "checkpoints/config-copy.json"
 MODELS = "custom_models.json"
 LEFT_BY_A_KILL = {
     LOCK,
@@ -41,7 +45,7 @@ def open_run(
     """Make the run folder, or see that the one there is of the same configuration. Gives the folder's lock.
 
     `extend` lets the run be longer than it was; `origin` is what a fork records of its parent."""
-    if (out / "config.json").exists():
+    if (out / CONFIG).exists() or (out / TWIN).exists():
         before = read_config(out)
         differences = config.differences(before)
         if differences and not (extend and config.longer(before)):
@@ -59,12 +63,16 @@ def open_run(
         held = lock.take(out / LOCK, wait=False)
     except BlockingIOError:
         raise UserError(f"{out} is being trained by another process; wait for it, or give another --out") from None
-    if not (out / "config.json").exists():
-        if (models := custom_models(config, energy, posterior)) is not None:
-            write_atomic(out / MODELS, (json.dumps(models) + "\n").encode())
-        if origin is not None:
-            parent.write(out, origin)
-        write_config(config, out)
+    try:
+        if not (out / CONFIG).exists() and not (out / TWIN).exists():
+            if (models := custom_models(config, energy, posterior)) is not None:
+                write_atomic(out / MODELS, (json.dumps(models) + "\n").encode())
+            if origin is not None:
+                parent.write(out, origin)
+            write_config(config, out)
+    except BaseException:
+        held.close()
+        raise
     return held
 
 
@@ -103,7 +111,14 @@ def expect_same_models(folder: Path, config: Config, energy: Model | None, poste
     path = folder / MODELS
     if not path.is_file():
         return
-    expected, got = json.loads(path.read_text()), custom_models(config, energy, posterior)
+    got = custom_models(config, energy, posterior)
+    try:
+        expected = json.loads(path.read_bytes())
+        if not isinstance(expected, dict):
+            raise ValueError(f"it holds a {type(expected).__name__}")
+    except (OSError, ValueError, RecursionError) as error:
+        print(f"warning: {path} is damaged ({reason(error)}); the models cannot be compared", file=sys.stderr)
+        return
     if got is None:
         raise UserError(f"{folder} is a run of models given in Python; give the same `energy` and `posterior` again")
     if got != expected:
@@ -115,14 +130,49 @@ def expect_same_models(folder: Path, config: Config, energy: Model | None, poste
 
 
 def write_config(config: Config, out: Path) -> None:
-    write_atomic(out / "config.json", (json.dumps(config.to_json(), indent=2) + "\n").encode())
+    """config.json, and its twin beside the checkpoints: a damaged one is read from the other."""
+    content = (json.dumps(config.to_json(), indent=2) + "\n").encode()
+    write_atomic(out / CONFIG, content)
+    make_folder((out / TWIN).parent)
+    write_atomic(out / TWIN, content)
 
 
 def read_config(folder: Path) -> Config:
-    path = folder / "config.json"
-    if not path.is_file():
+    """The configuration of a run. A missing or damaged config.json is passed over for its twin, with a warning."""
+    path, twin = folder / CONFIG, folder / TWIN
+    if not path.is_file() and not twin.is_file():
         raise UserError(f"{folder} is not a run folder (it has no config.json); give the --out of an 'eblvm train'")
     try:
-        return Config.from_json(json.loads(path.read_text()))
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
-        raise UserError(f"{path} is not valid JSON ({error}); restore it, or train into another --out") from None
+        return _config_of(path)
+    except UserError as error:
+        if not twin.is_file():
+            raise
+        try:
+            found = _config_of(twin)
+        except UserError:
+            raise error from None
+        if path.is_file() and _is_sound(path):  # of another version, or edited: not damage
+            raise
+        print(f"warning: {error}; {twin} is used", file=sys.stderr)
+        return found
+
+
+def _config_of(path: Path) -> Config:
+    """A file's configuration; whatever else it holds is an error that names the file."""
+    try:
+        tree = json.loads(path.read_bytes())
+    except (OSError, ValueError, RecursionError) as error:
+        raise UserError(f"{path} is not valid JSON ({reason(error)}); {ADVICE}") from None
+    try:
+        found = Config.from_json(tree)
+        found.check()
+        return found
+    except UserError as error:
+        raise UserError(f"{path}: {error}; {ADVICE}") from None
+
+
+def _is_sound(path: Path) -> bool:
+    try:
+        return isinstance(json.loads(path.read_bytes()), dict)
+    except (OSError, ValueError, RecursionError):
+        return False

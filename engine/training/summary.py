@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import time
 from collections.abc import Iterator
@@ -11,10 +10,10 @@ from typing import Any, NamedTuple
 
 from eblvm.engine import lock
 from eblvm.engine.config import Config
-from eblvm.engine.damage import damaged
 from eblvm.engine.errors import UserError
 from eblvm.engine.optim.options import Optimisation
 from eblvm.engine.training import parent
+from eblvm.engine.training.eval_file import read_eval
 from eblvm.engine.training.run_folder import LOCK, read_config
 from eblvm.engine.training.stats import read_rows
 
@@ -80,13 +79,8 @@ def rows_of(folder: Path) -> list[dict[str, Any]]:
 
 
 def evaluation_of(folder: Path) -> dict[str, Any] | None:
-    """eval.json; None where the run was not evaluated."""
-    path = folder / "eval.json"
-    if not path.is_file():
-        return None
-    with damaged(path, "is damaged", f"run 'eblvm eval {folder}' again"):
-        found = json.loads(path.read_text())
-        return found if isinstance(found, dict) and "mean" in found else None
+    """eval.json; None where the run was not evaluated, or its evaluation is damaged."""
+    return read_eval(folder / "eval.json")
 
 
 def lowest(value: float | list[float]) -> float:

@@ -38,10 +38,12 @@ def _minor(version: str) -> tuple[str, ...]:
 def _load_native() -> tuple[Path | None, str]:
     if os.environ.get("EBLVM_NATIVE", "1") == "0":
         return None, "switched off by EBLVM_NATIVE=0"
+    given = os.environ.get("EBLVM_NATIVE", "1")  # or a library built otherwise: under a sanitizer, say
     spec = importlib.util.find_spec("eblvm.kernels._native")
-    if spec is None or spec.origin is None:
+    origin = given if given != "1" else spec and spec.origin
+    if not origin:
         return None, NOT_BUILT
-    built_for, here = _built_for(Path(spec.origin)), torch.__version__
+    built_for, here = _built_for(Path(origin)), torch.__version__
     if built_for is not None and _minor(built_for) != _minor(here):
         reason = (
             f"built for torch {built_for}, this is {here}; to build them for it: "
@@ -50,14 +52,12 @@ def _load_native() -> tuple[Path | None, str]:
         warnings.warn(f"eblvm native kernels: {reason}. The slower reference serves.", RuntimeWarning, stacklevel=2)
         return None, reason
     try:
-        torch.ops.load_library(spec.origin)
+        torch.ops.load_library(origin)
     except OSError as error:
-        reason = (
-            f"{spec.origin} does not load ({error}); `pip install` again to rebuild it for torch {torch.__version__}"
-        )
+        reason = f"{origin} does not load ({error}); `pip install` again to rebuild it for torch {torch.__version__}"
         warnings.warn(f"eblvm native kernels: {reason}. The slower reference serves.", RuntimeWarning, stacklevel=2)
         return None, reason
-    return Path(spec.origin), f"loaded from {spec.origin}"
+    return Path(origin), f"loaded from {origin}"
 
 
 NATIVE_LIBRARY, NATIVE_REASON = _load_native()

@@ -39,6 +39,8 @@ CASES = {
     "bimdsm N=2 adam recompute checkpoint": DEEP.replaced(N=2, unroll_memory="recompute", checkpoint="blocks"),
     "bimdsm N=2 sgd recompute": DEEP.replaced(N=2, unroll_memory="recompute", **SGD),
     "bimdsm N=2 adam kl fresh": DEEP.replaced(N=2, divergence="kl", noise="fresh"),
+    "bimdsm newton": DEEP.replaced(best_response="newton"),
+    "bidsm newton by samples": DEEP.replaced(model="custom", method="bidsm", best_response="newton"),
     "unused bias": DEEP.replaced(model="custom", method="bidsm", N=2),
     "grbm bidsm, automatic step": POINTS.replaced(unroll_optimizer="sgd", fused=False),
     "grbm bissm": POINTS.replaced(method="bissm"),

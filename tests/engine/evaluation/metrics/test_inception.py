@@ -41,14 +41,38 @@ def test_batches_do_not_matter_and_grey_images_have_three_channels() -> None:
 def test_a_corrupted_file_is_refused_by_its_hash(tmp_path: Path) -> None:
     path = tmp_path / "weights.pt"
     path.write_bytes(b"weights")
-    known = Weights("weights", "9a1ed0fd", has_logits=False)
-    digest = inception.verified(path, known._replace(sha256=inception_hash(path)))
-    assert digest == inception_hash(path)
-    path.write_bytes(b"weighty")
-    with pytest.raises(UserError, match="damaged or unknown: got SHA-256"):
-        inception.verified(path, known._replace(sha256=digest))
+    known = Weights("weights", inception_hash(path), has_logits=False)
+    with path.open("rb") as file:
+        assert inception.verified(file, path, known) == known.sha256
+        assert file.read() == b"weights"  # what is loaded next is what was hashed
+        assert file.seek(0) == 0
+        with pytest.raises(UserError, match="damaged or unknown: got SHA-256"):  # the beginning alone is no digest
+            inception.verified(file, path, known._replace(sha256=known.sha256[:8]))
     with pytest.raises(UserError, match="are damaged or unknown"):
         inception.load(path)
+
+
+def test_a_file_that_is_replaced_while_it_is_read_is_not_loaded(tmp_path: Path, monkeypatch) -> None:
+    path, loaded = tmp_path / "weights.pt", []
+    path.write_bytes(b"known")
+    monkeypatch.setattr(inception, "OFFLINE", Weights("weights", inception_hash(path), has_logits=False))
+    verify = inception.verified
+
+    def replaced(file, *arguments: object) -> str:
+        digest = verify(file, *arguments)
+        (tmp_path / "other").write_bytes(b"hostile")
+        (tmp_path / "other").rename(path)
+        return digest
+
+    monkeypatch.setattr(inception, "verified", replaced)
+    monkeypatch.setattr(inception, "_offline", lambda file, device: loaded.append(file.read()))
+    inception.load(path)
+    assert loaded == [b"known"]
+
+
+@pytest.mark.parametrize("weights", [inception.OFFLINE, inception.FIDELITY])
+def test_weights_are_known_by_a_full_digest(weights: Weights) -> None:
+    assert len(weights.sha256) == 64
 
 
 def inception_hash(path: Path) -> str:

@@ -1,0 +1,81 @@
+"""What a run of an experiment costs: FLOPs and bytes of a step, counted on the meta device, where nothing is allocated.
+
+`eblvm plan` counts the gradient of bi-level and exact methods; here it is the whole update of any method, by the same
+counter. The figures are kept in a record, so that the list of experiments needs no torch."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+from eblvm.bench.reproduce.experiments import Experiment, Row, experiments
+
+if TYPE_CHECKING:
+    from eblvm.engine.config import Config
+
+SCHEMA = "eblvm-reproduce-costs/1"
+PATH = Path(__file__).resolve().parents[1] / "records" / "reproduce-costs.json"
+
+
+class Cost(NamedTuple):
+    """Of one run: PFLOP of all its steps (matrix products and convolutions), GiB of a step and its state."""
+
+    pflop: float
+    gib: float
+
+
+def kept() -> dict[str, Cost]:
+    """The recorded costs, by the row's command."""
+    if not PATH.is_file():
+        return {}
+    return {command: Cost(*cost) for command, cost in json.loads(PATH.read_text())["costs"].items()}
+
+
+def of(experiment: Experiment, small: bool = False) -> Cost | None:
+    """All runs of an experiment: the sum of their work, the most that one of them holds; None if not recorded."""
+    known = kept()
+    found = [known[row.train] for row in experiment.chosen(small) if row.train in known]
+    if not found or len(found) < sum(bool(row.train) for row in experiment.chosen(small)):
+        return None
+    return Cost(experiment.seeds * sum(c.pflop for c in found), max(c.gib for c in found))
+
+
+def count(config: Config) -> Cost:
+    """One update of this configuration on tensors without memory, times its steps; of replicas one."""
+    import torch
+    from torch.utils._pytree import tree_leaves, tree_map
+
+    from eblvm.engine.optim.schedule import step_rates
+    from eblvm.engine.planning.footprint import Operators, Storages
+    from eblvm.kernels.philox import Key
+
+    config = config.replaced(replicas=1, **({"compile": False} if config.running.compile else {}))
+    optimisation, method = config.optimisation, config.method
+    v = torch.empty(optimisation.batch, *config.shape, device="meta")
+    update = method.build(config.model, optimisation, v)
+    state = update.objective.init(Key(0, 0), v)
+    noise = update.objective.draw(Key(0, 0), v, 0, optimisation.batch)
+    rates = step_rates(optimisation, 0, torch.empty(0), method.lower_lr, method.unroll_lr)
+    given = tree_map(lambda t: t.to("meta") if isinstance(t, torch.Tensor) else t, (state, v, noise, rates))
+    tensors = [t for t in tree_leaves(given) if isinstance(t, torch.Tensor)]
+    with torch.no_grad(), Operators(Storages(tensors)) as counted:
+        update(*given)
+    held = sum(t.nbytes for t in tree_leaves(given[0]) if isinstance(t, torch.Tensor))
+    return Cost(counted.flops * optimisation.steps / 1e15, (held + counted.storages.peak) / 2**30)
+
+
+def rows(chosen: Iterable[Experiment] | None = None) -> list[Row]:
+    """Every row that trains, once."""
+    found = experiments().values() if chosen is None else chosen
+    return list({row.train: row for e in found for row in (*e.rows, *e.small) if row.train}.values())
+
+
+def write() -> Path:
+    """Count every row again and keep the figures."""
+    from eblvm.bench.reproduce.running import config_of
+    from eblvm.bench.tools import record
+
+    body = {"costs": {row.train: list(count(config_of(row.train))) for row in rows()}}
+    return record.write(record.make(SCHEMA, "reproduce-costs", "eblvm reproduce --costs", "cpu", body), PATH)

@@ -1,0 +1,125 @@
+"""The list of experiments, and the table of one: paper and ours side by side."""
+
+from __future__ import annotations
+
+import json
+import textwrap
+from pathlib import Path
+from typing import Any
+
+from eblvm.bench.reproduce import costs
+from eblvm.bench.reproduce.experiments import NAMES, Experiment, Row, experiments
+from eblvm.engine import tables
+
+RECORDS = Path(__file__).resolve().parents[1] / "records"
+PAPERS = {
+    "bism": "Bao et al. 2020, bi-level score matching",
+    "vages": "Bao et al. 2021, variational (gradient) estimate of the score",
+    "bidvl": "Kan et al. 2022, bi-level doubly variational learning",
+}
+CLOSE = 0.05  # relative difference from the paper within which a figure is called reproduced
+NEAR = 0.02  # absolute difference from the row beside which it is compared, in its own unit
+
+
+def newest(name: str) -> dict[str, Any] | None:
+    """The newest record of an experiment, if there is one."""
+    found = [json.loads(path.read_text()) for path in RECORDS.glob(f"reproduce-{name}-*.json")]
+    found = [facts for facts in found if facts.get("experiment") == name]
+    return max(found, key=lambda facts: facts["date"], default=None)
+
+
+def differences(facts: dict[str, Any]) -> list[tuple[str, str, float, bool]]:
+    """(label, figure, difference, relative?) of every figure that the paper, or a row beside it, has."""
+    by_label = {row["label"]: row for row in facts["rows"]}
+    found = []
+    for row in facts["rows"]:
+        for name, paper in row["paper"].items():
+            if name in row["mean"]:
+                found.append((row["label"], name, abs(row["mean"][name] - paper) / abs(paper), True))
+        if row["beside"] and facts["rows"]:
+            other = by_label[row["beside"]]["mean"]
+            first = next(iter(row["mean"]))
+            found.append((row["label"], first, abs(row["mean"][first] - other[first]), False))
+    return found
+
+
+def state(experiment: Experiment) -> str:
+    """What is known of it here, from its newest record."""
+    facts = newest(experiment.name)
+    if facts is None:
+        return "waiting for a GPU" if experiment.needs == "gpu" else "not run yet"
+    shortened = f", {facts['steps']} steps" if facts["steps"] is not None else ""
+    many = f"{facts['seeds']} seeds" if facts["seeds"] > 1 else "one seed"
+    where = f"{many}{shortened}, {facts['date']}"
+    worst: dict[tuple[str, bool], tuple[float, str]] = {}
+    for label, name, difference, relative in differences(facts):
+        key = (name, relative)
+        worst[key] = max(worst.get(key, (0.0, label)), (difference, label))
+    if not worst:
+        return f"run: {where}" if not facts["small"] else f"small scale: {where}"
+    parts = [
+        f"{NAMES.get(name, name)} within "
+        + (f"{100 * d:.2g} % of the paper" if relative else f"{d:.2g} of the row beside")
+        for (name, relative), (d, _) in worst.items()
+    ]
+    good = all(d <= (CLOSE if relative else NEAR) for (_, relative), (d, _) in worst.items())
+    word = "small scale" if facts["small"] else "reproduced" if good and not shortened else "run"
+    return f"{word}: {'; '.join(parts)} ({where})"
+
+
+def cost(experiment: Experiment, small: bool = False) -> str:
+    found = costs.of(experiment, small)
+    if found is None:
+        return "seconds on a CPU" if not any(row.train for row in experiment.chosen(small)) else "cost not recorded"
+    return f"{found.pflop:.2g} PFLOP, {found.gib:.2g} GiB"
+
+
+def published(row: Row) -> str:
+    return ", ".join(f"{NAMES.get(name, name)} {value:g}" for name, value in row.paper.items())
+
+
+def everything() -> str:
+    """One line per experiment: its state and cost."""
+    lines = []
+    for paper, title in PAPERS.items():
+        lines += ["", title]
+        for e in experiments().values():
+            if e.paper == paper:
+                lines += [f"  {e.name:<13} {e.title}", f"  {'':<13} {state(e)}; {cost(e)}"]
+    return "\n".join([*lines[1:], "", "'eblvm reproduce NAME' shows its commands and the paper's figures;",
+                      "'eblvm reproduce NAME --out DIR' runs it."])  # fmt: skip
+
+
+def one(experiment: Experiment, commands: dict[str, list[str]], small: bool) -> str:
+    """All of one experiment: state, cost, the paper's figures, the commands."""
+    lines = [f"{experiment.name}: {experiment.title}", f"state: {state(experiment)}"]
+    lines += [f"cost: {cost(experiment, small)} ({'CPU' if experiment.needs == 'cpu' or small else 'GPU'})"]
+    lines += textwrap.wrap(f"paper: {experiment.says}", 110, subsequent_indent="  ") if experiment.says else []
+    lines += [f"data: {experiment.data}"] if experiment.data else []
+    for row in experiment.chosen(small):
+        lines += ["", f"{row.label}" + (f"   paper: {published(row)}" if row.paper else "")]
+        lines += [f"  {command}" for command in commands[row.label]]
+    return "\n".join(lines)
+
+
+def compared(facts: dict[str, Any]) -> tuple[list[str], list[list[Any]]]:
+    """Header and lines of a table: every row's figures, the paper's, ours with the deviation over seeds."""
+    by_label = {row["label"]: row for row in facts["rows"]}
+    lines = []
+    for row in facts["rows"]:
+        for name, mean in row["mean"].items():
+            deviation = row["deviation"].get(name, 0.0)
+            ours = f"{mean:.6g}" + (f" +- {deviation:.2g}" if facts["seeds"] > 1 else "")
+            paper = row["paper"].get(name)
+            if paper is not None:
+                lines.append([row["label"], NAMES.get(name, name), f"{paper:g}", ours, f"{mean - paper:+.4g}"])
+            elif row["beside"] and name == next(iter(row["mean"])):
+                other = by_label[row["beside"]]["mean"][name]
+                lines.append([row["label"], NAMES.get(name, name), f"as {row['beside']}", ours, f"{mean - other:+.4g}"])
+            else:
+                lines.append([row["label"], NAMES.get(name, name), None, ours, None])
+    return ["run", "figure", "paper", "ours", "difference"], lines
+
+
+def side_by_side(facts: dict[str, Any]) -> str:
+    return tables.text(*compared(facts))

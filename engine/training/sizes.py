@@ -1,0 +1,57 @@
+"""Models that cannot fit in memory, refused before anything is allocated: parameters are counted on the meta device."""
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import fields, is_dataclass
+from typing import Any, TypeVar
+
+from torch import nn
+
+from eblvm.engine.config import Config
+from eblvm.engine.errors import UserError
+from eblvm.engine.planning.plan import device_memory
+
+COPIES = 4  # at least: parameters, Adam's two moments, a gradient
+T = TypeVar("T")
+
+
+def built(build: Callable[[], T]) -> T:
+    """What `build` makes on the meta device; sizes whose product no index can count are a mistake of the user's."""
+    try:
+        return build()
+    except (RuntimeError, OverflowError, MemoryError) as error:
+        said = str(error)
+        if not any(word in said for word in ("overflow", "too large", "Storage size", "numel", "int64")):
+            raise
+        raise UserError(
+            f"a layer of this model has too many parameters to count ({said.partition(chr(10))[0][:80]}); use smaller "
+            "--width, --latent and the like"
+        ) from None
+
+
+def check_memory(config: Config, update: Any) -> None:
+    """Refuse parameters that with their gradient and moments take more than the memory, for all replicas."""
+    replicas = config.optimisation.replicas * len(config.optimisation.lr)
+    models = {id(m): m for m in modules_of(update)}.values()
+    count = sum(math.prod(p.shape) for model in models for p in model.parameters())
+    each = 8 if config.running.dtype == "float64" else 4
+    needed, limit = count * replicas * each * COPIES, device_memory(config.running.device)
+    if needed > limit:
+        of = f" x {replicas} replicas" if replicas > 1 else ""
+        raise UserError(
+            f"this model has {count:,} parameters{of}, which take {_gib(needed)} with gradient and moments; the limit "
+            f"is the {_gib(limit)} of {config.running.device}: use a smaller --width or --latent, or fewer replicas"
+        )
+
+
+def modules_of(value: Any) -> Iterator[nn.Module]:
+    """The networks that an update holds, in whatever field of its parts."""
+    if isinstance(value, nn.Module):
+        yield value
+    elif is_dataclass(value) and not isinstance(value, type):
+        for f in fields(value):
+            yield from modules_of(getattr(value, f.name))
+
+
+def _gib(count: int) -> str:
+    return f"{count / 2**30:,.1f} GiB"

@@ -1,0 +1,151 @@
+"""Real kills: runs of three kinds, on one and on two processes, are killed at random moments and continued until they
+end; every end is compared bitwise with that of the run that nobody killed. `make kills`; KILLS=200, SEED=n.
+
+    python -m tests.fuzz.kills [--kills 200] [--seed n] [--json FILE]
+
+Processes are forked from one that has torch loaded, so that a start costs a fraction of a second.
+"""
+
+import argparse
+import contextlib
+import json
+import os
+import random
+import signal
+import sys
+import tempfile
+import time
+from datetime import timedelta
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+from torch.utils._pytree import tree_flatten
+
+from eblvm.engine.cli import main
+from eblvm.engine.training import checkpoint, loop
+from eblvm.engine.training.stats import read_rows
+
+assert loop  # loaded before the first fork
+SMALL = "--batch 8 --validations 2 --log-every 2 --keep 2".split()
+CASES = {
+    "checkerboard": "train checkerboard --method bidsm --N 2 --K 1 --steps 60 --checkpoint-every 4".split(),
+    "deep": (
+        "train digits --model deep --width 2 --latent 3 --head-width 5 --posterior-width 2 --N 1 --K 1 --ema 0.9 "
+        "--steps 12 --checkpoint-every 2"
+    ).split(),
+    "bidvl": (
+        "train digits --method bidvl --model spectral --width 2 --posterior-width 2 --generator-width 2 --latent 4 "
+        "--steps 16 --checkpoint-every 2"
+    ).split(),
+}
+WORLDS = (1, 2)
+LOGGED = ("step", "loss", "lower", "validation")  # beside them stands what the clock says
+
+
+def start(arguments: list[str], world: int, meeting: Path) -> list[int]:
+    """Process ids of a run of so many ranks."""
+    found = []
+    for rank in range(world):
+        child = os.fork()
+        if child == 0:
+            _child(arguments, rank, world, meeting)
+        found.append(child)
+    return found
+
+
+def _child(arguments: list[str], rank: int, world: int, meeting: Path) -> None:
+    code = 1
+    try:
+        null = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(null, 1)
+        os.dup2(null, 2)
+        torch.set_num_threads(1)
+        if world > 1:
+            os.environ["GLOO_SOCKET_IFNAME"] = "lo"
+            dist.init_process_group("gloo", f"file://{meeting}", timedelta(seconds=60), rank=rank, world_size=world)
+        code = main(arguments)
+        if world > 1 and code == 0:
+            dist.barrier()
+    finally:
+        os._exit(code)
+
+
+def end(children: list[int], kill: bool = False) -> bool:
+    """Wait for all, after a SIGKILL if asked; did all of them end well?"""
+    if kill:
+        for child in children:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(child, signal.SIGKILL)
+    ended = [os.waitpid(child, 0)[1] for child in children]
+    return not any(ended)
+
+
+def equal(a: Path, b: Path) -> bool:
+    one, two = (checkpoint.newest(folder / "checkpoints")[0] for folder in (a, b))
+    pairs = zip(tree_flatten(one)[0], tree_flatten(two)[0], strict=True)
+    weights = all(torch.equal(x, y) if isinstance(x, torch.Tensor) else x == y for x, y in pairs)
+    rows = ([{k: row.get(k) for k in LOGGED} for row in read_rows(folder / "stats.jsonl")] for folder in (a, b))
+    return weights and next(rows) == next(rows)
+
+
+def killed_run(
+    case: str, world: int, folder: Path, whole: Path, whole_s: float, dice: random.Random
+) -> tuple[int, bool]:
+    """(kills, is the end that of the unbroken run) of one run that is killed up to four times."""
+    arguments, kills = [*CASES[case], *SMALL, "--out", str(folder / "run")], 0
+    for attempt in range(50):
+        children = start(arguments, world, folder / f"meeting-{attempt}")
+        if kills < 4:
+            time.sleep(dice.uniform(0, whole_s))
+            finished = [os.waitpid(child, os.WNOHANG) for child in children]
+            if all(child == 0 for child, _ in finished):  # still running
+                end(children, kill=True)
+                kills += 1
+                continue
+            left = [child for child, (seen, _) in zip(children, finished, strict=True) if seen == 0]
+            if all(status == 0 for seen, status in finished if seen) and end(left):
+                return kills, equal(whole, folder / "run")
+            raise RuntimeError(f"{case} on {world} ranks failed by itself")
+        if not end(children):
+            raise RuntimeError(f"{case} on {world} ranks could not be continued")
+        return kills, equal(whole, folder / "run")
+    raise RuntimeError("no end after 50 starts")
+
+
+def run(wanted: int, seed: int) -> dict:
+    dice, rows = random.Random(seed), []
+    each = -(-wanted // (len(CASES) * len(WORLDS)))
+    for case in CASES:
+        for world in WORLDS:
+            with tempfile.TemporaryDirectory() as name:
+                folder = Path(name)
+                began = time.time()
+                whole = folder / "whole" / "run"
+                whole.parent.mkdir()
+                arguments = [*CASES[case], *SMALL, "--out", str(whole)]
+                if not end(start(arguments, world, folder / "meeting")):
+                    raise RuntimeError(f"{case} on {world} ranks does not train")
+                whole_s, kills, runs, bitwise = time.time() - began, 0, 0, 0
+                while kills < each:
+                    place = folder / str(runs)
+                    place.mkdir()
+                    found, same = killed_run(case, world, place, whole, whole_s, dice)
+                    kills, runs, bitwise = kills + found, runs + 1, bitwise + same
+                rows.append({"case": case, "ranks": world, "kills": kills, "runs": runs, "bitwise": bitwise})
+                print(rows[-1], flush=True)
+    return {"seed": seed, "kills": sum(r["kills"] for r in rows), "rows": rows,
+            "all_bitwise": all(r["runs"] == r["bitwise"] for r in rows)}  # fmt: skip
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--kills", type=int, default=200)
+    parser.add_argument("--seed", type=int, default=int(time.time()))
+    parser.add_argument("--json")
+    given = parser.parse_args()
+    facts = run(given.kills, given.seed)
+    print(json.dumps(facts))
+    if given.json:
+        Path(given.json).write_text(json.dumps(facts, indent=2) + "\n")
+    sys.exit(0 if facts["all_bitwise"] else 1)

@@ -1,0 +1,130 @@
+"""A crash, a full disk or a failing one at any call of a whole run, an evaluation or a store that is being written:
+the same command afterwards ends where the one that nothing happened to ended, to the bit.
+
+By default at a few dozen calls spread over each; with EBLVM_FUZZ at every one.
+"""
+
+import errno
+import itertools
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch.utils._pytree import tree_flatten
+
+from eblvm.engine import evaluation, recipes
+from eblvm.engine.data.prepare import prepare
+from eblvm.engine.data.readers import read
+from eblvm.engine.data.store import open_store
+from eblvm.engine.errors import UserError
+from eblvm.engine.evaluation.sections import Section
+from eblvm.engine.training import checkpoint
+from eblvm.engine.training.eval_file import read_eval
+from eblvm.engine.training.loop import train
+from eblvm.engine.training.run import Run
+from eblvm.engine.training.stats import read_rows
+
+from .fault_layer import Crash, Faults, failing
+
+EVERY = "EBLVM_FUZZ" in os.environ
+SPREAD = 12  # points of an operation in the bounded set
+CODES = (None, errno.ENOSPC, errno.EIO)  # None: the process is gone
+counted = itertools.count()
+
+
+def points(operation: Callable[[Path], object], folder: Path, code: int | None) -> Iterator[tuple[int, Path]]:
+    """Places with what `operation` leaves when call number i of it fails; all calls, or some spread over them."""
+    faults = Faults()
+    with failing(faults):
+        operation(folder / "counted")
+    calls = range(faults.count)
+    for at in calls if EVERY else calls[:: max(1, len(calls) // SPREAD)]:
+        place = folder / f"{code}-{at}"
+        try:
+            with failing(Faults(at, code)):
+                operation(place)
+        except (Crash, UserError, OSError):
+            next(counted)
+        yield at, place
+
+
+def trained(out: Path) -> None:
+    """Six steps with three checkpoints, on points that are drawn once."""
+    config = recipes.recipe("checkerboard", method="bidsm").replaced(
+        N=1, K=1, steps=6, batch=4, checkpoint_every=2, log_every=1, validations=2, keep=2
+    )
+    train(config, out, say=lambda _: None, dataset=DATA)
+
+
+DATA = recipes.recipe("checkerboard", method="bidsm").load_data()
+DATA = DATA._replace(train=DATA.train[:200], valid=DATA.valid[:20], test=DATA.test[:20])
+
+
+def logged(folder: Path) -> list[tuple]:
+    """The rows of a run, without what the clock says."""
+    return [(row["step"], row.get("loss"), row.get("validation")) for row in read_rows(folder / "stats.jsonl")]
+
+
+@pytest.mark.parametrize("code", CODES)
+def test_a_run_goes_on_bitwise(code: int | None, tmp_path: Path) -> None:
+    trained(tmp_path / "whole")
+    whole = checkpoint.newest(tmp_path / "whole" / "checkpoints")[0]
+    for at, place in points(trained, tmp_path, code):
+        trained(place)
+        found, passed_over = checkpoint.newest(place / "checkpoints")
+        assert passed_over == []
+        for x, y in zip(tree_flatten(whole)[0], tree_flatten(found)[0], strict=True):
+            assert torch.equal(x, y) if isinstance(x, torch.Tensor) else x == y, at
+        assert logged(place) == logged(tmp_path / "whole"), at
+        assert (place / "config.json").read_bytes() == (tmp_path / "whole" / "config.json").read_bytes(), at
+
+
+@pytest.mark.parametrize("code", CODES)
+def test_an_evaluation_goes_on(code: int | None, tmp_path: Path, monkeypatch) -> None:
+    trained(tmp_path / "run")
+    run = Run(tmp_path / "run", *_opened(tmp_path / "run"))
+    sections = [Section(f"part-{i}", {"i": i}, lambda i=i: [{f"figure_{i}": i / 7}]) for i in range(4)]
+    monkeypatch.setattr(evaluation, "sections_of", lambda *_: sections)
+
+    def evaluated(place: Path) -> dict:
+        place.mkdir(exist_ok=True)
+        here = Run(place, run.config, run.payload, custom_data=DATA)
+        return evaluation.evaluate(here, "last", evaluation.Options())["mean"]
+
+    whole = evaluated(tmp_path / "whole")
+    for at, place in points(evaluated, tmp_path, code):
+        left = read_eval(place / "eval.json")
+        assert left is None or left["mean"].items() <= whole.items(), at
+        assert evaluated(place) == whole, at
+        assert read_eval(place / "eval.json")["mean"] == whole, at
+
+
+def _opened(folder: Path) -> tuple:
+    opened = Run.open(folder, dataset=DATA)
+    return opened.config, opened.payload
+
+
+@pytest.mark.parametrize("code", CODES)
+def test_a_store_goes_on(code: int | None, tmp_path: Path) -> None:
+    source = tmp_path / "set.npz"
+    images = np.random.default_rng(0).integers(0, 256, (30, 8, 8, 3), dtype=np.uint8)
+    np.savez(source, x_train=images[:20], x_test=images[20:], y_train=np.arange(20), y_test=np.arange(10))
+
+    def prepared(place: Path) -> None:
+        prepare(source, read(source), place)
+
+    prepared(tmp_path / "whole")
+    whole = open_store(tmp_path / "whole")
+    for at, place in points(prepared, tmp_path, code):
+        prepared(place) if not (place / "manifest.json").exists() else None
+        found = open_store(place)
+        assert found.manifest == whole.manifest, at
+        assert np.array_equal(found.images, whole.images), at
+
+
+def test_points_were_counted() -> None:
+    """Of this process, for the report; the last test of the file."""
+    print(f"\n{next(counted)} crash points")
