@@ -28,6 +28,7 @@ from eblvm.engine.optim.schedule import step_rates
 from eblvm.engine.planning.plan import RESERVED, step_cost
 from eblvm.engine.recipes import recipe
 from eblvm.engine.training import checkpoint, replicas
+from eblvm.engine.training.graphs import CudaRecorder, GraphedStep
 from eblvm.engine.training.loop import initial_state, training_step_of
 from eblvm.engine.training.precision import set_products
 from eblvm.engine.versions import versions
@@ -83,6 +84,7 @@ def findings(device: str, scale: int = 1) -> Iterator[Finding]:
     """All checks, one after the other; `scale` divides the sizes of the timed ones."""
     yield from kernels(device)
     yield from steps(device)
+    yield from graphs(device)
     yield from memory(device)
     yield from two_processes()
     yield from decoding(device)
@@ -160,6 +162,24 @@ def against_cpu(config: Config, shape: tuple[int, ...], device: str, reference: 
         return distance(found.theta(), expected.theta())
     finally:
         set_products("fp32")
+
+
+def graphs(device: str) -> Iterator[Finding]:
+    """Five steps replayed as a CUDA graph against five plain ones, both on the GPU."""
+    cases = {
+        "grbm bidsm": (recipe("freyface").replaced(latent=40, batch=20), (56,)),
+        "deep bimdsm": (recipe("cifar10").replaced(**SMALL), (3, 16, 16)),
+    }
+    for name, (config, shape) in cases.items():
+
+        def difference(config: Config = config, shape: tuple[int, ...] = shape) -> float:
+            plain, replayed = Steps(config, shape, device), Steps(config, shape, device)
+            replayed.step = GraphedStep(replayed.step, CudaRecorder())
+            plain.take(5)
+            replayed.take(5)
+            return distance(replayed.theta(), plain.theta())
+
+        yield guarded(f"graph of {name} against plain steps", 1e-4, "relative", difference)
 
 
 def memory(device: str) -> Iterator[Finding]:

@@ -21,6 +21,7 @@ from tests.rehearsal import record, watch  # noqa: E402
 watch.install()
 
 from tests.rehearsal.cases import cases  # noqa: E402
+from tests.rehearsal.faults import FAULTS, found_in  # noqa: E402
 from tests.rehearsal.parts import PARTS, rehearsed_part  # noqa: E402
 from tests.rehearsal.steps import rehearsed  # noqa: E402
 
@@ -46,6 +47,10 @@ def main() -> None:
         if arguments.part in name:
             found[name] = {"faults": faults_of(part)}
             print(name, *found[name]["faults"], sep="\n    ", file=sys.stderr)
+    for name, fault in FAULTS.items():
+        if arguments.part in f"fault: {name}":
+            found[f"fault: {name}"] = {"faults": found_in(fault)}
+            print(f"fault: {name}", *found_in(fault), sep="\n    ", file=sys.stderr)
     if arguments.json:
         arguments.json.write_text(json.dumps(found))
     if arguments.update:

@@ -18,7 +18,7 @@ from tests.rehearsal.cases import cases
 ROOT = Path(__file__).resolve().parents[2]
 NAMES = list(cases())
 # What one step may launch at the published sizes; bench/records/launches.json has what it does launch.
-BARS = {"cifar10 mdsm": 480, "cifar10 bimdsm N=0": 700}
+BARS = {"freyface bidsm N=5 K=5": 90, "cifar10 mdsm": 480, "cifar10 bimdsm N=0": 700}
 
 pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="the fake device is compiled with g++")
 
@@ -53,6 +53,13 @@ def test_part(name: str, rehearsal: dict[str, Any]) -> None:
 def test_step(name: str, rehearsal: dict[str, Any]) -> None:
     """Fails on a device mix, a native CPU op, a wait, a copy, a kernel's wrapped or gappy argument, a large grid."""
     assert rehearsal[name]["faults"] == []
+
+
+def test_every_fault_is_found(rehearsal: dict[str, Any]) -> None:
+    """The rehearsal can fail: faults.py makes one of each."""
+    faults = {name: found["faults"] for name, found in rehearsal.items() if name.startswith("fault: ")}
+    assert len(faults) == 13
+    assert [name for name, found in faults.items() if not found] == []
 
 
 def test_launches_are_as_recorded(rehearsal: dict[str, Any]) -> None:

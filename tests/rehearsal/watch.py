@@ -59,7 +59,7 @@ class Watch(TorchDispatchMode):
         before = {t.device.type for t in tensors}
         if name == "_local_scalar_dense":
             if "cuda" in before:
-                self.waits[site()] += 1
+                self.waits[f"a number is read at {site()}"] += 1
             return scalar_like(tensors[0])
         if space == "eblvm" and "cuda" in before:
             self.problems[f"native CPU op {name} on a cuda tensor at {site()}"] += 1
