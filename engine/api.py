@@ -17,6 +17,7 @@ from torch.distributions import Distribution, Independent, Normal
 from eblvm.engine import evaluation, previews, recipes, sharing
 from eblvm.engine.config import Config
 from eblvm.engine.data.dataset import Dataset
+from eblvm.engine.data.map_style import in_memory
 from eblvm.engine.errors import UserError
 from eblvm.engine.evaluation import sections
 from eblvm.engine.evaluation.eval_model import EVAL_SEED, LATENT_SAMPLES
@@ -40,7 +41,7 @@ def train(
     recipe: str | Config | None = None,
     *,
     out: str | Path | None = None,
-    data: str | Path | Dataset | Tensor | None = None,
+    data: Any = None,
     energy: Energy | None = None,
     posterior: Posterior | None = None,
     method: str | None = None,
@@ -54,9 +55,10 @@ def train(
     """Train a recipe, a configuration, or parts of your own, in the folder `out`, and give the trained model.
 
     `options` are those of `eblvm train`, with underscores. Without a recipe give an `energy`, the `data`, and for a
-    method that learns q(h|v) a `posterior`. The same call again continues what `out` holds, bitwise; with more `steps`
-    and `extend=True` it trains it for longer. `init` is a run, or an exported model, whose weights a new run starts
-    from (RUN, RUN@STEP, RUN@best, RUN@ema)."""
+    method that learns q(h|v) a `posterior`. `data` is a path, a `Dataset`, a tensor [n, ...], or a map-style set of
+    torch or of Hugging Face, which is taken into memory. The same call again continues what `out` holds, bitwise; with
+    more `steps` and `extend=True` it trains it for longer. `init` is a run, or an exported model, whose weights a new
+    run starts from (RUN, RUN@STEP, RUN@best, RUN@ema)."""
     dataset = None if data is None or isinstance(data, str | Path) else as_dataset(data)
     if isinstance(recipe, Config):
         config = recipe
@@ -81,7 +83,7 @@ def load(
     *,
     model: str | None = None,
     step: int | None = None,
-    data: str | Path | Dataset | Tensor | None = None,
+    data: Any = None,
     device: str = "cpu",
     energy: Energy | None = None,
     posterior: Posterior | None = None,
@@ -112,14 +114,17 @@ def local_folder(place: str | Path) -> Path:
         raise UserError(f"{place} cannot be loaded ({reason}); check the name, or give a local folder") from None
 
 
-def as_dataset(data: Dataset | Tensor) -> Dataset:
-    """Samples [n, ...] with every tenth held out, half of these for validation and half for the test."""
+def as_dataset(data: Any) -> Dataset:
+    """Samples [n, ...], or a map-style set of them, with every tenth held out: half validate, half test."""
     if isinstance(data, Dataset):
         return data
-    if len(data) < 20:
-        raise UserError(f"got {len(data)} samples, expected at least 20: a tenth of them validates and tests")
-    place = torch.arange(len(data)) % 20
-    return Dataset(data[(place != 9) & (place != 19)], data[place == 9], data[place == 19])
+    samples, labels = (data, None) if isinstance(data, Tensor) else in_memory(data)
+    if len(samples) < 20:
+        raise UserError(f"got {len(samples)} samples, expected at least 20: a tenth of them validates and tests")
+    place = torch.arange(len(samples)) % 20
+    train, valid, test = (place != 9) & (place != 19), place == 9, place == 19
+    found = Dataset(samples[train], samples[valid], samples[test])
+    return found if labels is None else found._replace(train_labels=labels[train], test_labels=labels[test])
 
 
 def fid(a: str | Path | Tensor, b: str | Path | Tensor, *, weights: str | Path | None = None) -> float:

@@ -38,7 +38,7 @@ def points(name: str, method: str = "bidsm") -> Config:
 def points_deep(name: str, method: str = "bidsm") -> Config:
     """The EBLVM of MLPs on points: sharp edges in about a minute on a CPU. Needs no files.
 
-    VaGES has no term of log q that would make up for a q that lags behind: with K=1 it diverges."""
+    VaGES takes K=5: with K=1 it diverged on the 2x2 board (docs/newton.md)."""
     toy = DATASETS[name]
     assert isinstance(toy, Points)
     K = 5 if method.startswith("vages") else 1

@@ -11,8 +11,8 @@ import torch
 
 from eblvm.engine.cli import commands
 from eblvm.engine.cli.configuration import add_run_options
+from eblvm.engine.cli.continuing import add_places
 from eblvm.engine.cli.parser import Parser
-from eblvm.engine.cli.train import add_places
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]

@@ -1,8 +1,8 @@
 """Launches and bytes of memory traffic of code on a GPU, counted without one: in triton's interpreter.
 
 Every launch is watched at the addresses that its own tiles load and store. `bytes` counts an address once a launch, as
-a cache that holds the launch's tensors does; `tile_bytes` counts every load of every program. An operator of torch is a
-launch that reads its inputs and writes its output once.
+a cache that holds the launch's tensors does. An operator of torch is a launch that reads its inputs and writes its
+output once.
 """
 
 import contextlib
@@ -24,7 +24,6 @@ VIEWS = frozenset(
 class Traffic(NamedTuple):
     launches: int
     bytes: int
-    tile_bytes: int
 
 
 class _Operators(TorchDispatchMode):
@@ -45,13 +44,12 @@ def count(run: Callable[[], object]) -> Traffic:
     kernels = _Kernels()
     with kernels.watched(), _Operators() as operators:
         run()
-    issued = kernels.issued + operators.bytes
-    return Traffic(kernels.launches + operators.launches, kernels.bytes + operators.bytes, issued)
+    return Traffic(kernels.launches + operators.launches, kernels.bytes + operators.bytes)
 
 
 class _Kernels:
     def __init__(self) -> None:
-        self.launches, self.bytes, self.issued = 0, 0, 0
+        self.launches, self.bytes = 0, 0
         self.touched: dict[str, dict[int, list[np.ndarray]]] = {}
         self.seen: dict[str, set[tuple[int, ...]]] = {}
 
@@ -93,7 +91,6 @@ class _Kernels:
         addresses = ptrs.data[mask.data]
         if not len(addresses):
             return
-        self.issued += size * len(addresses)
         corners = (int(addresses[0]), int(addresses[-1]), len(addresses), size)
         if corners not in self.seen[kind]:  # a tile of the same corners and size is the same tile
             self.seen[kind].add(corners)

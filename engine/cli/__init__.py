@@ -67,6 +67,8 @@ def overview() -> str:
 
 
 def run(argv: list[str]) -> None:
+    if any("\0" in text for text in argv):  # no shell can give one, a program can
+        raise UserError("an argument holds a NUL character, which no path or option can; remove it")
     if not argv or argv[0] in ("-h", "--help"):
         print(overview())
         return

@@ -98,7 +98,7 @@ def train(
         parts = (config.model, config.optimisation, dataset.train, energy, posterior)
         update = sizes.built(lambda: config.method.build(*parts))
         sizes.check_memory(config, update)
-        init = begins_at(init, out, newest_step(out) is not None)
+        init = begins_at(init, out)
         fork = None if init is None else Fork.of(init, config)
         if fork is not None:
             fork.check(update.objective.init(Key(0, 0), torch.zeros(batch, *shape)))
@@ -181,6 +181,7 @@ def training_loop(
 
     first = distributed.is_first()
     distributed.on_rank0(begin_writing)
+    kept = start if payload is not None or fork is not None else None  # step of the newest checkpoint
     stop = Interrupt()
     pace = Pace(start, optimisation.batch, device, log.seconds)
     log.doing("compiling" if running.compile else "preparing")
@@ -220,13 +221,15 @@ def training_loop(
                 watched = values | guard.sizes(state, optimisation.replicated)
                 if last:
                     watched["q"] = guard.q_sizes(plain, state, dataset.floats(dataset.valid[:Q_SAMPLES]))
-                guard.check(done, watched, newest_step(out), config.method.energy_limit)
+                guard.check(done, watched, kept, config.method.energy_limit)
             if validating:
                 best = better(best, done, values["validation"], state)
             if logging:
                 values["lr"] = torch.atleast_1d(rates["theta"]).tolist()
                 distributed.on_rank0(partial(write_row, done, values, pace.measured(done)))
-            if show is not None and first and show.due(done, validating, pace):
+            every = running.preview_every
+            drawing = validating and pace.due("preview", 1) if every is None else every > 0 and done % every == 0
+            if drawing and show is not None and first:
                 log.doing("drawing")
                 log.images(done, show(done, state))
                 log.doing()
@@ -235,6 +238,7 @@ def training_loop(
                 pace.did("checkpoint")
                 payload = {"step": done, "best": best, "state": tree(state), "input": batches.state()}
                 distributed.on_rank0(partial(save, done, payload))
+                kept = done
             if stopping and done < steps:
                 say(f"interrupted: saved at step {done} in {out}; the same command continues it")
                 return False
@@ -248,7 +252,7 @@ Preview = Callable[[Run, bool], dict[str, Path]]  # of a run, and whether it may
 
 
 class Show(NamedTuple):
-    """Pictures of a run while it trains: when, and of which state. They never change the run's bits."""
+    """Pictures of a state of a run while it trains. They never change the run's bits."""
 
     preview: Preview
     out: Path
@@ -256,12 +260,6 @@ class Show(NamedTuple):
     dataset: Dataset
     energy: Energy | None
     posterior: Posterior | None
-
-    def due(self, done: int, validating: bool, pace: Pace) -> bool:
-        every = self.config.running.preview_every
-        if every is not None:
-            return every > 0 and done % every == 0
-        return validating and pace.due("preview", 1)
 
     def __call__(self, done: int, state: State) -> dict[str, Path]:
         payload = {"step": done, "best": {}, "state": tree(state)}
@@ -334,7 +332,3 @@ def initial_state(
         for sentence in said:
             say(sentence)
     return state
-
-
-def newest_step(out: Path) -> int | None:
-    return next(iter(checkpoint.steps(out / "checkpoints")), None)

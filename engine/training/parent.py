@@ -56,9 +56,9 @@ def read(folder: Path) -> dict[str, Any] | None:
     raise UserError(f"{path} is damaged; restore it, or remove it if the run has a checkpoint")
 
 
-def begins_at(given: Parent | None, out: Path, has_checkpoint: bool) -> Parent | None:
+def begins_at(given: Parent | None, out: Path) -> Parent | None:
     """Where the run in `out` starts: as --init says, or as it recorded before its first checkpoint; None: nowhere."""
-    record = read(out)
+    record, has_checkpoint = read(out), any((out / "checkpoints").glob("step-*.pt"))
     if given is not None and record is None and (has_checkpoint or (out / "config.json").exists()):
         raise UserError(f"{out} holds a run that began without --init; give another --out, or remove --init")
     if given is not None and record is not None and not given.same_as(record):

@@ -142,7 +142,7 @@ def test_a_cut_link_ends_both_and_the_run_goes_on(whole: Path, link: None, tmp_p
     second = end(nodes[1:], patience=60)[0]
     assert lines(first), first
     assert lines(first)[0].startswith("eblvm: rank 0: rank 1 has not answered")
-    assert lines(second)[0].startswith("eblvm: rank 1: "), second
+    assert any(line.startswith("eblvm: rank 1: ") for line in lines(second)), second
     assert "what was saved is kept" in lines(second)[0]
     ip("-n", HOSTS[0], "link", "set", "wire0", "up")
     expect_an_end(both(tmp_path / "run"))
@@ -152,10 +152,13 @@ def test_a_cut_link_ends_both_and_the_run_goes_on(whole: Path, link: None, tmp_p
 def test_a_killed_node_is_named_and_the_run_goes_on(whole: Path, link: None, tmp_path: Path) -> None:
     nodes = both(tmp_path / "run")
     wait_for(tmp_path / "run", 10, nodes[0])
+    at_work = workers(nodes[1])  # torchrun gives them process groups of their own
     os.killpg(nodes[1].pid, signal.SIGKILL)
+    for worker in at_work:
+        os.kill(worker, signal.SIGKILL)
     nodes[1].communicate()
     said = end(nodes[:1], patience=90)[0]
-    assert lines(said)[0].startswith("eblvm: rank 0: rank 1 "), said
+    assert any(line.startswith("eblvm: rank 0: rank 1 ") for line in lines(said)), said
     expect_an_end(both(tmp_path / "run"))
     expect_bitwise(whole, tmp_path / "run")
 

@@ -217,7 +217,7 @@ def test_row(row: Row) -> None:
 def test_every_published_recipe_is_there() -> None:
     commands = {row.command for row in ROWS}
     named = {command.split()[2] for command in commands if command.startswith("eblvm train")}
-    assert named == {"checkerboard", "freyface", *recipes.IMAGES}
+    assert named == {"checkerboard", "freyface", *recipes.IMAGES} - {"images"}  # anybody's own pictures
     methods = {config["method"] for config in map(config_of, commands) if config is not None}
     assert {"bidsm", "bimdsm", "vages-dsm", "vages-ksd", "vages-mdsm", "is-ksd", "nce", "vnce", "bidvl"} <= methods
 

@@ -24,14 +24,14 @@ def test_interpreted(check: Path) -> None:
     assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-2000:]
 
 
-# A kernel with a product inside takes seconds to compile: float32 on the oldest and the newest architecture here, all
-# types and architectures by `make kernels`.
+# A kernel with a product inside takes seconds to compile: float32 on the newest architecture here, where registers are
+# scarcest, all types and architectures by `make kernels`.
 EVERY = os.environ.get("EBLVM_ALL_KERNELS") == "1"
 COMPILED = [
     (variant, capability)
     for variant in triton_report.variants()
     for capability in variant.capabilities
-    if EVERY or not variant.fused or (capability in (75, 100) and "first" not in variant.name)
+    if EVERY or not variant.fused or (capability == 100 and "first" not in variant.name)
 ]
 
 

@@ -1,0 +1,63 @@
+"""Data sets of other libraries, taken into memory: map-style sets of torch.utils.data or of Hugging Face."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from eblvm.engine.errors import UserError
+
+SAMPLE_KEYS = ("image", "img", "pixel_values", "x", "data")  # of a mapping, the first that is there
+LABEL_KEYS = ("label", "labels", "y", "target")
+
+
+def in_memory(data: Any) -> tuple[Tensor, Tensor | None]:
+    """(samples [n, ...], labels [n] or None) of anything with `len` and `[i]`.
+
+    An item is a sample, a pair (sample, label), or a mapping with one of SAMPLE_KEYS. A sample is a tensor, an array or
+    a picture; pictures and byte arrays of height x width (x channels) become uint8 [C, H, W]."""
+    if not hasattr(data, "__len__") or not hasattr(data, "__getitem__"):
+        raise UserError(
+            f"got data of type {type(data).__name__}, expected a tensor, a Dataset, or a set with len and [i]"
+        )
+    pairs = [_pair(data[i], i) for i in range(len(data))]
+    if not pairs:
+        raise UserError("got an empty data set, expected samples")
+    shapes = {tuple(sample.shape) for sample, _ in pairs}
+    if len(shapes) > 1:
+        two = " and ".join(str(list(shape)) for shape in sorted(shapes)[:2])
+        raise UserError(f"got samples of different shapes ({two}); resize them to one, or use the recipe 'images'")
+    labels = [label for _, label in pairs]
+    known = all(isinstance(label, int | np.integer) or _is_scalar(label) for label in labels)
+    return torch.stack([sample for sample, _ in pairs]), torch.tensor([int(x) for x in labels]) if known else None
+
+
+def _is_scalar(label: Any) -> bool:
+    return isinstance(label, Tensor) and label.dim() == 0 and not label.is_floating_point()
+
+
+def _pair(item: Any, place: int) -> tuple[Tensor, Any]:
+    if isinstance(item, Mapping):
+        key = next((k for k in SAMPLE_KEYS if k in item), None)
+        if key is None:
+            raise UserError(
+                f"item {place} has the keys {', '.join(map(str, item))}, expected {' or '.join(SAMPLE_KEYS)}"
+            )
+        return _sample(item[key]), next((item[k] for k in LABEL_KEYS if k in item), None)
+    if isinstance(item, Sequence) and not isinstance(item, str | bytes):
+        return _sample(item[0]), item[1] if len(item) > 1 else None
+    return _sample(item), None
+
+
+def _sample(value: Any) -> Tensor:
+    """As the engine has samples; what has channels last gets them first."""
+    if isinstance(value, Tensor):
+        return value
+    array = np.asarray(value)  # of a picture too
+    if array.dtype == np.uint8 and array.ndim == 2:
+        array = array[None]
+    elif array.dtype == np.uint8 and array.ndim == 3 and array.shape[-1] in (1, 3) and array.shape[0] not in (1, 3):
+        array = np.moveaxis(array, -1, 0)
+    return torch.from_numpy(np.ascontiguousarray(array))
