@@ -66,9 +66,9 @@ class FloorStep:
         c = case.config
         lead = (c["replicas"],) if c.replicated else ()
         B, D, H = c["batch"], case.visible, c["latent"]
-        place = {"dtype": getattr(torch, c["dtype"]), "device": c["device"]}
+        kwargs = {"dtype": getattr(torch, c["dtype"]), "device": c["device"]}
         shapes = ((B, D), (D, H), (H, D), (B, H), (B, B))
-        self.operands: tuple[Tensor, ...] = tuple(torch.rand(*lead, *shape, **place) for shape in shapes)
+        self.operands: tuple[Tensor, ...] = tuple(torch.rand(*lead, *shape, **kwargs) for shape in shapes)
         self.products = [PRODUCTS[name] for name, times in products(case).items() for _ in range(times)]
 
     @torch.no_grad()

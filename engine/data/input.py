@@ -56,8 +56,8 @@ class Batches:
         if not self.options.dequantize:
             return self.dataset.floats(x)
         shape = tuple(x.shape[self.seed.dim() + 1 :])
-        place: dict[str, Any] = {"first": self.first, "dtype": self.dataset.dtype, "device": x.device}
-        u = philox.uniform(Key(self.seed, step), DEQUANTIZE, self.count, shape, **place)
+        kwargs: dict[str, Any] = {"first": self.first, "dtype": self.dataset.dtype, "device": x.device}
+        u = philox.uniform(Key(self.seed, step), DEQUANTIZE, self.count, shape, **kwargs)
         return u.add_(x).div_(256)
 
 

@@ -209,9 +209,9 @@ def uniform_noise(run: Run) -> Tensor:
     """As many samples as the test set has, at most JUDGED, uniform over the range of the training data."""
     train = run.dataset.train
     low, high = value_range(run)
-    place: dict[str, Any] = {"dtype": run.dataset.dtype, "device": train.device}
+    kwargs: dict[str, Any] = {"dtype": run.dataset.dtype, "device": train.device}
     count = min(JUDGED, len(run.dataset.test))
-    u = philox.uniform(Key(EVAL_SEED, 0), purpose(Purpose.EVAL, 4), count, run.shape, **place)
+    u = philox.uniform(Key(EVAL_SEED, 0), purpose(Purpose.EVAL, 4), count, run.shape, **kwargs)
     return low + (high - low) * u
 
 

@@ -77,11 +77,17 @@ class BidvlObjective:
     def draw(self, key: Key, v: Tensor, first: int = 0, total: int | None = None) -> Noise:
         """h [B, H] of the generator and eps [B, H] of the encoder, for K real and N unrolled steps."""
         count = v.shape[torch.as_tensor(key.seed).dim()]
-        place: dict[str, Any] = {"first": first, "dtype": v.dtype, "device": v.device}
+        kwargs: dict[str, Any] = {"first": first, "dtype": v.dtype, "device": v.device}
         streams = {"h": Purpose.SAMPLE_H, "eps": Purpose.LATENT}
         return {
             name: philox.streams(
-                philox.normal, self.options.K + self.options.N, key, purpose(of), count, (self.encoder.latent,), **place
+                philox.normal,
+                self.options.K + self.options.N,
+                key,
+                purpose(of),
+                count,
+                (self.encoder.latent,),
+                **kwargs,
             )
             for name, of in streams.items()
         }

@@ -105,15 +105,15 @@ class VariationalScore:
         """The same estimate without any step on q."""
         return self.with_options(K=0)
 
-    def draw(self, key: Key, count: int, place: dict[str, Any]) -> Noise:
+    def draw(self, key: Key, count: int, kwargs: dict[str, Any]) -> Noise:
         """{"latent": [S, B, H] for each step}, S samples of h."""
         divergence, steps = self.options.divergence, self.steps
         sizes = (count, (divergence.latent_samples, self.posterior.latent))
         if not divergence.reads_samples:  # it reads no samples: the upper level alone does
             return {
-                "latent": [self.posterior.noise(key, purpose(Purpose.LATENT), *sizes, **place).movedim(-2, -3)] * steps
+                "latent": [self.posterior.noise(key, purpose(Purpose.LATENT), *sizes, **kwargs).movedim(-2, -3)] * steps
             }
-        drawn = philox.streams(self.posterior.noise, steps, key, purpose(Purpose.LATENT), *sizes, **place)
+        drawn = philox.streams(self.posterior.noise, steps, key, purpose(Purpose.LATENT), *sizes, **kwargs)
         return {"latent": [latent.movedim(-2, -3) for latent in drawn]}
 
     def features(self, f: Any, batches: Sequence[Batch]) -> Features:
@@ -287,12 +287,12 @@ class BilevelScore(VariationalScore):
 
         return ScoreEstimate(log_density, score), response.info
 
-    def draw(self, key: Key, count: int, place: dict[str, Any]) -> Noise:
+    def draw(self, key: Key, count: int, kwargs: dict[str, Any]) -> Noise:
         """The noise of q's steps and, for a Newton step, "response" [S, B, H] of its samples of h."""
-        noise = super().draw(key, count, place)
+        noise = super().draw(key, count, kwargs)
         if isinstance(self.options.best_response, Newton):
             shape = (self.options.best_response.response_samples, self.posterior.latent)
-            drawn = philox.normal(key, purpose(Purpose.LATENT_SAMPLE), count, shape, **place)
+            drawn = philox.normal(key, purpose(Purpose.LATENT_SAMPLE), count, shape, **kwargs)
             noise["response"] = drawn.movedim(-2, -3)
         return noise
 

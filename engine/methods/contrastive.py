@@ -32,12 +32,12 @@ class ContrastiveDivergence:
 
     def draw(self, key: Key, v: Tensor, first: int = 0, total: int | None = None) -> Noise:
         count = v.shape[torch.as_tensor(key.seed).dim()]
-        place: dict[str, Any] = {"first": first, "dtype": v.dtype, "device": v.device}
+        kwargs: dict[str, Any] = {"first": first, "dtype": v.dtype, "device": v.device}
         return {
             "sweeps": [
                 (
-                    philox.uniform(key, purpose(Purpose.CHAIN_H, i), count, (self.energy.latent,), **place),
-                    philox.normal(key, purpose(Purpose.CHAIN_V, i), count, (self.energy.visible,), **place),
+                    philox.uniform(key, purpose(Purpose.CHAIN_H, i), count, (self.energy.latent,), **kwargs),
+                    philox.normal(key, purpose(Purpose.CHAIN_V, i), count, (self.energy.visible,), **kwargs),
                 )
                 for i in range(self.sweeps)
             ]

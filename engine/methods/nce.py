@@ -62,8 +62,8 @@ class NceObjective:
 
     def draw(self, key: Key, v: Tensor, first: int = 0, total: int | None = None) -> Noise:
         count, size = v.shape[-2:]
-        place: dict[str, Any] = {"first": first, "dtype": v.dtype, "device": v.device}
-        return {"contrast": philox.normal(key, purpose(Purpose.CONTRAST), count, (size,), **place)}
+        kwargs: dict[str, Any] = {"first": first, "dtype": v.dtype, "device": v.device}
+        return {"contrast": philox.normal(key, purpose(Purpose.CONTRAST), count, (size,), **kwargs)}
 
     def _loss(self, theta: Params, v: Tensor, noise: Noise) -> Tensor:
         parameters, log_z = _split(theta)
@@ -106,10 +106,10 @@ class VnceObjective:
 
     def draw(self, key: Key, v: Tensor, first: int = 0, total: int | None = None) -> Noise:
         noise = NceObjective(self.energy, self.theta_optimizer, self.contrast).draw(key, v, first)
-        place: dict[str, Any] = {"first": first, "dtype": v.dtype, "device": v.device}
+        kwargs: dict[str, Any] = {"first": first, "dtype": v.dtype, "device": v.device}
         count, shape = v.shape[-2], (self.latent_samples, self.posterior.latent)
         noise["latent"] = [
-            philox.logistic(key, purpose(Purpose.LATENT, i), count, shape, **place).movedim(-2, -3)
+            philox.logistic(key, purpose(Purpose.LATENT, i), count, shape, **kwargs).movedim(-2, -3)
             for i in range(self.K + 2)
         ]
         return noise

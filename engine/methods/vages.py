@@ -46,8 +46,8 @@ class Langevin:
     alpha: float = 0.0
     std: float = 0.0
 
-    def draw(self, key: Key, count: int, shape: tuple[int, int], place: dict[str, Any]) -> list[Tensor]:
-        drawn = philox.streams(philox.normal, self.steps, key, purpose(Purpose.LATENT_CHAIN), count, shape, **place)
+    def draw(self, key: Key, count: int, shape: tuple[int, int], kwargs: dict[str, Any]) -> list[Tensor]:
+        drawn = philox.streams(philox.normal, self.steps, key, purpose(Purpose.LATENT_CHAIN), count, shape, **kwargs)
         return [z.movedim(-2, -3) for z in drawn]
 
     def __call__(self, log_p: Callable[[Tensor], Tensor], h: Tensor, noise: Sequence[Tensor]) -> Tensor:
@@ -85,12 +85,12 @@ class SampledScore(VariationalScore):
     def steps(self) -> int:
         return self.options.K + 1
 
-    def draw(self, key: Key, count: int, place: dict[str, Any]) -> Noise:
+    def draw(self, key: Key, count: int, kwargs: dict[str, Any]) -> Noise:
         """The noise of q's steps, "samples" [sets * L, B, H] and, for each step on them, "langevin" of that shape."""
         shape = (self.sets * self.options.L, self.posterior.latent)
-        samples = self.posterior.noise(key, purpose(Purpose.LATENT_SAMPLE), count, shape, **place)
-        chains = self.langevin.draw(key, count, shape, place)
-        return super().draw(key, count, place) | {"samples": samples.movedim(-2, -3), "langevin": chains}
+        samples = self.posterior.noise(key, purpose(Purpose.LATENT_SAMPLE), count, shape, **kwargs)
+        chains = self.langevin.draw(key, count, shape, kwargs)
+        return super().draw(key, count, kwargs) | {"samples": samples.movedim(-2, -3), "langevin": chains}
 
     def __call__(
         self, theta: Params, phi: Params, phi_opt: Moments, batches: Sequence[Batch], noise: Noise, rates: Rates

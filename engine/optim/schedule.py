@@ -25,7 +25,7 @@ def step_rates(
 
 def learning_rates(optimisation: Optimisation, dtype: torch.dtype, device: torch.device | str = "cpu") -> Tensor:
     """Learning rates of theta, [] for a single run and [replicas] otherwise; filled in, where a copy would wait."""
-    place: dict[str, Any] = {"dtype": dtype, "device": device}
+    kwargs: dict[str, Any] = {"dtype": dtype, "device": device}
     if not optimisation.replicated:
-        return torch.full((), optimisation.lr[0], **place)
-    return torch.cat([torch.full((optimisation.replicas,), rate, **place) for rate in optimisation.lr])
+        return torch.full((), optimisation.lr[0], **kwargs)
+    return torch.cat([torch.full((optimisation.replicas,), rate, **kwargs) for rate in optimisation.lr])

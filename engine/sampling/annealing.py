@@ -29,7 +29,7 @@ class Walk(NamedTuple):
 def walk(theta: Params, key: Key, v: Tensor, path: Sequence[Beta], on_step: OnStep | None = None) -> Walk:
     """Chains from v along `path`; between two terms of the weight a sweep of Gibbs sampling at the new beta."""
     b, c, W, sigma = theta["b"], theta["c"], theta["W"], torch.exp(theta["log_sigma"])
-    place: dict[str, Any] = {"dtype": W.dtype, "device": W.device}
+    kwargs: dict[str, Any] = {"dtype": W.dtype, "device": W.device}
     D, H = W.shape
     log_weight = torch.zeros(len(v), dtype=torch.float64, device=W.device)
     for step, (beta, next_beta) in enumerate(pairwise(path)):
@@ -37,9 +37,9 @@ def walk(theta: Params, key: Key, v: Tensor, path: Sequence[Beta], on_step: OnSt
         log_weight += (softplus(next_beta * x) - softplus(beta * x)).sum(-1, dtype=torch.float64)
         if step < len(path) - 2:  # the last v is weighted as it is
             step_key = Key(key.seed, key.step + step)
-            u = philox.uniform(step_key, purpose(Purpose.AIS_H), len(v), (H,), **place)
+            u = philox.uniform(step_key, purpose(Purpose.AIS_H), len(v), (H,), **kwargs)
             h = (u < torch.sigmoid(next_beta * x)).to(W.dtype)
-            noise = philox.normal(step_key, purpose(Purpose.AIS_V), len(v), (D,), **place)
+            noise = philox.normal(step_key, purpose(Purpose.AIS_V), len(v), (D,), **kwargs)
             v = b + next_beta * sigma.square() * (h @ W.T) + sigma * noise
         if on_step is not None:
             on_step(step)

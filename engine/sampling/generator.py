@@ -38,12 +38,12 @@ def generate(run: Run, model: str, count: int, seed: int, kind: str | None = Non
         raise unknown("kind", kind, list(KINDS))
     objective, state = trained(run, model)
     if kind == "marginal":
-        place: dict[str, Any] = {
+        kwargs: dict[str, Any] = {
             "dtype": getattr(torch, run.config.running.dtype),
             "device": torch.device(run.config.running.device),
         }
         h = philox.normal(
-            Key(seed, 0), purpose(Purpose.SAMPLE_H), count, (run.config.model.latent,), first=first, **place
+            Key(seed, 0), purpose(Purpose.SAMPLE_H), count, (run.config.model.latent,), first=first, **kwargs
         )
     else:
         each = 2 if kind == "interpolation" else 1

@@ -36,6 +36,6 @@ def uniform_start(key: Key, count: int, data: Tensor, first: int = 0) -> Tensor:
     """Chains first, first + 1, ... uniform over each unit's range in the data. (From N(b, sigma^2) they can stay
     in a spurious mode: they do on Frey face.)"""
     low, high = data.amin(0), data.amax(0)
-    place: dict[str, Any] = {"first": first, "dtype": data.dtype, "device": data.device}
-    u = philox.uniform(key, purpose(Purpose.SAMPLE_V, 1), count, (data.shape[1],), **place)
+    kwargs: dict[str, Any] = {"first": first, "dtype": data.dtype, "device": data.device}
+    u = philox.uniform(key, purpose(Purpose.SAMPLE_V, 1), count, (data.shape[1],), **kwargs)
     return low + (high - low) * u

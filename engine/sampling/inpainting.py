@@ -44,12 +44,12 @@ def inpaint(
     energy, theta, key = run.energy, run.thetas(model)[0], Key(seed, 0)
     truth = run.dataset.floats(run.dataset.test[:count])
     mask = known_pixels(run.shape, known).to(truth.device)
-    place: dict[str, Any] = {"dtype": truth.dtype, "device": truth.device}
-    v = torch.where(mask, truth, started(run, start or default_start(run), key, count, 0, place))
+    kwargs: dict[str, Any] = {"dtype": truth.dtype, "device": truth.device}
+    v = torch.where(mask, truth, started(run, start or default_start(run), key, count, 0, kwargs))
     x: ld.Position = (v,)
     score = ld.marginal_score(energy, theta)
     if run.config.method.learns_q:
-        x = (v, philox.normal(key, purpose(Purpose.SAMPLE_H), count, (latent_units(run),), **place))
+        x = (v, philox.normal(key, purpose(Purpose.SAMPLE_H), count, (latent_units(run),), **kwargs))
         score = ld.joint_score(energy, theta)
     schedule = ld.temperatures() if steps is None else ld.temperatures(steps)
     with progress(len(schedule), "Langevin", "step") as bar:

@@ -32,11 +32,11 @@ def temperatures(steps: int = HOLD + ANNEAL + COOL) -> list[float]:
     return [HOTTEST] * (steps - anneal - cool) + falling + [1 - (i + 1) / cool for i in range(cool)]
 
 
-def normal_start(key: Key, count: int, shape: tuple[int, ...], first: int = 0, **place: Any) -> Tensor:
+def normal_start(key: Key, count: int, shape: tuple[int, ...], first: int = 0, **kwargs: Any) -> Tensor:
     """Where the published chains start: v = 1/2 + z with z ~ N(0, 1), [count, *shape], for images in [0, 1].
 
     `place` is dtype and device."""
-    return 0.5 + philox.normal(key, purpose(Purpose.SAMPLE_V), count, shape, first=first, **place)
+    return 0.5 + philox.normal(key, purpose(Purpose.SAMPLE_V), count, shape, first=first, **kwargs)
 
 
 @torch.no_grad()

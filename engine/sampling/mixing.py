@@ -127,6 +127,6 @@ def several_starts(
 def _directions(energy: GRBM, theta: Params, key: Key) -> Tensor:
     """Random signs / (sigma sqrt D) [D, DIRECTIONS]."""
     log_sigma = theta["log_sigma"]
-    place: dict[str, Any] = {"dtype": log_sigma.dtype, "device": log_sigma.device}
-    u = philox.uniform(Key(0, 0), purpose(Purpose.EVAL, 8), energy.visible, (DIRECTIONS,), **place)
+    kwargs: dict[str, Any] = {"dtype": log_sigma.dtype, "device": log_sigma.device}
+    u = philox.uniform(Key(0, 0), purpose(Purpose.EVAL, 8), energy.visible, (DIRECTIONS,), **kwargs)
     return torch.sign(u - 0.5) * torch.exp(-log_sigma)[:, None] / energy.visible**0.5

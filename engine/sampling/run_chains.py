@@ -77,17 +77,17 @@ def target(
     if kind not in known:
         raise UserError(f"this model has no chains of kind {kind!r}; use {' or '.join(known)}")
     energy, theta, key = run.energy, run.thetas(model)[0], Key(seed, 0)
-    place = {"dtype": getattr(torch, run.config.running.dtype), "device": torch.device(run.config.running.device)}
+    kwargs = {"dtype": getattr(torch, run.config.running.dtype), "device": torch.device(run.config.running.device)}
     if kind == "posterior":
         v = training_samples(run, count, seed)
         with torch.no_grad():
             f = call(energy, theta, "features", v)
         return lambda x: -call(energy, theta, "head", f, x[0]), (posterior_means(run, model, count, seed),)
-    v = started(run, start or default_start(run), key, count, 0, place)
+    v = started(run, start or default_start(run), key, count, 0, kwargs)
     if kind == "marginal":
         return lambda x: -call(energy, theta, "free_energy", x[0]), (v,)
     if kind == "joint":
-        h = philox.normal(key, purpose(Purpose.SAMPLE_H), count, (latent_units(run),), **place)
+        h = philox.normal(key, purpose(Purpose.SAMPLE_H), count, (latent_units(run),), **kwargs)
         return lambda x: -call(energy, theta, "energy", *x), (v, h)
     h = posterior_means(run, model, count, seed)
     return lambda x: -call(energy, theta, "energy", x[0], h), (v,)

@@ -103,18 +103,18 @@ def sample_continuous(
         raise UserError(f"a model trained by {run.config.method.kind!r} has no kind {kind!r}; use {expected}")
     config, theta, key, energy = run.config, run.thetas(model)[0], Key(seed, 0), run.energy
     blur = config.method.blur
-    place: dict[str, Any] = {
+    kwargs: dict[str, Any] = {
         "dtype": getattr(torch, config.running.dtype),
         "device": torch.device(config.running.device),
     }
     schedule = ld.temperatures() if steps is None else ld.temperatures(steps)
-    v = started(run, start or default_start(run), key, count, first, place)
+    v = started(run, start or default_start(run), key, count, first, kwargs)
 
     if kind == "marginal":
         score = ld.marginal_score(energy, theta)
         return ld.denoised(score, _run(score, (v,), key, schedule, first), blur)
     if kind == "joint":
-        h = philox.normal(key, purpose(Purpose.SAMPLE_H), count, (latent_units(run),), first=first, **place)
+        h = philox.normal(key, purpose(Purpose.SAMPLE_H), count, (latent_units(run),), first=first, **kwargs)
         score = ld.joint_score(energy, theta)
         return ld.denoised(score, _run(score, (v, h), key, schedule, first), blur)
     if kind == "conditional":
@@ -139,14 +139,14 @@ def default_start(run: Run) -> str:
     return "normal" if isinstance(run.config.dataset, ImageData) else "uniform"
 
 
-def started(run: Run, start: str, key: Key, count: int, first: int, place: dict[str, Any]) -> Tensor:
+def started(run: Run, start: str, key: Key, count: int, first: int, kwargs: dict[str, Any]) -> Tensor:
     """Chains first, first + 1, ...: 1/2 + N(0, 1), or uniform over the range of the data."""
     if start not in STARTS:
         raise unknown("start", start, list(STARTS))
     if start == "normal":
-        return ld.normal_start(key, count, run.shape, first, **place)
+        return ld.normal_start(key, count, run.shape, first, **kwargs)
     low, high = value_range(run)
-    return low + (high - low) * philox.uniform(key, purpose(Purpose.SAMPLE_V), count, run.shape, first=first, **place)
+    return low + (high - low) * philox.uniform(key, purpose(Purpose.SAMPLE_V), count, run.shape, first=first, **kwargs)
 
 
 def posterior_means(run: Run, model: str, count: int, seed: int, first: int = 0) -> Tensor:

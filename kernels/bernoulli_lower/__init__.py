@@ -104,8 +104,8 @@ def _drawn(
 ) -> tuple[Tensor | None, float]:
     if seed is not None:
         batch, width = logits.shape[-2:]
-        place: dict[str, Any] = {"first": first, "dtype": logits.dtype, "device": logits.device}
-        noise = philox.logistic(Key(seed, step), purpose, batch, (width,), **place)
+        kwargs: dict[str, Any] = {"first": first, "dtype": logits.dtype, "device": logits.device}
+        noise = philox.logistic(Key(seed, step), purpose, batch, (width,), **kwargs)
     return noise, tau
 
 

@@ -178,11 +178,11 @@ def streams(
     device: torch.device | str = "cpu",
 ) -> list[Tensor]:
     """`draw(key, purpose + i, ...)` for i < number; natively all in one call."""
-    place: dict[str, Any] = {"first": first, "dtype": dtype, "device": device}
+    kwargs: dict[str, Any] = {"first": first, "dtype": dtype, "device": device}
     kind, seed = KINDS[draw], torch.as_tensor(key.seed)
     one_call = _STREAMS and torch.device(device).type == seed.device.type == "cpu" and seed.dtype == torch.int64
     if not one_call or number < 2:
-        return [draw(key, purpose + i, count, shape, **place) for i in range(number)]
+        return [draw(key, purpose + i, count, shape, **kwargs) for i in range(number)]
     drawn = torch.ops.eblvm.philox_streams(seed, key.step, purpose, number, count, math.prod(shape), first, int(kind))
     if len(shape) != 1:
         drawn = [noise.view(*seed.shape, count, *shape) for noise in drawn]
@@ -232,16 +232,16 @@ def _draw(
     dtype: torch.dtype,
     device: torch.device | str,
 ) -> Tensor:
-    seed, place = key.seed, torch.device(device)
+    seed, target = key.seed, torch.device(device)
     if isinstance(seed, Tensor):
         if seed.dtype != torch.int64:
             raise ValueError(f"Key.seed is a tensor of dtype {seed.dtype}; expected torch.int64, use seed.long()")
-        if seed.device != place:
-            seed = seed.to(place)
+        if seed.device != target:
+            seed = seed.to(target)
     else:
         if not 0 <= seed < 2**63:
             raise ValueError(f"Key.seed={seed} is outside [0, 2**63); use a non-negative 63-bit integer")
-        seed = torch.tensor(seed, dtype=torch.int64, device=place)
+        seed = torch.tensor(seed, dtype=torch.int64, device=target)
     width = math.prod(shape)
     if not 0 <= key.step < 2**32:
         raise ValueError(f"Key.step={key.step} is outside [0, 2**32); steps count from 0")
@@ -261,8 +261,8 @@ def _draw(
     gathering = getattr(_thread, "together", None)
     if gathering is not None and gathering.takes(kind, seed, dtype):
         return gathering.later(int(kind), seed, key.step, purpose, count, width, first).view(*seed.shape, count, *shape)
-    if place.type == "meta":  # a plan wants shapes, and those of the reference's intermediates take it seconds
-        return torch.empty(*seed.shape, count, *shape, dtype=dtype, device=place)
+    if target.type == "meta":  # a plan wants shapes, and those of the reference's intermediates take it seconds
+        return torch.empty(*seed.shape, count, *shape, dtype=dtype, device=target)
     noise: Tensor = _backend(seed.device)(seed, key.step, purpose, count, width, first, int(kind))
     # Small draws are many, and most of their time would be these two.
     if len(shape) != 1:
@@ -289,10 +289,10 @@ class together:  # noqa: N801
         _thread.together = None
         if error is not None:
             return
-        for (place, step, first), draws in self._waiting.items():
+        for (target, step, first), draws in self._waiting.items():
             from eblvm.kernels.philox import triton
 
-            triton.philox_list(self._seeds[place], step, first, [draw for draw, _ in draws], [x for _, x in draws])
+            triton.philox_list(self._seeds[target], step, first, [draw for draw, _ in draws], [x for _, x in draws])
 
     def takes(self, kind: Kind, seed: Tensor, dtype: torch.dtype) -> bool:
         plain = not torch.compiler.is_compiling() and not torch._C._are_functorch_transforms_active()

@@ -29,8 +29,8 @@ def importance_weighted(
 ) -> LogDensity:
     """The bound for v [B, ...], global indices first .. first + B - 1, and its error by the delta method: the
     deviation of the weights over their mean, over sqrt(L)."""
-    place: dict[str, Any] = {"first": first, "dtype": v.dtype, "device": v.device}
-    noise = posterior.noise(key, purpose(Purpose.EVAL, 3), len(v), (samples, posterior.latent), **place).movedim(1, 0)
+    kwargs: dict[str, Any] = {"first": first, "dtype": v.dtype, "device": v.device}
+    noise = posterior.noise(key, purpose(Purpose.EVAL, 3), len(v), (samples, posterior.latent), **kwargs).movedim(1, 0)
     p = call(posterior, phi, "params", v)
     h = posterior.rsample(p, noise)
     f = call(energy, theta, "features", v)

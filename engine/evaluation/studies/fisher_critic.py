@@ -61,20 +61,20 @@ def fisher_divergence(
 ) -> FisherEstimate:
     """Train the critic, and q by K steps a minibatch, on `train` [n, D]; the estimate on `test` at the end."""
     critic, adam = Critic(train.shape[1], width), Adam((0.9, 0.999))
-    place: dict[str, Any] = {"dtype": train.dtype, "device": train.device}
-    eta = {k: p.to(**place) for k, p in critic.initial(Key(seed, 0)).items()}
+    kwargs: dict[str, Any] = {"dtype": train.dtype, "device": train.device}
+    eta = {k: p.to(**kwargs) for k, p in critic.initial(Key(seed, 0)).items()}
     phi_opt: Moments = vages.optimizer.init(phi)
     eta_opt: Moments = adam.init(eta)
-    rate = torch.full((), lr, **place)
+    rate = torch.full((), lr, **kwargs)
     seeds = torch.tensor(seed).to(train.device)
     rates: Rates = {"phi": rate}
 
     def parts(v: Tensor, step: int) -> tuple[Tensor, Tensor]:
         """The model's score by VaES, and the critic's direction."""
         nonlocal phi, phi_opt
-        noise = vages.draw(Key(seeds, step), len(v), place)
+        noise = vages.draw(Key(seeds, step), len(v), kwargs)
         estimate, phi, phi_opt, _ = vages(theta, phi, phi_opt, [Loss().perturb(v, None, {})], noise, rates)
-        eps = philox.rademacher(Key(seeds, step), purpose(Purpose.DIRECTION), len(v), (v.shape[1],), **place)
+        eps = philox.rademacher(Key(seeds, step), purpose(Purpose.DIRECTION), len(v), (v.shape[1],), **kwargs)
         return estimate.score(), eps
 
     for step in range(steps):

@@ -74,6 +74,11 @@ class ScoreMatching(Method):
     def check(self, model: ModelOptions, optimisation: Optimisation, running: Running) -> None:
         super().check(model, optimisation, running)
         loss = self.loss
+        if model.needs_q and not self.learns_q:
+            raise UserError(
+                f"method {self.kind!r} needs a free energy in closed form, model {model.kind!r} has none; use a method "
+                "with a q(h|v), such as 'bidsm'"
+            )
         if isinstance(loss, Mdsm) and (len(loss.sigma_range) != 2 or loss.sigma_range[0] > loss.sigma_range[1]):
             raise UserError(f"got sigma-range={loss.sigma_range}, expected two numbers, 0 < lowest <= highest")
         if model.checkpoint in ("blocks", "all") and loss.derivatives > 2:

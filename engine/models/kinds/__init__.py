@@ -32,6 +32,7 @@ class ModelOptions(Options):
     linear_in_h: ClassVar[bool] = False  # binary h, an energy linear in it: the KL has a closed form
     conditionals: ClassVar[bool] = False  # p(h|v) and p(v|h) are known, so is the free energy
     score_matching: ClassVar[bool] = True
+    needs_q: ClassVar[bool] = False  # its marginal is intractable, and it has no form without h
     images: ClassVar[bool] = False  # it takes [C, S, S], not [D]
     points: ClassVar[bool] = False  # it takes points [D] and has a continuous h
     own_posterior: ClassVar[bool] = True  # the posterior is one of the engine's

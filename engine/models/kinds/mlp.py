@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 @dataclass(frozen=True)
 class Mlp(ModelOptions):
     kind = "mlp"
-    points = True
+    points = needs_q = True
 
     latent: int = option(2, "H, the number of latent units", low=1)  # type: ignore[misc]
     width: int = option(64, "units of the energy's hidden layers", low=1)

@@ -1,9 +1,11 @@
 """The EBLVM of MLPs: its energy by hand, the contract of heads, its start, and what it learns in a few seconds."""
 
+import pytest
 import torch
 import torch.nn.functional as F
 
 from eblvm.engine.data.toys import TOYS
+from eblvm.engine.errors import UserError
 from eblvm.engine.evaluation.metrics.grid_likelihood import grid_log_likelihood
 from eblvm.engine.methods.bilevel import BilevelScore
 from eblvm.engine.methods.divergences import Kl
@@ -15,6 +17,7 @@ from eblvm.engine.models.energy import call
 from eblvm.engine.models.fit import check_fit
 from eblvm.engine.models.mlp import MlpEnergy, MlpGaussian
 from eblvm.engine.optim.optimizers import Adam
+from eblvm.engine.recipes import recipe
 from eblvm.kernels import philox
 from eblvm.kernels.philox import Key
 
@@ -97,3 +100,8 @@ def test_bidsm_draws_the_checkerboard() -> None:
     test = toy.points(1000, first=10**6)
     found = grid_log_likelihood(energy, state.theta, test, posterior, state.phi, size=50)
     assert 0.4 < found.log_likelihood < 0.53, found
+
+
+def test_methods_without_q_are_refused() -> None:
+    with pytest.raises(UserError, match=r"method 'dsm' needs a free energy in closed form, model 'mlp' has none; use"):
+        recipe("checkerboard", "mlp", method="dsm").check()
