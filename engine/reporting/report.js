@@ -60,11 +60,11 @@ function smoothed(points, weight) {
   });
 }
 function ticks(low, high, count) {
-  const raw = (high - low) / count || 1, power = 10 ** Math.floor(Math.log10(raw));
-  const step = [1, 2, 5, 10].map(m => m * power).find(s => s >= raw);
-  const found = [];
-  for (let t = Math.ceil(low / step) * step; t <= high + 1e-9 * step; t += step) found.push(Number(t.toPrecision(12)));
-  return found;
+  const raw = (high - low) / count;
+  if (raw <= 1e-10 * Math.max(Math.abs(low), Math.abs(high))) return [low];  // steps that rounding would swallow
+  const power = 10 ** Math.floor(Math.log10(raw)), step = [1, 2, 5, 10].map(m => m * power).find(s => s >= raw);
+  const first = Math.ceil(low / step), last = Math.floor(high / step + 1e-9);
+  return Array.from({length: Math.max(0, last - first + 1)}, (_, i) => Number(((first + i) * step).toPrecision(12)));
 }
 
 // One chart: every run's curve of a quantity. The vertical range leaves out the outermost hundredth of the values.
@@ -79,7 +79,7 @@ function chart(title, curves) {
     const cut = ys.length > 200 ? Math.floor(ys.length / 100) : 0;
     let low = Math.min(ys[cut], ...smooth.map(s => s[s.length - 1][1]));
     let high = Math.max(ys[ys.length - 1 - cut], ...smooth.map(s => s[s.length - 1][1]));
-    if (low === high) { const pad = Math.abs(low) * 0.05 || 1; low -= pad; high += pad; }
+    if (high - low <= 1e-9 * Math.max(Math.abs(low), Math.abs(high))) { const pad = Math.abs(low) * 0.05 || 1; low -= pad; high += pad; }
     const left = xs.reduce((a, b) => Math.min(a, b)), right = Math.max(xs.reduce((a, b) => Math.max(a, b)), left + 1);
     const X = x => LEFT + (x - left) / (right - left) * (WIDTH - LEFT - RIGHT);
     const Y = y => HEIGHT - BOTTOM - (Math.min(Math.max(y, low), high) - low) / (high - low) * (HEIGHT - TOP - BOTTOM);

@@ -3,6 +3,7 @@
 import os
 from datetime import timedelta
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -90,7 +91,8 @@ def test_the_process_group_knows_its_gpu_and_its_patience(chosen: list[int], mon
         monkeypatch.setenv(name, value)
     given: dict[str, Any] = {}
     monkeypatch.setattr(dist, "rendezvous", lambda _: iter([(None, 1, 2)]))
-    monkeypatch.setattr(dist, "PrefixStore", lambda *_: None)
+    monkeypatch.setattr(dist, "PrefixStore", lambda *_: SimpleNamespace(clone=lambda: None))
+    monkeypatch.setattr(distributed, "Peers", lambda *_: SimpleNamespace(stop=lambda: None))
     monkeypatch.setattr(dist, "init_process_group", lambda *_, **how: given.update(how))
     monkeypatch.setattr(dist, "destroy_process_group", lambda: None)
     with distributed.joined("cuda", 5.0):

@@ -106,8 +106,8 @@ def test_every_crash_point_of_a_log_leaves_its_rows(code: int | None, tmp_path: 
                 for step in (3, 4):
                     log.write(step, {"loss": [float(step)]})
             finally:
-                log.board.close()
-                log.file.close()
+                for part in (*log.loggers, log.file):
+                    part.close()
 
         how = ended(faults, resume)
         found = read_rows(folder / "stats.jsonl")

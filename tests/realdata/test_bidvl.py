@@ -41,13 +41,11 @@ def test_ten_steps_and_all_figures(recipe: str, data: str, options: list[str], r
 def test_dry_run_shows_the_published_settings(recipe: str, small: list[str], capsys) -> None:
     assert main(["train", recipe, "--method", "bidvl", *small, "--dry-run"]) == 0
     shown = dict(line.split(maxsplit=1) for line in capsys.readouterr().out.splitlines())
-    ratio = "0.05" if recipe in ("cifar10", "svhn", "celeba32") else "0.1"
-    assert (shown["beta1"], shown["beta2"], shown["decay"], shown["weight_decay"], shown["ratio"]) == (
-        "0.0",
-        "0.9",
-        "0.998",
-        "0.0001",
-        ratio,
-    )
+    ratio = "0.1" if recipe == "celeba64" else "0.05"
+    weight_decay = "0.0" if recipe == "celeba128" else "0.0001"
+    assert (shown["beta1"], shown["beta2"], shown["decay"]) == ("0.0", "0.9", "0.998")
+    assert (shown["weight_decay"], shown["ratio"]) == (weight_decay, ratio)
     if not small:
-        assert (shown["lr"], shown["lower_lr"], shown["batch"]) == ("(0.0001,)", "0.0003", "100")
+        rates = {"celeba128": ("(0.0002,)", "0.0002", "36"), "celeba64": ("(0.0001,)", "0.0003", "50")}
+        expected = rates.get(recipe, ("(0.0001,)", "0.0003", "100"))
+        assert (shown["lr"], shown["lower_lr"], shown["batch"]) == expected

@@ -133,4 +133,4 @@ def test_a_record_of_another_schema_is_refused(tmp_path: Path) -> None:
 
 
 def test_commands_are_added_once_and_named() -> None:
-    assert set(cli.commands()) - set(cli.COMMANDS) == {"bench", "profile"}
+    assert set(cli.commands()) - set(cli.COMMANDS) == {"bench", "profile", "reproduce"}

@@ -66,5 +66,5 @@ def test_bad_input(arguments: str, sentence: str, capsys, tmp_path: Path, monkey
 
 
 def test_a_runs_command_names_no_folders() -> None:
-    config = recipe("celeba64").replaced(data="/somewhere/celeba", cache="/elsewhere", input="dali", flip=True)
-    assert arguments_of(config) == ["--data celeba", "--input dali", "--flip"]
+    config = recipe("celeba64").replaced(data="/somewhere/celeba", cache="/elsewhere", input="dali", flip=False)
+    assert arguments_of(config) == ["--data celeba", "--input dali", "--no-flip"]

@@ -32,5 +32,6 @@ def test_a_missing_apex_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     with pytest.raises(UserError, match="on --device cuda; use 'adam'"):
         config.check()
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
     with pytest.raises(UserError, match="not installed here; use 'adam'"):
         train(config.replaced(device="cuda"), tmp_path)

@@ -52,6 +52,9 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     options = "--steps 120 --log-every 2 --validations 4 --preview-every 60".split()
     for name, more in (("dsm", ["--method", "dsm"]), ("<b>&quot;</script>", ["--method", "dsm", "--lr", "1e-2"])):
         assert main(["train", "checkerboard", *options, *more, "--out", str(folder / name.replace("/", "-"))]) == 0
+    for path in folder.glob("*/stats.jsonl"):  # a constant, which averages leave by a rounding error
+        rows = [json.loads(line) | {"memory_mib": 1234.7} for line in path.read_text().splitlines()]
+        path.write_text("".join(json.dumps(row) + "\n" for row in rows))
     assert main(["eval", str(folder / "dsm")]) == 0
     sweep = (
         "sweep checkerboard --method dsm --replicas 2 --lr 1e-3,1e-2 --steps 20 --log-every 5 --validations 2".split()
