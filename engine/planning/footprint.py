@@ -2,7 +2,8 @@
 
 import gc
 import weakref
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 import torch
@@ -112,10 +113,17 @@ def _packed(t: Tensor) -> bool:
     return t.is_contiguous() or (t.dim() == 4 and t.is_contiguous(memory_format=torch.channels_last))
 
 
-def held_bytes(build: Callable[[], Any], known: Iterable[Tensor]) -> int:
-    """Bytes that the graphs of `build`'s result hold for its backward pass, beyond tensors that are known."""
+@contextmanager
+def saved_by_graphs(known: Iterable[Tensor]) -> Iterator[Storages]:
+    """What graphs made inside hold for their backward passes, beyond tensors that are known."""
     saved = Storages(known)
     with torch.autograd.graph.saved_tensors_hooks(lambda t: Saved(saved, t), lambda s: s.tensor):
+        yield saved
+
+
+def held_bytes(build: Callable[[], Any], known: Iterable[Tensor]) -> int:
+    """Bytes that the graphs of `build`'s result hold for its backward pass, beyond tensors that are known."""
+    with saved_by_graphs(known) as saved:
         result = build()
     held = saved.live
     del result
@@ -128,8 +136,7 @@ def footprint(step: Callable[[], None], inputs: Callable[[], list[Tensor]], hook
     gc.collect()
     saved_bytes = None
     if hooks:
-        saved = Storages(inputs())
-        with torch.autograd.graph.saved_tensors_hooks(lambda t: Saved(saved, t), lambda s: s.tensor):
+        with saved_by_graphs(inputs()) as saved:
             step()
         saved_bytes = saved.peak
     reference.tape_bytes = 0

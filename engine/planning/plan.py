@@ -31,7 +31,7 @@ from eblvm.engine.methods.types import Noise, Objective, Rates, State
 from eblvm.engine.methods.update import Update
 from eblvm.engine.models.kinds.deep import CHECKPOINTS
 from eblvm.engine.optim.schedule import step_rates
-from eblvm.engine.planning.footprint import Operators, Saved, Storages, held_bytes
+from eblvm.engine.planning.footprint import Operators, Storages, held_bytes, saved_by_graphs
 from eblvm.engine.recipes import arguments
 from eblvm.engine.versions import versions
 from eblvm.kernels.philox import Key
@@ -153,24 +153,19 @@ def _counted(
 ) -> tuple[int, int, int]:
     """(peak bytes, of these bytes held for backward, FLOPs) of a step's gradients."""
     given = (state, v, noise, rates)
+    # Of BiDVL the whole update: its lower level moves phi at the moved theta.
+    bidvl = isinstance(update.objective, BidvlObjective)
+    step: Callable[..., Any] = replace(update, in_place=True) if bidvl else update.objective.gradient
     with torch.no_grad(), Operators(Storages(_tensors(given))) as counted:
-        if isinstance(update.objective, BidvlObjective):  # its lower level moves phi at the moved theta
-            replace(update, in_place=True)(*given)
-        else:
-            update.objective.gradient(*given)
+        step(*given)
     objective = _whole(update.objective)
     if isinstance(objective, ScoreMatchingObjective):
         saved = saved_bytes(objective, state, v[:micro_batch], batch, rates)
     else:
-        saved = _most_saved_bytes(lambda: replace(update, in_place=True)(*given), given)
+        with saved_by_graphs(_tensors(given)) as graphs:
+            step(*given)
+        saved = graphs.peak
     return counted.storages.peak, saved, counted.flops
-
-
-def _most_saved_bytes(step: Callable[[], Any], given: Any) -> int:
-    saved = Storages(_tensors(given))
-    with torch.autograd.graph.saved_tensors_hooks(lambda t: Saved(saved, t), lambda s: s.tensor):
-        step()
-    return saved.peak
 
 
 def saved_bytes(plain: ScoreMatchingObjective, state: State, v: Tensor, batch: int, rates: Rates) -> int:
