@@ -1,7 +1,29 @@
-"""The seed and the length of the search stand at the head of every report."""
+"""The seed and the length of the search stand at the head of every report, what was tried at its end.
 
-from .properties import EXAMPLES, SEED
+EBLVM_FUZZ_RECORD=FOLDER keeps the end as a record.
+"""
+
+import os
+from pathlib import Path
+from typing import Any
+
+from eblvm.bench.tools import record
+
+from .properties import EXAMPLES, SEED, TALLY
+
+SCHEMA = "eblvm-fuzz/1"
 
 
 def pytest_report_header() -> str:
     return f"fuzz: {EXAMPLES} examples a property, seed {SEED} (set by EBLVM_FUZZ and EBLVM_FUZZ_SEED)"
+
+
+def pytest_terminal_summary(terminalreporter: Any, exitstatus: int) -> None:
+    if not TALLY:
+        return
+    outcomes = {how: len(terminalreporter.stats.get(how, ())) for how in ("passed", "failed", "error", "skipped")}
+    terminalreporter.write_line("fuzz: " + ", ".join(f"{count:,} {what}" for what, count in sorted(TALLY.items())))
+    if folder := os.environ.get("EBLVM_FUZZ_RECORD"):
+        command = f"EBLVM_FUZZ={EXAMPLES} EBLVM_FUZZ_SEED={SEED} pytest tests/fuzz"
+        facts = {"examples": EXAMPLES, "seed": SEED, "tried": dict(TALLY), "tests": outcomes, "exit": int(exitstatus)}
+        record.write(record.make(SCHEMA, "fuzz", command, "cpu", facts), Path(folder))

@@ -35,7 +35,7 @@ CASES = {
         "--steps 12 --checkpoint-every 2"
     ).split(),
     "bidvl": (
-        "train digits --method bidvl --model spectral --width 2 --posterior-width 2 --generator-width 2 --latent 4 "
+        "train digits --method bidvl --width 2 --posterior-width 2 --generator-width 2 --latent 4 "
         "--steps 16 --checkpoint-every 2"
     ).split(),
 }

@@ -6,6 +6,7 @@ reproduces a failure.
 
 import os
 import time
+from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
@@ -16,6 +17,8 @@ from eblvm.engine.errors import UserError
 BOUNDED = 60
 EXAMPLES = int(os.environ.get("EBLVM_FUZZ", BOUNDED))
 SEED = int(os.environ.get("EBLVM_FUZZ_SEED", time.time() if "EBLVM_FUZZ" in os.environ else 20))
+
+TALLY: Counter[str] = Counter()  # what was tried, for the report
 
 
 def bounded(test: Any) -> Any:
@@ -30,8 +33,9 @@ def bounded(test: Any) -> Any:
     return seed(SEED)(how(test))
 
 
-def read_or_refused(read: Callable[[], Any]) -> Any:
+def read_or_refused(read: Callable[[], Any], what: str = "files") -> Any:
     """What `read` gives, or the one line it refuses with. Every other exception is the failure that is looked for."""
+    TALLY[what] += 1
     try:
         return read()
     except UserError as error:

@@ -17,7 +17,7 @@ from eblvm.engine.config import DATASETS, METHODS, MODELS, Config
 from eblvm.engine.options import flag
 from eblvm.engine.training.run_folder import read_config
 
-from .properties import bounded, read_or_refused
+from .properties import TALLY, bounded, read_or_refused
 
 OPTIONS = sorted(_every_option())
 WORDS = st.sampled_from(
@@ -54,6 +54,7 @@ def said(arguments: list[str]) -> tuple[int, str, str]:
 
 
 def expect_an_answer(arguments: list[str]) -> int:
+    TALLY["command lines"] += 1
     code, out, err = said(arguments)
     assert code in (0, 2), (arguments, err)
     assert "Traceback" not in err
@@ -142,7 +143,7 @@ def test_any_configuration(tree: object) -> None:
     def read() -> None:
         finite(Config.from_json(tree))
 
-    read_or_refused(read)
+    read_or_refused(read, "configurations")
 
 
 @bounded
@@ -150,7 +151,7 @@ def test_any_configuration(tree: object) -> None:
 def test_any_config_file(content: bytes) -> None:
     with TemporaryDirectory() as folder:
         (Path(folder) / "config.json").write_bytes(content)
-        read_or_refused(lambda: read_config(Path(folder)))
+        read_or_refused(lambda: read_config(Path(folder)), "configurations")
         for suffix in ("json", "toml"):
             path = Path(folder) / f"mine.{suffix}"
             path.write_bytes(content)

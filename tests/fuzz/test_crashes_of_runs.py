@@ -5,9 +5,9 @@ By default at a few dozen calls spread over each; with EBLVM_FUZZ at every one.
 """
 
 import errno
-import itertools
 import os
 from collections.abc import Callable, Iterator
+from functools import cache, partial
 from pathlib import Path
 
 import numpy as np
@@ -16,6 +16,7 @@ import torch
 from torch.utils._pytree import tree_flatten
 
 from eblvm.engine import evaluation, recipes
+from eblvm.engine.data.dataset import Dataset
 from eblvm.engine.data.prepare import prepare
 from eblvm.engine.data.readers import read
 from eblvm.engine.data.store import open_store
@@ -28,11 +29,11 @@ from eblvm.engine.training.run import Run
 from eblvm.engine.training.stats import read_rows
 
 from .fault_layer import Crash, Faults, failing
+from .properties import TALLY
 
 EVERY = "EBLVM_FUZZ" in os.environ
-SPREAD = 12  # points of an operation in the bounded set
+SPREAD = 8  # points of an operation in the bounded set
 CODES = (None, errno.ENOSPC, errno.EIO)  # None: the process is gone
-counted = itertools.count()
 
 
 def points(operation: Callable[[Path], object], folder: Path, code: int | None) -> Iterator[tuple[int, Path]]:
@@ -47,20 +48,32 @@ def points(operation: Callable[[Path], object], folder: Path, code: int | None) 
             with failing(Faults(at, code)):
                 operation(place)
         except (Crash, UserError, OSError):
-            next(counted)
+            TALLY["crash points"] += 1
         yield at, place
 
 
-def trained(out: Path) -> None:
-    """Six steps with three checkpoints, on points that are drawn once."""
-    config = recipes.recipe("checkerboard", method="bidsm").replaced(
-        N=1, K=1, steps=6, batch=4, checkpoint_every=2, log_every=1, validations=2, keep=2
-    )
-    train(config, out, say=lambda _: None, dataset=DATA)
+RUNS = {
+    "checkerboard": recipes.recipe("checkerboard", method="bidsm").replaced(N=1, K=1, steps=6),
+    "deep": recipes.recipe("digits", model="deep").replaced(
+        N=1, K=1, steps=4, width=2, latent=3, head_width=5, posterior_width=2, ema=0.9
+    ),
+    "bidvl": recipes.recipe("digits", method="bidvl").replaced(
+        steps=4, width=2, posterior_width=2, generator_width=2, latent=4
+    ),
+}
 
 
-DATA = recipes.recipe("checkerboard", method="bidsm").load_data()
-DATA = DATA._replace(train=DATA.train[:200], valid=DATA.valid[:20], test=DATA.test[:20])
+@cache
+def data_of(kind: str) -> Dataset:
+    """A few samples of a run's data, loaded once."""
+    data = RUNS[kind].load_data()
+    return data._replace(train=data.train[:200], valid=data.valid[:20], test=data.test[:20])
+
+
+def trained(out: Path, kind: str = "checkerboard") -> None:
+    """A few steps with two or three checkpoints."""
+    config = RUNS[kind].replaced(batch=4, checkpoint_every=2, log_every=1, validations=2, keep=2)
+    train(config, out, say=lambda _: None, dataset=data_of(kind))
 
 
 def logged(folder: Path) -> list[tuple]:
@@ -68,12 +81,14 @@ def logged(folder: Path) -> list[tuple]:
     return [(row["step"], row.get("loss"), row.get("validation")) for row in read_rows(folder / "stats.jsonl")]
 
 
+@pytest.mark.parametrize("kind", RUNS)
 @pytest.mark.parametrize("code", CODES)
-def test_a_run_goes_on_bitwise(code: int | None, tmp_path: Path) -> None:
-    trained(tmp_path / "whole")
+def test_a_run_goes_on_bitwise(code: int | None, kind: str, tmp_path: Path) -> None:
+    run = partial(trained, kind=kind)
+    run(tmp_path / "whole")
     whole = checkpoint.newest(tmp_path / "whole" / "checkpoints")[0]
-    for at, place in points(trained, tmp_path, code):
-        trained(place)
+    for at, place in points(run, tmp_path, code):
+        run(place)
         found, passed_over = checkpoint.newest(place / "checkpoints")
         assert passed_over == []
         for x, y in zip(tree_flatten(whole)[0], tree_flatten(found)[0], strict=True):
@@ -91,7 +106,7 @@ def test_an_evaluation_goes_on(code: int | None, tmp_path: Path, monkeypatch) ->
 
     def evaluated(place: Path) -> dict:
         place.mkdir(exist_ok=True)
-        here = Run(place, run.config, run.payload, custom_data=DATA)
+        here = Run(place, run.config, run.payload, custom_data=data_of("checkerboard"))
         return evaluation.evaluate(here, "last", evaluation.Options())["mean"]
 
     whole = evaluated(tmp_path / "whole")
@@ -103,7 +118,7 @@ def test_an_evaluation_goes_on(code: int | None, tmp_path: Path, monkeypatch) ->
 
 
 def _opened(folder: Path) -> tuple:
-    opened = Run.open(folder, dataset=DATA)
+    opened = Run.open(folder, dataset=data_of("checkerboard"))
     return opened.config, opened.payload
 
 
@@ -123,8 +138,3 @@ def test_a_store_goes_on(code: int | None, tmp_path: Path) -> None:
         found = open_store(place)
         assert found.manifest == whole.manifest, at
         assert np.array_equal(found.images, whole.images), at
-
-
-def test_points_were_counted() -> None:
-    """Of this process, for the report; the last test of the file."""
-    print(f"\n{next(counted)} crash points")
