@@ -46,6 +46,10 @@ def main(argv: list[str]) -> None:
     parser.add_argument("--trace", type=Path, metavar="FILE", help="write a Chrome trace of a few steps, and stop")
     arguments = parser.parse(argv)
     config = configuration(parser, arguments, OWN)
+    if config.running.on_cuda:
+        from eblvm.bench.tools.device import chosen
+
+        config = config.replaced(device=chosen(config["device"]))
     if arguments.trace is not None:
         return write_trace(config, arguments)
 

@@ -40,7 +40,7 @@ def install() -> None:
 
     def tensor(data: Any, **options: Any) -> Any:
         """As torch does it: made on the host, then copied."""
-        device = options.pop("device", None)
+        device = options.pop("device", None) or default_device()
         made = plain(data, **options)
         return made if device is None or torch.device(device).type == "cpu" else made.to(device)
 
@@ -59,6 +59,15 @@ def loaded_guard(torch_folder: Path) -> ctypes.CDLL:
     for name in ("libc10.so", "libtorch_cpu.so"):
         ctypes.CDLL(str(torch_folder / "lib" / name), mode=ctypes.RTLD_GLOBAL)
     return ctypes.CDLL(str(library), mode=ctypes.RTLD_GLOBAL)
+
+
+def default_device() -> Any:
+    """That of `with torch.device(...)`, which knows torch's own `tensor` only."""
+    from torch.overrides import _get_current_function_mode_stack
+    from torch.utils._device import DeviceContext
+
+    modes = [mode for mode in _get_current_function_mode_stack() if isinstance(mode, DeviceContext)]
+    return modes[-1].device if modes else None
 
 
 def index_of(device: Any) -> int:
