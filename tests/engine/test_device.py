@@ -69,7 +69,7 @@ def test_a_run_that_is_evaluated_by_torchrun(
     chosen: list[int], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """--shard torchrun: every process works on its own GPU, at the precision of the run."""
-    config = recipe("digits", "deep").replaced(precision="tf32")
+    config = recipe("digits", "deep").replaced(precision="tf32", deterministic=True)
     monkeypatch.setattr("eblvm.engine.training.run.read_config", lambda folder: config)
     monkeypatch.setattr("eblvm.engine.training.run.expect_same_models", lambda *_: None)
     monkeypatch.setattr("eblvm.engine.training.run.checkpoint_of", lambda *_: {})
@@ -78,8 +78,10 @@ def test_a_run_that_is_evaluated_by_torchrun(
         run = Run.open(tmp_path, device="cuda", step=1)
         assert run.config.running.device == "cuda:1"
         assert torch.backends.cuda.matmul.fp32_precision == "tf32"
+        assert torch.backends.cudnn.deterministic
     finally:
         set_products("fp32")
+        set_repeatable(False)
         torch.backends.cudnn.benchmark = False
 
 
