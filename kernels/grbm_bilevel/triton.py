@@ -128,7 +128,8 @@ LOWER_CONSTANTS, REVERSE_CONSTANTS = f"{STEP_CONSTANTS} UPPER", STEP_CONSTANTS
 
 def _lower(
     v: Tensor, perturb: Sequence[Tensor], latent: Sequence[Tensor], theta: Theta, phi: Phi, lr: Tensor, rate: Tensor,
-    *, K: int, N: int, sigma: float, tau: float, exact: bool, sgd: bool, rule: Rule, upper: bool, gram: Tensor | None = None,
+    *, K: int, N: int, sigma: float, tau: float, exact: bool, sgd: bool, rule: Rule, upper: bool,
+    gram: Tensor | None = None,
 ) -> tuple[dict[str, Any], dict[str, Any]]:  # fmt: skip
     """({phi after the real steps, the lower loss}, everything that the upper level reads)."""
     batch, (D, H), replicas = v.shape[-2], theta.W.shape[-2:], theta.W.shape[:-2].numel()

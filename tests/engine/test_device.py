@@ -22,6 +22,8 @@ from eblvm.engine.errors import UserError
 from eblvm.engine.evaluation import provenance
 from eblvm.engine.evaluation.metrics.inception import Inception
 from eblvm.engine.recipes import recipe
+from eblvm.engine.selftest import decoding
+from eblvm.engine.selftest_kernels import kernels
 from eblvm.engine.training import distributed
 from eblvm.engine.training.precision import set_products
 from eblvm.engine.training.run import Run
@@ -173,6 +175,13 @@ def test_a_gpu_is_timed_by_its_events(chosen: list[int], monkeypatch: pytest.Mon
     assert timing.elapsed_ms(lambda: None, 2, bench_device.chosen("cuda:1")) == 4.0
     assert chosen == [1]
     torch.backends.cudnn.benchmark = False
+
+
+def test_the_self_tests_of_kernels_pass_here() -> None:
+    """Their figures on the host, and DALI's decoder: bounds that the right kernels keep."""
+    found = [*kernels("cpu"), *decoding("cpu")]
+    assert len(found) >= 13
+    assert [f for f in found if not f.passed] == []
 
 
 def test_the_self_test_says_that_there_is_no_gpu(capsys: pytest.CaptureFixture[str]) -> None:

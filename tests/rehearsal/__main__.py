@@ -23,6 +23,7 @@ from tests.rehearsal import record, watch  # noqa: E402
 watch.install()
 
 from tests.rehearsal.cases import cases  # noqa: E402
+from tests.rehearsal.doctor import self_test  # noqa: E402
 from tests.rehearsal.faults import FAULTS, found_in  # noqa: E402
 from tests.rehearsal.parts import PARTS, rehearsed_part  # noqa: E402
 from tests.rehearsal.runs import RUNS  # noqa: E402
@@ -47,7 +48,7 @@ def main() -> None:
             print(f"{number:6} {name}", file=sys.stderr)
     launches = {name: facts["launches"] for name, facts in found.items()}
     parts = {name: partial(rehearsed_part, part) for name, part in PARTS.items()}
-    for name, part in {**parts, **RUNS}.items():
+    for name, part in {**parts, **RUNS, "doctor --gpu": self_test}.items():
         if arguments.part in name:
             found[name] = {"faults": faults_of(part)}
             print(name, *found[name]["faults"], sep="\n    ", file=sys.stderr)

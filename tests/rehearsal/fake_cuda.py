@@ -9,7 +9,9 @@ import importlib.util
 import subprocess
 import sys
 import tempfile
+from contextlib import nullcontext
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 GPU_BYTES = 80 * 2**30
@@ -35,6 +37,16 @@ def install() -> None:
     cuda.is_bf16_supported = lambda *_, **__: True
     cuda.mem_get_info = lambda *_: (GPU_BYTES, GPU_BYTES)
     cuda.synchronize = lambda *_: None
+    cuda.reset_peak_memory_stats = lambda *_: None
+    cuda.max_memory_allocated = lambda *_: 0
+    cuda.get_device_properties = lambda *_: SimpleNamespace(
+        name="a fake GPU", major=9, minor=0, total_memory=GPU_BYTES, multi_processor_count=132
+    )
+    side = SimpleNamespace(wait_stream=lambda _: None)
+    cuda.Stream = cuda.current_stream = lambda *_: side
+    cuda.stream = lambda _: nullcontext()
+    cuda.CUDAGraph = lambda: SimpleNamespace(replay=lambda: None)
+    cuda.graph = captured
 
     plain = torch.tensor
 
@@ -45,6 +57,11 @@ def install() -> None:
         return made if device is None or torch.device(device).type == "cpu" else made.to(device)
 
     torch.tensor = tensor  # type: ignore[assignment]
+
+
+def captured(graph: Any, capture_error_mode: str = "global") -> Any:
+    assert capture_error_mode == "thread_local", "another thread's allocation would end the capture"
+    return nullcontext()
 
 
 def loaded_guard(torch_folder: Path) -> ctypes.CDLL:

@@ -53,6 +53,11 @@ def test_part(name: str, rehearsal: dict[str, Any]) -> None:
     assert rehearsal[f"part: {name}"]["faults"] == []
 
 
+def test_self_test(rehearsal: dict[str, Any]) -> None:
+    """Every check of `eblvm doctor --gpu` runs to its figure."""
+    assert rehearsal["doctor --gpu"]["faults"] == []
+
+
 @pytest.mark.parametrize("name", ["grbm", "network", "pictures"])
 def test_run(name: str, rehearsal: dict[str, Any]) -> None:
     """A whole run as the second of two processes: its own GPU everywhere, in torch, NCCL and DALI."""
