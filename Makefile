@@ -15,7 +15,7 @@ export PIP_BUILD_CONSTRAINT ?= $(CURDIR)/constraints.txt
 WORKERS ?= 2
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: setup demo docs docs-serve test fuzz two-hosts kills sanitize kernels lint typecheck format bench clean
+.PHONY: setup demo docs docs-serve docs-test test fuzz two-hosts kills sanitize kernels lint typecheck format bench clean
 
 setup: $(STAMP)
 
@@ -94,11 +94,15 @@ format: setup
 # The site, strictly: a link that leads nowhere is an error. The tree of links is the one that mypy reads.
 DOCS := .venv/.docs
 $(DOCS): pyproject.toml | $(DEMO)
-	$(PIP) mkdocs-material 'mkdocstrings[python]'
+	$(PIP) mkdocs-material 'mkdocstrings[python]' latex2mathml
 	touch $@
 
 docs: $(DOCS) $(TYPED)
-	$(BIN)/mkdocs build --strict --quiet
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+
+# The built site in a real browser: every page loads without an error, navigation and search work, formulas are drawn.
+docs-test: $(DOCS) $(TYPED) setup
+	$(BIN)/python -m pytest tests/docs
 
 docs-serve: $(DOCS) $(TYPED)
 	$(BIN)/mkdocs serve

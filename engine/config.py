@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 
 NEEDS = {
     "compiles": "a step that compiles", "continuous_h": "a continuous h", "linear_in_h": "a binary h",
+    "exact_kl": "an energy whose mean over q is known",
     "learns_q": "a method that learns q(h|v)",
     "fused_step": "a step written by hand",
     "micro_batches": "a loss of single samples", "perturbs": "a loss that perturbs the data",

@@ -73,7 +73,7 @@ def ops() -> dict[str, Op]:
         return lambda logits, x: of(logits, x, (7 * x.detach()).sin(), TAU)
 
     return {
-        "grbm, free energy": Op(grbm, lambda *t: grbm_reference.value(*t[:5], h=None)[:2], (v, *theta)),
+        "grbm, free energy": Op(grbm, free_energy, (v, *theta)),
         "grbm, energy at h": Op(grbm, lambda *t: grbm_reference.value(*t)[:2], (v, *theta, h)),
         "grbm_dsm": Op(
             partial(grbm_dsm, sigma=SIGMA), partial(dsm_reference.grbm_dsm, sigma=SIGMA), (v, u[0], *theta), 0
@@ -83,6 +83,10 @@ def ops() -> dict[str, Op]:
         "adam_unroll": Op(adam(adam_unroll), adam(adam_reference.step), moments),
         "elu_second_order": Op(elu_second_order, lambda x: elu_reference.value(x, 1.0), (x,)),
     }
+
+
+def free_energy(v: Tensor, W: Tensor, b: Tensor, c: Tensor, log_sigma: Tensor) -> tuple[Tensor, ...]:
+    return grbm_reference.value(v, W, b, c, log_sigma, None)[:2]
 
 
 def apart(op: Op, device: str) -> float:

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, NamedTuple, Self
 
 import torch
 from torch import Tensor
@@ -22,6 +22,7 @@ from eblvm.engine.autodiff.derivatives import grad, vjp
 from eblvm.engine.autodiff.mixed_precision import grad_scaled
 from eblvm.engine.autodiff.ranges import named
 from eblvm.engine.autodiff.unroll import unroll
+from eblvm.engine.errors import UserError
 from eblvm.engine.methods import fisher_lower, newton
 from eblvm.engine.methods.estimators import LowerLevel
 from eblvm.engine.methods.estimators.bism import Bism
@@ -37,6 +38,28 @@ from eblvm.kernels.adam_unroll import clipped
 from eblvm.kernels.philox import Key, Purpose, purpose
 
 Features = Callable[[int, Params], Any]  # features of a lower step's batch, at given parameters
+
+
+class HeadAt(NamedTuple):
+    """The energy as a function of h, at fixed theta and features f."""
+
+    energy: Energy
+    theta: Params
+    f: Any
+
+    def __call__(self, h: Tensor) -> Tensor:
+        return call(self.energy, self.theta, "head", self.f, h)
+
+    def expected(self, posterior: Posterior, p: Any) -> Tensor:
+        """E_q[head]: for a Gaussian q by the head's closed expectations, else by its being linear in h."""
+        if not isinstance(posterior, Gaussian):
+            return self(posterior.mean(p))
+        if not getattr(self.energy, "has_expectations", False):
+            raise UserError(
+                "divergence 'kl-exact' with a Gaussian q needs the energy's mean over q, which "
+                f"{type(self.energy).__name__} does not know; use --divergence kl"
+            )
+        return call(self.energy, self.theta, "expected", "head", self.f, *p)
 
 
 @dataclass(frozen=True)
@@ -174,7 +197,7 @@ class VariationalScore:
     ) -> tuple[Tensor, Tensor]:
         """The lower level's loss, and the mean divergence as it is logged."""
         p = call(self.posterior, phi, "params", v)
-        d_B = self.options.divergence(lambda h: call(self.energy, theta, "head", f, h), self.posterior, p, noise)
+        d_B = self.options.divergence(HeadAt(self.energy, theta, f), self.posterior, p, noise)
         return (weight * d_B).mean(), d_B.detach().mean()
 
 

@@ -1,22 +1,29 @@
 """Divergences D(q(h|v) || p(h|v)) that the lower level minimises, up to constants in phi (BiSM Eq. 10).
 
-Each is `divergence(head, posterior, p, noise) -> d[B]`: `head(h)` is the energy of h[..., B, H] at the batch's fixed
-features, `p` the posterior's parameters at the batch, `noise` [S, B, H] what `posterior.rsample` takes.
+Each is `divergence(head, posterior, p, noise) -> d[B]`: `head` is the energy at the batch's fixed features, `p` the
+posterior's parameters at the batch, `noise` [S, B, H] what `posterior.rsample` takes.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 from eblvm.engine.options import Options, by_kind, option
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    Head = Callable[[Tensor], Tensor]
+
+class Head(Protocol):
+    """The energy as a function of h, at fixed theta and features."""
+
+    def __call__(self, h: Tensor) -> Tensor:
+        """[..., B] for h[..., B, H]."""
+
+    def expected(self, posterior: Any, p: Any) -> Tensor:
+        """Its mean over q [B], where that is known in closed form."""
 
 
 @dataclass(frozen=True)
@@ -43,15 +50,16 @@ class Kl(Divergence):
 
 @dataclass(frozen=True)
 class KlExact(Divergence):
-    """The same in closed form for a Bernoulli q and an energy linear in h: -entropy(q) + E(v, mean of q)."""
+    """The same in closed form, -entropy(q) + E_q E(v, h): the gradient has no noise from h.
+
+    For a Bernoulli q and an energy linear in h, and for a Gaussian q and the deep head."""
 
     kind = "kl-exact"
-    needs = ("linear_in_h",)
+    needs = ("exact_kl",)
     reads_samples = False
 
     def __call__(self, head: Head, posterior: Any, p: Any, noise: Tensor) -> Tensor:
-        mean = posterior.mean(p)
-        return posterior.log_prob(p, mean) + head(mean)
+        return posterior.negative_entropy(p) + head.expected(posterior, p)
 
 
 @dataclass(frozen=True)

@@ -189,6 +189,9 @@ class CoupledHead(nn.Module):
         coupled = torch.cat([f + h, h.expand(*torch.broadcast_shapes(f.shape, h.shape))], -1)
         return elu_second_order(self.linear(coupled)).square().sum(-1)
 
+    def expected_head(self, f: Tensor, mean: Tensor, log_std: Tensor) -> Tensor:
+        return gaussian_elu.expected_head(self.linear.weight, self.linear.bias, f, mean, log_std)
+
     def expected_pull(self, f: Tensor, mean: Tensor, log_std: Tensor) -> Tensor:
         return gaussian_elu.expected_pull(self.linear.weight, self.linear.bias, f, mean, log_std)
 

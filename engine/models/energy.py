@@ -69,7 +69,7 @@ class Separable(Energy):
         return hasattr(self.head_net, "expected_slope")
 
     def expected(self, derivative: str, *args: Any) -> Tensor:
-        """The head's `expected_pull`, `expected_slope` or `expected_curvature`."""
+        """The head's `expected_head`, `expected_pull`, `expected_slope` or `expected_curvature`."""
         return getattr(self.head_net, f"expected_{derivative}")(*args)
 
 

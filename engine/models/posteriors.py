@@ -43,6 +43,10 @@ class Posterior(Model):
     def mean(self, p: Any) -> Tensor:
         raise NotImplementedError
 
+    def negative_entropy(self, p: Any) -> Tensor:
+        """E_q log q(h | v), up to the constant that `log_prob` leaves out; as here where log q is linear in h."""
+        return self.log_prob(p, self.mean(p))
+
 
 class Bernoulli(Posterior):
     """q(h | v) = Bern(sigmoid(l)) with logits l = net(v); no hidden widths make it linear, l = v A + a.
@@ -110,6 +114,10 @@ class Gaussian(Posterior):
 
     def mean(self, p: tuple[Tensor, Tensor]) -> Tensor:
         return p[0]
+
+    def negative_entropy(self, p: tuple[Tensor, Tensor]) -> Tensor:
+        _, log_std_BH = p
+        return -(0.5 + log_std_BH).sum(-1)
 
 
 class ConvGaussian(Gaussian):

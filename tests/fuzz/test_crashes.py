@@ -15,6 +15,7 @@ from eblvm.engine.training.log import Log
 from eblvm.engine.training.stats import read_rows
 
 from .fault_layer import Crash, Faults, failing
+from .properties import TALLY
 
 ERRORS = (None, errno.ENOSPC, errno.EIO)  # None: the process is gone
 POINTS = 60  # more than any of the operations has calls
@@ -30,8 +31,10 @@ def ended(faults: Faults, operation) -> str | None:
         with failing(faults):
             operation()
     except Crash:
+        TALLY["crash points"] += 1
         return "crash"
     except UserError as error:
+        TALLY["crash points"] += 1
         return str(error)
     return None
 

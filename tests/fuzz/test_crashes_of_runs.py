@@ -55,7 +55,7 @@ def points(operation: Callable[[Path], object], folder: Path, code: int | None) 
 RUNS = {
     "checkerboard": recipes.recipe("checkerboard", method="bidsm").replaced(N=1, K=1, steps=6),
     "deep": recipes.recipe("digits", model="deep").replaced(
-        N=1, K=1, steps=4, width=2, latent=3, head_width=5, posterior_width=2, ema=0.9
+        N=1, K=1, steps=6, width=2, latent=3, head_width=5, posterior_width=2, ema=0.9
     ),
     "bidvl": recipes.recipe("digits", method="bidvl").replaced(
         steps=4, width=2, posterior_width=2, generator_width=2, latent=4

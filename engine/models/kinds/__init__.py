@@ -29,7 +29,8 @@ class ModelOptions(Options):
     activation: ClassVar[str] = ""
 
     continuous_h: ClassVar[bool] = True  # h is real: it has gradients, and a Gaussian q
-    linear_in_h: ClassVar[bool] = False  # binary h, an energy linear in it: the KL has a closed form
+    linear_in_h: ClassVar[bool] = False  # binary h, an energy linear in it
+    exact_kl: ClassVar[bool] = False  # the energy's mean over q is known in closed form, so is the KL
     conditionals: ClassVar[bool] = False  # p(h|v) and p(v|h) are known, so is the free energy
     score_matching: ClassVar[bool] = True
     needs_q: ClassVar[bool] = False  # its marginal is intractable, and it has no form without h

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 @dataclass(frozen=True)
 class Custom(ModelOptions):
     kind = "custom"
-    linear_in_h = conditionals = fused_step = given_posterior = True
+    linear_in_h = exact_kl = conditionals = fused_step = given_posterior = True
     own_posterior = False
 
     model_name: str = option("", "name of a model given in Python; a run continues only with the model of that name")

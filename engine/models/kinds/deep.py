@@ -62,7 +62,7 @@ NETWORKS = by_kind((Lean(), Published()))
 @dataclass(frozen=True)
 class Deep(ModelOptions):
     kind = "deep"
-    images = plans = True
+    images = plans = exact_kl = True
 
     latent: int = option(50, "H, the number of latent units", low=1)  # type: ignore[misc]
     width: int = option(128, "channels of the energy's first layer", low=1)

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 class Grbm(ModelOptions):
     kind = "grbm"
     continuous_h = False
-    linear_in_h = conditionals = fused_step = True
+    linear_in_h = exact_kl = conditionals = fused_step = True
 
     latent: int = option(4, "H, the number of latent units", low=1)  # type: ignore[misc]
     fixed_sigma: float | None = option(None, "hold sigma at this value; none: it starts at 1 and is learned", above=0)

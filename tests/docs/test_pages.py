@@ -1,9 +1,6 @@
-"""The documents: commands that exist, pages that run as written, a site without dead links."""
+"""The documents: commands that exist, pages that run as written."""
 
-import importlib.util
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -14,8 +11,9 @@ from eblvm.engine.cli.configuration import add_run_options
 from eblvm.engine.cli.continuing import add_places
 from eblvm.engine.cli.parser import Parser
 
-ROOT = Path(__file__).parents[1]
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+ROOT = Path(__file__).parents[2]
+ADDING = ROOT / "docs" / "tutorials" / "adding-a-method.md"  # its method exists while test_tutorials.py runs it
+PAGES = [ROOT / "README.md", *sorted(page for page in (ROOT / "docs").rglob("*.md") if page != ADDING)]
 
 
 def shown(page: Path) -> list[list[str]]:
@@ -25,7 +23,7 @@ def shown(page: Path) -> list[list[str]]:
     return [line.split() for line in lines if line.strip().startswith("eblvm ")]
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_commands_and_options_that_are_shown_exist(page: Path) -> None:
     parser = Parser("train", add_help=False)
     add_run_options(parser)
@@ -48,11 +46,3 @@ def test_start_here_runs_as_written(tmp_path: Path) -> None:
     assert torch.equal(names["again"].score(names["v"]), names["scores"])
     assert names["means"].shape == (5, 4)
     assert names["samples"].shape == (10, 2)
-
-
-@pytest.mark.skipif(importlib.util.find_spec("mkdocs") is None, reason="mkdocs is not installed; 'make docs' builds it")
-def test_the_site_builds_strictly(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "-d", str(tmp_path / "site")]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    assert "Start here" in (tmp_path / "site" / "index.html").read_text()
