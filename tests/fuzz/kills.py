@@ -22,6 +22,7 @@ import torch
 import torch.distributed as dist
 from torch.utils._pytree import tree_flatten
 
+from eblvm.bench.tools import record
 from eblvm.engine.cli import main
 from eblvm.engine.training import checkpoint, loop
 from eblvm.engine.training.stats import read_rows
@@ -142,10 +143,11 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser()
     parser.add_argument("--kills", type=int, default=200)
     parser.add_argument("--seed", type=int, default=int(time.time()))
-    parser.add_argument("--json")
+    parser.add_argument("--json", help="keep the figures as a record here; a folder names it itself")
     given = parser.parse_args()
     facts = run(given.kills, given.seed)
     print(json.dumps(facts))
     if given.json:
-        Path(given.json).write_text(json.dumps(facts, indent=2) + "\n")
+        command = f"python -m tests.fuzz.kills --kills {given.kills} --seed {given.seed}"
+        record.write(record.make("eblvm-kills/1", "kills", command, "cpu", facts), Path(given.json))
     sys.exit(0 if facts["all_bitwise"] else 1)
