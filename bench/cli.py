@@ -28,7 +28,7 @@ def main(argv: list[str]) -> None:
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the record here; a folder names it itself")
     parser.add_argument("--data", type=Path, metavar="PATH", help="with 'data': the folder of CelebA's pictures")
     parser.add_argument("--rounds", type=int, help="readings of every contestant (default 15; compare: 7)")
-    parser.add_argument("--device", default="cpu", help="cpu or cuda")
+    parser.add_argument("--device", default="cpu", help="cpu or cuda (cuda:1, ...)")
     parser.add_argument("--compile", action="store_true", help="compile the engine's step (minutes; no memory figures)")
     parser.add_argument("--suite", dest="compared", metavar="SUITE", default="gates", help="with 'compare': its cases")
     parser.add_argument("--update", action="store_true", help="with 'gates': record the present figures")
@@ -57,6 +57,7 @@ def bench_suite(arguments: argparse.Namespace) -> None:
     from eblvm.bench.suites import bidvl, data, deep, ratios, vages
     from eblvm.bench.tools import record
     from eblvm.bench.tools.agreement import AgreementError
+    from eblvm.bench.tools.device import chosen
 
     if arguments.data is not None and arguments.suite != "data":
         raise UserError(f"suite {arguments.suite!r} needs no data; --data is for 'eblvm bench data'")
@@ -65,13 +66,14 @@ def bench_suite(arguments: argparse.Namespace) -> None:
         raise UserError(f"'eblvm bench {arguments.suite}' times eager steps; remove --compile")
     if arguments.suite == "data" and (arguments.compile or arguments.device != "cpu"):
         raise UserError("'eblvm bench data' times the input on the CPU; remove --compile and --device")
+    device = chosen(arguments.device)
     try:
         if networks:
-            result = networks.run(arguments.rounds or 5, device=arguments.device)
+            result = networks.run(arguments.rounds or 5, device=device)
         elif arguments.suite == "data":
             result = data.run(arguments.rounds or 20, arguments.data)
         else:
-            result = ratios.run(arguments.suite, arguments.rounds or 15, arguments.device, arguments.compile)
+            result = ratios.run(arguments.suite, arguments.rounds or 15, device, arguments.compile)
     except AgreementError as error:
         fail([str(error)])
     print((networks or {"data": data}.get(arguments.suite, ratios)).format_table(result))

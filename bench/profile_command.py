@@ -56,6 +56,10 @@ def axes_and_series(arguments: argparse.Namespace) -> dict[str, tuple[Any, ...]]
 
 def main(argv: list[str]) -> None:
     config, arguments = parsed(argv)
+    if config.running.on_cuda:
+        from eblvm.bench.tools.device import chosen
+
+        config = config.replaced(device=chosen(config["device"]))
     if arguments.trace is not None:
         return write_trace(config, arguments)
 

@@ -11,48 +11,35 @@ import subprocess
 import sys
 import tempfile
 import time
-import traceback
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils._pytree import tree_leaves, tree_map
+from torch.utils._pytree import tree_map
 
 from eblvm.engine.config import Config
+from eblvm.engine.data.stream import gpu_of
 from eblvm.engine.device import own_device
 from eblvm.engine.methods.update import check_payload
 from eblvm.engine.optim.schedule import step_rates
 from eblvm.engine.planning.plan import RESERVED, step_cost
 from eblvm.engine.recipes import recipe
+from eblvm.engine.selftest_finding import Finding, distance, guarded
+from eblvm.engine.selftest_kernels import kernels
 from eblvm.engine.training import checkpoint, replicas
 from eblvm.engine.training.graphs import CudaRecorder, GraphedStep
 from eblvm.engine.training.loop import initial_state, training_step_of
 from eblvm.engine.training.precision import set_products
 from eblvm.engine.versions import versions
 from eblvm.kernels import philox
-from eblvm.kernels.elu_second_order import elu_second_order
 from eblvm.kernels.philox import Key, Purpose, purpose
 
 SCHEMA = "eblvm-gpu/1"
 SMALL: dict[str, Any] = {"width": 16, "depth": 12, "posterior_width": 16, "latent": 10, "batch": 16}
 TIMED = 20  # steps of a reading
-
-
-class Finding(NamedTuple):
-    """One check: its figure, what it may be at most (none: it is for the record), and what went wrong."""
-
-    check: str
-    figure: float | None
-    bound: float | None
-    unit: str
-    problem: str = ""
-
-    @property
-    def passed(self) -> bool:
-        return not self.problem and (self.bound is None or (self.figure is not None and self.figure <= self.bound))
 
 
 class Steps:
@@ -89,44 +76,6 @@ def findings(device: str, scale: int = 1) -> Iterator[Finding]:
     yield from two_processes()
     yield from decoding(device)
     yield from times(device, scale)
-
-
-def guarded(check: str, bound: float | None, unit: str, measure: Callable[[], float]) -> Finding:
-    try:
-        return Finding(check, measure(), bound, unit)
-    except Exception:
-        return Finding(check, None, bound, unit, traceback.format_exc(limit=-3))
-
-
-def distance(found: Any, expected: Any) -> float:
-    """The largest difference of two trees of tensors, over the largest entry."""
-    worst = 0.0
-    for x, y in zip(tree_leaves(found), tree_leaves(expected), strict=True):
-        if isinstance(x, Tensor) and y.numel():
-            worst = max(worst, float((x.cpu().double() - y.cpu().double()).abs().max() / (y.abs().max() + 1e-12)))
-    return worst
-
-
-def kernels(device: str) -> Iterator[Finding]:
-    """Noise to the bit, ELU in both orders; the GRBM's kernels are inside the steps below."""
-    for draw in (philox.normal, philox.uniform, philox.logistic, philox.gumbel, philox.rademacher):
-
-        def noise(draw: Any = draw) -> float:
-            here, there = (draw(Key(7, 3), purpose(Purpose.EVAL), 63, (257,), device=d).cpu() for d in ("cpu", device))
-            return float((here != there).sum())
-
-        yield guarded(f"noise {draw.__name__}, numbers that differ", 0, "", noise)
-
-    def elu() -> float:
-        found = []
-        for place in ("cpu", device):
-            x = philox.normal(Key(7, 4), purpose(Purpose.EVAL), 100, (33,)).to(place).requires_grad_()
-            (first,) = torch.autograd.grad(elu_second_order(x).sin().sum(), x, create_graph=True)
-            (second,) = torch.autograd.grad(first.cos().sum(), x)
-            found.append([first.detach(), second])
-        return distance(found[1], found[0])
-
-    yield guarded("elu_second_order, both orders", 1e-5, "relative", elu)
 
 
 def steps(device: str) -> Iterator[Finding]:
@@ -205,17 +154,9 @@ def two_processes() -> Iterator[Finding]:
             thetas = []
             for number in (1, 2):
                 out = Path(folder) / str(number)
-                command = [
-                    sys.executable,
-                    "-m",
-                    "torch.distributed.run",
-                    "--nproc-per-node",
-                    str(number),
-                    "-m",
-                    "eblvm",
-                ]
-                command += ["train", "checkerboard", "--steps", "20", "--log-every", "20", "--no-fused"]
-                command += ["--device", "cuda", "--out", str(out)]
+                launcher = ["-m", "torch.distributed.run", "--nproc-per-node", str(number), "-m", "eblvm"]
+                run = ["train", "checkerboard", "--steps", "20", "--log-every", "20", "--no-fused", "--device", "cuda"]
+                command = [sys.executable, *launcher, *run, "--out", str(out)]
                 subprocess.run(command, check=True, capture_output=True, env=dict(os.environ))
                 payload, _ = checkpoint.newest(out / "checkpoints", check_payload)
                 assert payload is not None
@@ -243,15 +184,18 @@ def decoding(device: str) -> Iterator[Finding]:
         Image.fromarray(ramp).save(buffer, "JPEG", quality=95)
         encoded = np.frombuffer(buffer.getvalue(), np.uint8)
 
-        @dali.pipeline_def(batch_size=1, num_threads=1, device_id=torch.device(device).index or 0)  # type: ignore[untyped-decorator]
+        place = "cpu" if device == "cpu" else "mixed"
+
+        @dali.pipeline_def(batch_size=1, num_threads=1, device_id=gpu_of(torch.device(device)))  # type: ignore[untyped-decorator]
         def decode() -> Any:
             (images,) = dali.fn.external_source(source=lambda: [[encoded]], num_outputs=1, batch=True)
-            return dali.fn.decoders.image(images, device="mixed")
+            return dali.fn.decoders.image(images, device=place)
 
         pipeline = decode()
         pipeline.build()
         (found,) = pipeline.run()
-        image = np.asarray(found.as_cpu().as_array()[0], dtype=float)
+        host = found if device == "cpu" else found.as_cpu()
+        image = np.asarray(host.as_array()[0], dtype=float)
         return float(np.abs(image - np.asarray(Image.open(buffer), dtype=float)).mean())
 
     yield guarded("DALI's decoder against Pillow's", 2.0, "levels of 255", difference)

@@ -23,6 +23,7 @@ from eblvm.engine.optim.schedule import step_rates
 from eblvm.engine.optim.step_size import linear_step_size
 from eblvm.engine.training import replicas
 from eblvm.engine.training.loop import initial_state, training_step_of
+from eblvm.engine.training.precision import set_products
 from eblvm.engine.types import Params
 from eblvm.kernels import philox
 from eblvm.kernels.philox import Key, Purpose, purpose
@@ -65,14 +66,14 @@ class EngineStep:
         self.config, self.v, self.seed, self.count = (
             config,
             batch(config, shape),
-            replicas.seeds(config.optimisation),
+            replicas.seeds(config.optimisation).to(config.running.device),
             0,
         )
         data = self.v.flatten(0, 1) if config.replicated else self.v
         self.update = config.method.build(config.model, config.optimisation, data)
         self.objective = self.update.objective
         device = torch.device(config.running.device)
-        self.state: State = state or initial_state(config, self.objective, self.seed, self.v, device)
+        self.state: State = state or initial_state(config, self.objective, self.seed.cpu(), self.v.cpu(), device)
         method = config.method
         self.rates = step_rates(config.optimisation, 0, self.v, method.lower_lr, method.unroll_lr)
         self.step: Callable[..., Any] = training_step_of(config, self.update)
@@ -81,6 +82,7 @@ class EngineStep:
         return self.objective.draw(Key(self.seed, self.count), self.v, 0)
 
     def __call__(self) -> None:
+        set_products(self.config.model.precision)  # contestants of other precisions share the process
         self.state, _ = self.step(self.state, self.v, self.noise(), self.rates)
         self.count += 1
 

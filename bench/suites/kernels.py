@@ -1,6 +1,7 @@
 """Suite `kernels`: each op of eblvm.kernels that has a faster backend, against its reference in eager torch."""
 
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -31,18 +32,20 @@ def rows() -> list[Row]:
     ]
 
 
-def contests() -> list[Contest]:
+def contests(device: str = "cpu") -> list[Contest]:
     """Every row, after op and reference have given the same result."""
-    serving = {b.op: b.name for b in backends() if b.device == "cpu" and b.serves}
+    place = torch.device(device).type
+    serving = {b.op: b.name for b in backends() if b.device == place and b.serves}
     found = []
     for row in rows():
         if serving[row.op] == "reference":
-            reasons = "; ".join(b.reason for b in backends() if (b.op, b.device, b.serves) == (row.op, "cpu", False))
+            reasons = "; ".join(b.reason for b in backends() if (b.op, b.device, b.serves) == (row.op, place, False))
             raise UserError(
                 f"suite 'kernels' compares with the reference, and nothing else serves {row.op} here: {reasons}"
             )
-        check(row)
-        fast, plain = row.make(torch.float32)
+        with torch.device(device):
+            check(row)
+            fast, plain = row.make(torch.float32)
         label = f"op={row.op} {row.labels} backend={serving[row.op]}"
         found.append(Contest(label, discarding(fast), list, True, discarding(plain), list, None))
     return found
@@ -80,11 +83,14 @@ def philox_rows() -> list[Row]:
     """Every distribution at Frey face's batch, [100, 560], and normals at the toy's, [100, 2]; the same bits."""
 
     def made(name: str, width: int) -> Callable[[torch.dtype], tuple[Run, Run]]:
-        seed, kind = torch.tensor(7), int(Kind[name.upper()])
-        return lambda dtype: (
-            lambda: DRAWS[name](Key(7, 3), 5, 100, (width,)),
-            lambda: reference_philox(seed, 3, 5, 100, width, 0, kind),
-        )
+        def make(dtype: torch.dtype) -> tuple[Run, Run]:
+            seed, kind, device = torch.tensor(7), int(Kind[name.upper()]), torch.get_default_device()
+            return (
+                lambda: DRAWS[name](Key(seed, 3), 5, 100, (width,), device=device),
+                lambda: reference_philox(seed, 3, 5, 100, width, 0, kind),
+            )
+
+        return make
 
     pairs = [*((name, 560) for name in DRAWS), ("normal", 2)]
     return [Row("philox", f"kind={name} B=100 width={width}", made(name, width), 0.0) for name, width in pairs]
@@ -96,8 +102,9 @@ def bernoulli_lower_rows() -> list[Row]:
     def made(order: str, noise: str) -> Callable[[torch.dtype], tuple[Run, Run]]:
         def make(dtype: torch.dtype) -> tuple[Run, Run]:
             logits, x, u, w = (normal(i, 100, 400, dtype=dtype) for i in range(4))
+            like: dict[str, Any] = {"dtype": dtype, "device": logits.device}
             cotangents = {"value": (), "first": (logits[:, 0],), "second": (logits[:, 0].clone(), u, w)}[order]
-            given = philox.logistic(Key(7, 3), 5, 100, (400,), dtype=dtype) if noise == "given" else None
+            given = philox.logistic(Key(7, 3), 5, 100, (400,), **like) if noise == "given" else None
             seed = torch.tensor(7) if noise == "drawn" else None
             arguments = (*cotangents, logits, x, given, seed, 3, 5, 0, TAU)
             fast, plain = bernoulli_lower.backend(logits), bernoulli_lower.Reference

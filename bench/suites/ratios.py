@@ -26,7 +26,7 @@ COLUMNS = (
 def run(suite: str, rounds: int, device: str, compiled: bool, progress: bool = True) -> dict[str, Any]:
     """The record of a suite. Raises `agreement.AgreementError` before anything is timed if a gradient is wrong."""
     torch.set_num_threads(1)
-    contests = kernels.contests() if suite == "kernels" else training_contests(suite, device, compiled)
+    contests = kernels.contests(device) if suite == "kernels" else training_contests(suite, device, compiled)
     groups = [[step for step in (c.engine, c.baseline, c.floor, c.twin) if step is not None] for c in contests]
     with tqdm(
         total=rounds * len(groups), desc=suite, disable=None if progress else True, file=sys.stderr, leave=False

@@ -22,4 +22,4 @@ class Row(NamedTuple):
 
 
 def normal(index: int, *shape: int, dtype: torch.dtype) -> Tensor:
-    return philox.normal(Key(11, index), 0, shape[0], shape[1:], dtype=dtype)
+    return philox.normal(Key(11, index), 0, shape[0], shape[1:], dtype=dtype, device=torch.get_default_device())

@@ -24,8 +24,8 @@ MEASURED = ("engine", "kernels", "bench", "pyproject.toml", "CMakeLists.txt", ":
 
 def machine(device: str = "cpu") -> dict[str, Any]:
     facts = {"cpu": cpu_model(), "cores": os.cpu_count(), "system": f"{platform.system()} {platform.machine()}"}
-    if device == "cuda":
-        facts["gpu"] = torch.cuda.get_device_name()
+    if torch.device(device).type == "cuda":
+        facts["gpu"] = torch.cuda.get_device_name(device)
     return facts
 
 

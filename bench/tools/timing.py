@@ -16,7 +16,7 @@ def elapsed_ms(step: Step, repeats: int, device: str) -> float:
     """Mean milliseconds of one call over `repeats` calls, with Python's garbage collector at rest."""
     gc.disable()
     try:
-        if device == "cuda":
+        if torch.device(device).type == "cuda":
             start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
             start.record()
             for _ in range(repeats):

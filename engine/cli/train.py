@@ -48,15 +48,17 @@ def for_gpu(config: Config, out: Path, argv: list[str], recorded: str | None) ->
     """The rule of training/gpu_defaults.py, said once; a configuration from a file or a run is taken as it is."""
     import torch
 
+    from eblvm.engine.device import own_device
     from eblvm.engine.training.gpu_defaults import CHOSEN, gpu_defaults, sentence
 
     config.running.check_device()
+    device = own_device(config.running.device)
     if not recorded:
         given = [n for n in CHOSEN if any(a.split("=")[0] in (flag(n), flag("no_" + n)) for a in argv)]
         before = read_config(out) if (out / "config.json").is_file() else None
-        config = gpu_defaults(config, given, before, torch.cuda.get_device_capability())
+        config = gpu_defaults(config, given, before, torch.cuda.get_device_capability(device))
     if is_first():
-        print(sentence(config, torch.cuda.get_device_name()))
+        print(sentence(config, torch.cuda.get_device_name(device)))
     return config
 
 

@@ -44,7 +44,8 @@ class CudaRecorder:
             for _ in range(WARM_UP):
                 run()
         torch.cuda.current_stream().wait_stream(side)
-        with torch.cuda.graph(self._graph):
+        # The thread that decodes the next pictures may allocate meanwhile.
+        with torch.cuda.graph(self._graph, capture_error_mode="thread_local"):
             run()
 
     def replay(self) -> None:
@@ -135,6 +136,12 @@ def _write(places: Any, values: Any) -> None:
     targets, spec = tree_flatten(places)
     sources = tree_flatten(values)[0]
     assert len(targets) == len(sources), f"a step gives {len(sources)} tensors, expected {len(targets)}: {spec}"
-    pairs = [(t, s) for t, s in zip(targets, sources, strict=True) if isinstance(t, Tensor) and t is not s]
-    for target, source in pairs:
-        target.copy_(source)
+    groups: dict[Any, tuple[list[Tensor], list[Tensor]]] = {}  # each is one launch
+    for target, source in zip(targets, sources, strict=True):
+        if isinstance(target, Tensor) and target is not source:
+            kind = target.dtype, source.dtype, target.stride() == source.stride()
+            group = groups.setdefault(kind, ([], []))
+            group[0].append(target)
+            group[1].append(source)
+    for to, of in groups.values():
+        torch._foreach_copy_(to, of)

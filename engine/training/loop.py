@@ -131,7 +131,7 @@ def training_loop(
     objective = update.objective
     seed = replicas.seeds(optimisation).to(device)
     training_step = training_step_of(config, update)
-    if running.graphs and not running.compile:
+    if running.graphs:
         training_step = TriedStep(training_step, CudaRecorder(), say)
     here = distributed.local_slice(optimisation.batch)
 
@@ -275,8 +275,9 @@ def training_step_of(config: Config, update: Update) -> TrainingStep:
     if config.running.compile:
         if config.running.memory_budget is not None:
             torch._functorch.config.activation_memory_budget = config.running.memory_budget
-        # The compiler's own graphs, in the place of --graphs'.
-        return torch.compile(step, dynamic=False, mode="reduce-overhead" if config.running.graphs else None)
+        # --graphs captures the compiled step as any other. The compiler's own graphs ("reduce-overhead") own what they
+        # return: the state, which goes round, would be copied out of their memory and into it again in every step.
+        return torch.compile(step, dynamic=False)
     in_place = replace(update, in_place=True)
     # The fused steps hold their lower steps inside, where nothing can be averaged over processes.
     fused = fused_update_for(in_place) if config.running.fused and collectives.size() == 1 else None

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from eblvm.engine.config import Config
 from eblvm.engine.data.dataset import Dataset
-from eblvm.engine.device import own_device
+from eblvm.engine.device import own_device, set_repeatable
 from eblvm.engine.errors import UserError, unknown
 from eblvm.engine.methods.update import Update, check_payload
 from eblvm.engine.models.energy import Energy
@@ -60,6 +60,8 @@ class Run:
         config.running.check_device()
         config = config.replaced(device=own_device(device))
         set_products(config.model.precision)
+        if config.running.on_cuda:
+            set_repeatable(config.running.deterministic)
         expect_same_models(folder, config, energy, posterior)
         return cls(folder, config, payload_at(folder, step), energy, posterior, dataset)
 

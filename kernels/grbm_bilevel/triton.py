@@ -14,7 +14,7 @@ from torch import Tensor
 from eblvm.kernels.adam_unroll.reference import Rule
 from eblvm.kernels.common.triton_report import CAPABILITIES, Variant
 from eblvm.kernels.grbm.triton import problem_of
-from eblvm.kernels.grbm_bilevel import reference
+from eblvm.kernels.grbm_bilevel import reference, triton_rate
 from eblvm.kernels.grbm_bilevel.reference import Phi, Result, Theta
 from eblvm.kernels.grbm_bilevel.triton_lower import lower_kernel
 from eblvm.kernels.grbm_bilevel.triton_upper import residual_kernel, reverse_kernel
@@ -72,7 +72,12 @@ def grbm_bilevel(
     rule: Rule,
 ) -> Result:
     """`reference.grbm_bilevel`."""
-    rate = reference.step_size(v + sigma * perturb[-1]) if auto_rate and N else unroll_lr
+    rate, gram = unroll_lr, None
+    if auto_rate and N and v.shape[-2] <= triton_rate.LARGEST:
+        gram = gram_of(v, perturb[-1], sigma)
+        rate = triton_rate.step_size(gram)
+    elif auto_rate and N:
+        rate = reference.step_size(v + sigma * perturb[-1])
     how: dict[str, Any] = {
         "K": K,
         "N": N,
@@ -83,7 +88,7 @@ def grbm_bilevel(
         "rule": rule,
         "upper": True,
     }
-    moved, tape = _lower(v, perturb, latent, theta, phi, lr, rate, **how)
+    moved, tape = _lower(v, perturb, latent, theta, phi, lr, rate, **how, gram=gram)
     batch, (D, H), replicas = v.shape[-2], theta.W.shape[-2:], theta.W.shape[:-2].numel()
     blocks = triton.cdiv(D, BV)
 
@@ -124,6 +129,7 @@ LOWER_CONSTANTS, REVERSE_CONSTANTS = f"{STEP_CONSTANTS} UPPER", STEP_CONSTANTS
 def _lower(
     v: Tensor, perturb: Sequence[Tensor], latent: Sequence[Tensor], theta: Theta, phi: Phi, lr: Tensor, rate: Tensor,
     *, K: int, N: int, sigma: float, tau: float, exact: bool, sgd: bool, rule: Rule, upper: bool,
+    gram: Tensor | None = None,
 ) -> tuple[dict[str, Any], dict[str, Any]]:  # fmt: skip
     """({phi after the real steps, the lower loss}, everything that the upper level reads)."""
     batch, (D, H), replicas = v.shape[-2], theta.W.shape[-2:], theta.W.shape[:-2].numel()
@@ -148,8 +154,7 @@ def _lower(
     tape["lower"] = new(replicas, blocks + 1)
     dual = sgd and shared and N > 0 and batch < 2 * D
     if dual:
-        V = torch.add(tape["v"], tape["eps"][0], alpha=sigma)
-        tape |= {"M": torch.matmul(V, V.mT).add_(1), "S": new(replicas, batch, H)}
+        tape |= {"M": gram_of(v, perturb[0], sigma) if gram is None else gram, "S": new(replicas, batch, H)}
     problem = problem_of("columns", v, theta.W, 2)
     tape["constants"] = blocks_of_d(problem.precision, v.element_size()) | {
         "BM": BM, "BH": BH,
@@ -166,6 +171,12 @@ def _lower(
         [*(moved[name].view(t.shape) for name, t in zip(AFTER, phi[:6], strict=True)), phi.step_count + K]
     )
     return {"phi": after, "lower": tape["lower"].sum(-1).view(lr.shape)}, tape
+
+
+def gram_of(v: Tensor, eps: Tensor, sigma: float) -> Tensor:
+    """M = V V^T + 1 1^T of V = v + sigma eps, [..., B, B]."""
+    V = torch.add(v, eps, alpha=sigma)
+    return torch.matmul(V, V.mT).add_(1)
 
 
 def blocks_of_d(precision: str, element: int) -> dict[str, int]:
@@ -199,7 +210,7 @@ def _constants(values: dict[str, Any], names: str) -> dict[str, Any]:
 
 def variants() -> list[Variant]:
     """The sampled KL with Adam and the exact one with SGD at Frey face's sizes: float32 everywhere, else cc 80."""
-    found = []
+    found = triton_rate.variants()
     values: dict[str, Any] = {"BM": BM, "BH": BH} | {
         "D": 560, "H": 400, "SIGMA": 0.3, "TAU": 0.1, "UPPER": True, "UNROLLED": True, "EPS": 1e-8, "EPS_ROOT": 1e-16,
         "B1": 0.9, "B2": 0.95, "BV": BV,

@@ -9,13 +9,21 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
+from torch import Tensor
 
+from eblvm.bench.tools import device as bench_device
+from eblvm.bench.tools import record, timing
+from eblvm.engine.cli.train import for_gpu
 from eblvm.engine.config import Config
+from eblvm.engine.data.dataset import Dataset
 from eblvm.engine.data.stream import gpu_of
 from eblvm.engine.device import own_device, set_repeatable, start_thread
 from eblvm.engine.errors import UserError
-from eblvm.engine.evaluation.metrics.inception import in_full
+from eblvm.engine.evaluation import provenance
+from eblvm.engine.evaluation.metrics.inception import Inception
 from eblvm.engine.recipes import recipe
+from eblvm.engine.selftest import decoding
+from eblvm.engine.selftest_kernels import kernels
 from eblvm.engine.training import distributed
 from eblvm.engine.training.precision import set_products
 from eblvm.engine.training.run import Run
@@ -63,7 +71,7 @@ def test_a_run_that_is_evaluated_by_torchrun(
     chosen: list[int], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """--shard torchrun: every process works on its own GPU, at the precision of the run."""
-    config = recipe("digits", "deep").replaced(precision="tf32")
+    config = recipe("digits", "deep").replaced(precision="tf32", deterministic=True)
     monkeypatch.setattr("eblvm.engine.training.run.read_config", lambda folder: config)
     monkeypatch.setattr("eblvm.engine.training.run.expect_same_models", lambda *_: None)
     monkeypatch.setattr("eblvm.engine.training.run.checkpoint_of", lambda *_: {})
@@ -72,8 +80,25 @@ def test_a_run_that_is_evaluated_by_torchrun(
         run = Run.open(tmp_path, device="cuda", step=1)
         assert run.config.running.device == "cuda:1"
         assert torch.backends.cuda.matmul.fp32_precision == "tf32"
-        inside = in_full(lambda: torch.tensor(torch.backends.cuda.matmul.fp32_precision == "ieee"))
-        assert bool(inside)
+        assert torch.backends.cudnn.deterministic
+    finally:
+        set_products("fp32")
+        set_repeatable(False)
+        torch.backends.cudnn.benchmark = False
+
+
+def test_inception_is_full_fp32() -> None:
+    """Beside a model in tf32 too."""
+    kinds = []
+
+    def net(images: Tensor) -> Tensor:
+        kinds.append((torch.backends.cuda.matmul.fp32_precision, torch.backends.cudnn.conv.fp32_precision))
+        return images.flatten(1).float()
+
+    set_products("tf32")
+    try:
+        Inception("a", "b", 12, net)(torch.zeros(2, 3, 2, 2, dtype=torch.uint8))
+        assert kinds == [("ieee", "ieee")]
         assert torch.backends.cuda.matmul.fp32_precision == "tf32"
     finally:
         set_products("fp32")
@@ -120,8 +145,43 @@ def test_a_recomputed_unroll_is_not_compiled() -> None:
         config.check()
 
 
-def test_versions_are_those_of_the_device() -> None:
+def test_versions_are_those_of_the_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In records of a bench and in eval.json."""
     assert "grbm_bilevel=reference" in versions("cuda:1")["kernels"]
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: f"GPU of {device}")
+    made = record.make("schema", "name", "command", "cuda:1", {})
+    assert made["machine"]["gpu"] == "GPU of cuda:1"
+    assert made["versions"] == versions("cuda")
+    samples = torch.zeros(3, 2)
+    config = recipe("checkerboard").replaced(device="cuda:1")
+    run = Run(
+        Path(), config, {"step": 1, "state": {"theta": {}, "phi": {}}}, custom_data=Dataset(samples, samples, samples)
+    )
+    assert provenance(run, "last")["versions"] == versions("cuda")
+
+
+def test_the_rule_for_a_gpu_reads_the_runs_own(chosen: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its capability, and not that of GPU 0."""
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (9, 0) if device == "cuda:1" else (7, 5))
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: device)
+    config = for_gpu(recipe("cifar10").replaced(device="cuda:1"), Path("none"), [], None)
+    assert config["precision"] == "tf32"
+
+
+def test_a_gpu_is_timed_by_its_events(chosen: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also one with a number: the host's time would be that of launches alone."""
+    event = SimpleNamespace(record=lambda: None, synchronize=lambda: None, elapsed_time=lambda _: 8.0)
+    monkeypatch.setattr(torch.cuda, "Event", lambda **_: event)
+    assert timing.elapsed_ms(lambda: None, 2, bench_device.chosen("cuda:1")) == 4.0
+    assert chosen == [1]
+    torch.backends.cudnn.benchmark = False
+
+
+def test_the_self_tests_of_kernels_pass_here() -> None:
+    """Their figures on the host, and DALI's decoder: bounds that the right kernels keep."""
+    found = [*kernels("cpu"), *decoding("cpu")]
+    assert len(found) >= 13
+    assert [f for f in found if not f.passed] == []
 
 
 def test_the_self_test_says_that_there_is_no_gpu(capsys: pytest.CaptureFixture[str]) -> None:

@@ -11,6 +11,8 @@ import argparse  # noqa: E402
 import json  # noqa: E402
 import sys  # noqa: E402
 import traceback  # noqa: E402
+from collections.abc import Callable  # noqa: E402
+from functools import partial  # noqa: E402
 from pathlib import Path  # noqa: E402
 from typing import Any  # noqa: E402
 
@@ -21,8 +23,10 @@ from tests.rehearsal import record, watch  # noqa: E402
 watch.install()
 
 from tests.rehearsal.cases import cases  # noqa: E402
+from tests.rehearsal.doctor import self_test  # noqa: E402
 from tests.rehearsal.faults import FAULTS, found_in  # noqa: E402
 from tests.rehearsal.parts import PARTS, rehearsed_part  # noqa: E402
+from tests.rehearsal.runs import RUNS  # noqa: E402
 from tests.rehearsal.steps import rehearsed  # noqa: E402
 
 
@@ -43,7 +47,8 @@ def main() -> None:
         for name, number in facts.pop("sites")[:60]:
             print(f"{number:6} {name}", file=sys.stderr)
     launches = {name: facts["launches"] for name, facts in found.items()}
-    for name, part in PARTS.items():
+    parts = {name: partial(rehearsed_part, part) for name, part in PARTS.items()}
+    for name, part in {**parts, **RUNS, "doctor --gpu": self_test}.items():
         if arguments.part in name:
             found[name] = {"faults": faults_of(part)}
             print(name, *found[name]["faults"], sep="\n    ", file=sys.stderr)
@@ -67,9 +72,9 @@ def figures(case: Any, sites: bool) -> dict[str, Any]:
     return {"launches": sum(seen.launches.values()), "faults": faults, "sites": seen.sites.most_common()}
 
 
-def faults_of(part: Any) -> list[str]:
+def faults_of(part: Callable[[], list[str]]) -> list[str]:
     try:
-        return rehearsed_part(part)
+        return part()
     except Exception:
         return [traceback.format_exc()]
 

@@ -9,7 +9,9 @@ import importlib.util
 import subprocess
 import sys
 import tempfile
+from contextlib import nullcontext
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 GPU_BYTES = 80 * 2**30
@@ -35,16 +37,31 @@ def install() -> None:
     cuda.is_bf16_supported = lambda *_, **__: True
     cuda.mem_get_info = lambda *_: (GPU_BYTES, GPU_BYTES)
     cuda.synchronize = lambda *_: None
+    cuda.reset_peak_memory_stats = lambda *_: None
+    cuda.max_memory_allocated = lambda *_: 0
+    cuda.get_device_properties = lambda *_: SimpleNamespace(
+        name="a fake GPU", major=9, minor=0, total_memory=GPU_BYTES, multi_processor_count=132
+    )
+    side = SimpleNamespace(wait_stream=lambda _: None)
+    cuda.Stream = cuda.current_stream = lambda *_: side
+    cuda.stream = lambda _: nullcontext()
+    cuda.CUDAGraph = lambda: SimpleNamespace(replay=lambda: None)
+    cuda.graph = captured
 
     plain = torch.tensor
 
     def tensor(data: Any, **options: Any) -> Any:
         """As torch does it: made on the host, then copied."""
-        device = options.pop("device", None)
+        device = options.pop("device", None) or default_device()
         made = plain(data, **options)
         return made if device is None or torch.device(device).type == "cpu" else made.to(device)
 
     torch.tensor = tensor  # type: ignore[assignment]
+
+
+def captured(graph: Any, capture_error_mode: str = "global") -> Any:
+    assert capture_error_mode == "thread_local", "another thread's allocation would end the capture"
+    return nullcontext()
 
 
 def loaded_guard(torch_folder: Path) -> ctypes.CDLL:
@@ -59,6 +76,15 @@ def loaded_guard(torch_folder: Path) -> ctypes.CDLL:
     for name in ("libc10.so", "libtorch_cpu.so"):
         ctypes.CDLL(str(torch_folder / "lib" / name), mode=ctypes.RTLD_GLOBAL)
     return ctypes.CDLL(str(library), mode=ctypes.RTLD_GLOBAL)
+
+
+def default_device() -> Any:
+    """That of `with torch.device(...)`, which knows torch's own `tensor` only."""
+    from torch.overrides import _get_current_function_mode_stack
+    from torch.utils._device import DeviceContext
+
+    modes = [mode for mode in _get_current_function_mode_stack() if isinstance(mode, DeviceContext)]
+    return modes[-1].device if modes else None
 
 
 def index_of(device: Any) -> int:

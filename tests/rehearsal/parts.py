@@ -9,7 +9,13 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch._subclasses import FakeTensorMode
+from torch.utils._pytree import tree_leaves
 
+from eblvm.bench.contestants.steps import CaseStep, NaiveStep, published
+from eblvm.bench.suites import deep as deep_suite
+from eblvm.bench.suites import kernels as kernels_suite
+from eblvm.bench.tools.floor import FloorStep
+from eblvm.bench.tools.registry import Case
 from eblvm.engine.config import Config
 from eblvm.engine.evaluation.metrics.importance import importance_weighted
 from eblvm.engine.evaluation.metrics.likelihood import ais
@@ -20,10 +26,9 @@ from eblvm.engine.sampling.gibbs import gibbs, uniform_start
 from eblvm.engine.sampling.langevin import joint_score, langevin, normal_start
 from eblvm.engine.selftest import Steps
 from eblvm.engine.training import replicas
-from eblvm.kernels import philox
 from eblvm.kernels.philox import Key
 from tests.rehearsal.cases import IMAGE, POINT
-from tests.rehearsal.steps import fake_start, undrawn
+from tests.rehearsal.steps import fake_start, nothing_drawn_on_the_host
 from tests.rehearsal.watch import Watch
 
 CUDA: dict[str, Any] = {"dtype": torch.float32, "device": torch.device("cuda", 0)}
@@ -89,13 +94,43 @@ def critic() -> Tensor:
 
 def self_test() -> Tensor:
     """The GPU's half of `eblvm doctor --gpu`: its steps."""
-    drawn, philox._draw = philox._draw, undrawn
-    try:
+    with nothing_drawn_on_the_host():
         steps = Steps(recipe("freyface").replaced(latent=40, batch=20), POINT, "cuda")
-    finally:
-        philox._draw = drawn
     steps.take(2)
     return steps.state.theta["W"]
+
+
+def bench_of_a_grbm() -> Tensor:
+    """`eblvm bench grbm`'s contestants."""
+    case = Case(recipe("freyface").replaced(latent=40, batch=20, device="cuda"), POINT)
+    with nothing_drawn_on_the_host():
+        engine, naive = CaseStep(case), NaiveStep(published(case))
+    for step in (engine, naive, FloorStep(case)):
+        with Watch() as watch:
+            step()
+        assert step is not engine or not watch.copies, watch.copies
+    return engine.state.theta["W"]
+
+
+def bench_of_a_network() -> Tensor:
+    """The engine's step of `eblvm bench deep`; modules of fake tensors, as the naive one's, cannot be cast."""
+    small = {"width": 8, "depth": 12, "posterior_width": 8, "latent": 10, "head_width": 16, "batch": 6, "K": 2}
+    config = recipe("cifar10").replaced(**small, device="cuda")
+    with nothing_drawn_on_the_host():
+        engine = deep_suite.DeepStep(config, IMAGE)
+    engine()
+    return next(iter(engine.state.theta.values()))
+
+
+def bench_of_kernels() -> Tensor:
+    """`eblvm bench kernels`: every op and its reference."""
+    x = torch.empty(1, **CUDA)
+    for row in kernels_suite.rows():
+        with torch.device("cuda"):
+            runs = row.make(torch.float32)
+        for run in runs:
+            x = tree_leaves(run())[0]
+    return x
 
 
 PARTS: dict[str, Callable[[], Tensor]] = {
@@ -108,6 +143,9 @@ PARTS: dict[str, Callable[[], Tensor]] = {
         validation,
         critic,
         self_test,
+        bench_of_a_grbm,
+        bench_of_a_network,
+        bench_of_kernels,
     )
 }
 

@@ -1,6 +1,9 @@
 """One training step as the loop drives it, on fake cuda tensors."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
+from unittest.mock import patch
 
 import torch
 from torch import Tensor
@@ -26,16 +29,24 @@ def undrawn(kind: Any, key: Key, purpose: int, count: int, shape: Any, first: in
     return torch.empty(count, *shape, dtype=dtype, device=device)
 
 
+@contextmanager
+def nothing_drawn_on_the_host() -> Iterator[None]:
+    """Philox's native op knows no fake tensors."""
+    drawn = philox._draw
+
+    def draw(kind: Any, key: Any, purpose: int, count: int, shape: Any, first: int, dtype: Any, device: Any) -> Tensor:
+        on_host = torch.device(device).type == "cpu"
+        return (undrawn if on_host else drawn)(kind, key, purpose, count, shape, first, dtype, device)
+
+    with patch.object(philox, "_draw", draw):
+        yield
+
+
 def fake_start(config: Config, objective: Any, seed: Tensor, shape: tuple[int, ...]) -> Any:
     """The state at the beginning, as it is copied to the device; its values are nobody's concern."""
-    drawn = philox._draw
     v = torch.empty(*seed.shape, config.optimisation.batch, *shape, dtype=getattr(torch, config.running.dtype))
-    philox._draw = undrawn
-    try:
-        with Watch():  # which answers for numbers that are asked of fake tensors
-            state = initial_state(config, objective, seed, v, torch.device("cpu"))
-    finally:
-        philox._draw = drawn
+    with nothing_drawn_on_the_host(), Watch():  # which answers for numbers that are asked of fake tensors
+        state = initial_state(config, objective, seed, v, torch.device("cpu"))
     return tree_map(lambda t: t.to("cuda") if isinstance(t, Tensor) else t, state)
 
 

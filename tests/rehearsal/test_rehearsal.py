@@ -3,6 +3,7 @@
 The fake device is set up before torch is imported, so the cases run in a process of their own, all in one.
 """
 
+import importlib.util
 import json
 import shutil
 import subprocess
@@ -40,6 +41,9 @@ PARTS = (
     "validation",
     "critic",
     "self_test",
+    "bench_of_a_grbm",
+    "bench_of_a_network",
+    "bench_of_kernels",
 )
 
 
@@ -47,6 +51,19 @@ PARTS = (
 def test_part(name: str, rehearsal: dict[str, Any]) -> None:
     """Sampling and evaluation: nothing on another device."""
     assert rehearsal[f"part: {name}"]["faults"] == []
+
+
+def test_self_test(rehearsal: dict[str, Any]) -> None:
+    """Every check of `eblvm doctor --gpu` runs to its figure."""
+    assert rehearsal["doctor --gpu"]["faults"] == []
+
+
+@pytest.mark.parametrize("name", ["grbm", "network", "pictures"])
+def test_run(name: str, rehearsal: dict[str, Any]) -> None:
+    """A whole run as the second of two processes: its own GPU everywhere, in torch, NCCL and DALI."""
+    if name == "pictures" and importlib.util.find_spec("nvidia.dali") is None:
+        pytest.skip("DALI is not installed")
+    assert rehearsal[f"run: {name}"]["faults"] == []
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -56,8 +56,11 @@ class Inception:
 
     @torch.inference_mode()
     def __call__(self, images: Tensor) -> Tensor:
-        """uint8 images [n, C, S, S] -> [n, columns] float32; a grey image has three equal channels."""
-        return torch.cat([self.net(chunk.expand(-1, 3, -1, -1)).float().cpu() for chunk in images.split(BATCH)])
+        """uint8 images [n, C, S, S] -> [n, columns] float32; a grey image has three equal channels.
+
+        Without tf32, whatever the model's own precision: published FIDs are of full fp32."""
+        with full_products():
+            return torch.cat([self.net(chunk.expand(-1, 3, -1, -1)).float().cpu() for chunk in images.split(BATCH)])
 
 
 def prepared(images: Tensor) -> Tensor:
@@ -75,12 +78,6 @@ def resize_matrix(size: int, side: int = SIDE) -> Tensor:
     fraction = (position - low)[:, None]
     pixels = torch.eye(size, dtype=torch.float64)
     return ((1 - fraction) * pixels[low] + fraction * pixels[(low + 1).clamp(max=size - 1)]).float()
-
-
-def in_full(features: Callable[[], Tensor]) -> Tensor:
-    """`features` without tf32, whatever the model's own precision: published FIDs are of full fp32."""
-    with full_products():
-        return features()
 
 
 def load(path: Path | None = None, device: str = "cpu") -> Inception:
@@ -125,7 +122,7 @@ def _offline(file: BufferedReader, device: str) -> Callable[[Tensor], Tensor]:
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "`torch.jit", DeprecationWarning)  # the file is TorchScript
         net = torch.jit.freeze(torch.jit.load(file, map_location=device).eval())
-    return lambda images: in_full(lambda: net(prepared(images.to(device))))
+    return lambda images: net(prepared(images.to(device)))
 
 
 def _fidelity(file: BufferedReader, device: str) -> Callable[[Tensor], Tensor]:
@@ -133,4 +130,4 @@ def _fidelity(file: BufferedReader, device: str) -> Callable[[Tensor], Tensor]:
 
     layers, path = ["2048", "logits_unbiased"], f"/dev/fd/{file.fileno()}"  # it takes a path: that of the open file
     net = FeatureExtractorInceptionV3("inception", layers, feature_extractor_weights_path=path).to(device)
-    return lambda images: in_full(lambda: torch.cat(net(images.contiguous().to(device)), 1))
+    return lambda images: torch.cat(net(images.contiguous().to(device)), 1)

@@ -1,11 +1,13 @@
 """A captured step by a stand-in for CUDA's graphs on the CPU: every replay at the same addresses, no host value."""
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map
 
 from eblvm.engine.config import Config
@@ -13,7 +15,7 @@ from eblvm.engine.errors import UserError
 from eblvm.engine.optim.schedule import step_rates
 from eblvm.engine.recipes import recipe
 from eblvm.engine.training import replicas
-from eblvm.engine.training.graphs import TRIAL, GraphedStep, TriedStep
+from eblvm.engine.training.graphs import TRIAL, GraphedStep, TriedStep, _write
 from eblvm.engine.training.loop import initial_state, training_step_of
 from eblvm.kernels.philox import Key
 
@@ -62,6 +64,47 @@ def test_replays_are_the_plain_steps_in_memory_that_stays(name: str) -> None:
     assert all(p == places[0] for p in places)
     for x, y in zip(tree_leaves(found), tree_leaves(expected), strict=True):
         assert torch.equal(x, y)
+
+
+def test_a_compiled_step_is_captured(monkeypatch: pytest.MonkeyPatch) -> None:
+    """--compile --graphs: the graph is of the compiled step, which is compiled once and not for each of its callers."""
+    compiled: list[Any] = []
+
+    def backend(graph: Any, _: Any) -> Any:
+        compiled.append(graph)
+        return graph.forward
+
+    monkeypatch.setattr(torch, "compile", partial(torch.compile, backend=backend))
+    torch._dynamo.reset()
+    config, said = CASES["grbm dsm"].replaced(compile=True), list[str]()
+    expected, _ = drive(config.replaced(compile=False, fused=False), lambda step: step)
+    found, places = drive(config, lambda step: TriedStep(step, Replayed(), said.append))
+    assert "3 steps equal the plain ones" in said[0]
+    assert places[TRIAL + 1] == places[TRIAL]
+    assert len(compiled) == 1
+    for x, y in zip(tree_leaves(found), tree_leaves(expected), strict=True):
+        torch.testing.assert_close(x, y)
+
+
+def test_what_changes_is_written_by_few_launches() -> None:
+    """One for all tensors of a dtype and memory order."""
+    state = {str(i): torch.rand(3, 4) for i in range(20)} | {"count": torch.tensor(1), "image": torch.rand(2, 3, 4, 4)}
+    rows = {k: t.contiguous(memory_format=torch.channels_last) if t.dim() == 4 else t for k, t in state.items()}
+    place = tree_map(torch.zeros_like, state)
+    with Counted() as counted:
+        _write(place, rows)
+    assert counted.names == ["_foreach_copy_"] * 3
+    assert all(torch.equal(place[k], t) for k, t in state.items())
+
+
+class Counted(TorchDispatchMode):
+    def __init__(self) -> None:
+        super().__init__()
+        self.names: list[str] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.names.append(func._schema.name.split("::")[1])
+        return func(*args, **(kwargs or {}))
 
 
 def test_a_graph_is_tried_before_it_is_trusted() -> None:

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from eblvm.kernels.adam_unroll import Rule
-from eblvm.kernels.grbm_bilevel import Phi, Theta, reference, triton
+from eblvm.kernels.grbm_bilevel import Phi, Theta, reference, triton, triton_rate
 
 TOLERANCE = {torch.float64: 1e-10, torch.float32: 1e-4}
 SIGMA, TAU = 0.3, 0.4
@@ -72,6 +72,19 @@ def test_without_real_or_unrolled_steps(K, N, nan_filled) -> None:
 def test_replicas_and_the_automatic_step_size(nan_filled) -> None:
     check((5, 3, 20), 1, 2, exact=True, sgd=True, shared=True, auto_rate=True, replicas=(2,))
     check((5, 3, 4), 1, 2, exact=False, sgd=False, shared=False, replicas=(3,))
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=str)
+@pytest.mark.parametrize(("B", "D"), [(1, 1), (5, 63), (63, 5)])
+def test_automatic_step_size(B, D, dtype, nan_filled) -> None:
+    V = torch.randn(2, B, D, generator=torch.Generator().manual_seed(B), dtype=torch.float64).to(dtype)
+    got = triton_rate.step_size(triton.gram_of(V, torch.zeros_like(V), 1.0))
+    torch.testing.assert_close(got, reference.step_size(V), rtol=TOLERANCE[dtype], atol=0)
+
+
+def test_automatic_step_size_of_a_large_batch(nan_filled, monkeypatch) -> None:
+    monkeypatch.setattr(triton_rate, "LARGEST", 4)
+    check((5, 3, 4), 0, 1, exact=True, sgd=True, shared=True, auto_rate=True)
 
 
 @pytest.mark.parametrize("exact", [True, False])

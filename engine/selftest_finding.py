@@ -1,0 +1,41 @@
+"""What a check of the self-test finds."""
+
+import traceback
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from torch import Tensor
+from torch.utils._pytree import tree_leaves
+
+
+class Finding(NamedTuple):
+    """One check: its figure, what it may be at most (none: it is for the record), and what went wrong."""
+
+    check: str
+    figure: float | None
+    bound: float | None
+    unit: str
+    problem: str = ""
+
+    @property
+    def passed(self) -> bool:
+        return not self.problem and (self.bound is None or (self.figure is not None and self.figure <= self.bound))
+
+
+def guarded(check: str, bound: float | None, unit: str, measure: Callable[[], float]) -> Finding:
+    """A check that raises is a failed one."""
+    try:
+        return Finding(check, measure(), bound, unit)
+    except Exception:
+        return Finding(check, None, bound, unit, traceback.format_exc(limit=-3))
+
+
+def distance(found: Any, expected: Any) -> float:
+    """The largest difference of two trees of tensors, over the largest entry; NaN is the largest."""
+    worst = 0.0
+    for x, y in zip(tree_leaves(found), tree_leaves(expected), strict=True):
+        if isinstance(x, Tensor) and y.numel():
+            y = y.cpu().double()
+            apart = float((x.cpu().double() - y).abs().max() / (y.abs().max() + 1e-12))
+            worst = worst if apart <= worst else apart
+    return worst

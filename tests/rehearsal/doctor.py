@@ -1,0 +1,88 @@
+"""`eblvm doctor --gpu` from its first to its last check on a fake GPU: none of them may raise. Figures say nothing."""
+
+import io
+import json
+import tempfile
+from collections.abc import Callable
+from contextlib import ExitStack, redirect_stdout, suppress
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+from unittest.mock import patch
+
+import numpy as np
+import torch
+from torch._subclasses import FakeTensorMode
+from torch._subclasses.fake_tensor import unset_fake_temporarily
+
+from eblvm.engine import selftest, selftest_kernels
+from eblvm.engine.cli import doctor, train
+from eblvm.engine.methods.types import State
+from eblvm.engine.methods.update import tree
+from eblvm.engine.training import checkpoint
+from tests.rehearsal.steps import nothing_drawn_on_the_host
+from tests.rehearsal.watch import Watch
+
+CHECKS = 37  # at least; one more where DALI is installed
+
+
+class Steps(selftest.Steps):
+    """One step of each model on the GPU; what others take is the rehearsal's own part. None on the host, whose native
+    kernels know no fake tensors."""
+
+    known: set[str]
+
+    def take(self, number: int) -> None:
+        kind = f"{self.config.model.kind} {type(self.step).__name__}"
+        if self.device.type == "cuda" and kind not in self.known:
+            self.known.add(kind)
+            super().take(1)
+
+
+def trained(command: list[str], **_: Any) -> None:
+    """In the place of torchrun: the run's flags are checked, and its checkpoint is written."""
+    words = command[command.index("eblvm") + 1 :]
+    train.main([*words[1:], "--dry-run"])
+    with unset_fake_temporarily():
+        state = tree(State({"W": torch.ones(2, 3)}, {}, (), (), {}, {})) | {"theta_opt": {}, "phi_opt": {}}
+        checkpoint.save(Path(words[-1]) / "checkpoints", 20, {"step": 20, "best": {}, "state": state}, keep=1)
+
+
+def decoded(_: Any) -> tuple[Any]:
+    images = SimpleNamespace(as_array=lambda: np.zeros((1, 64, 64, 3)))
+    return (SimpleNamespace(as_cpu=lambda: images),)
+
+
+def self_test() -> list[str]:
+    """What went wrong, in words."""
+    Steps.known = set()
+    patches: list[Any] = [
+        patch.object(selftest, "Steps", Steps),
+        patch.object(selftest.subprocess, "run", trained),
+        patch.object(selftest_kernels, "chains", chains_on_the_gpu(selftest_kernels.chains)),
+        nothing_drawn_on_the_host(),
+    ]
+    try:
+        from nvidia.dali.pipeline import Pipeline
+
+        patches += [patch.object(Pipeline, "build", lambda _: None), patch.object(Pipeline, "run", decoded)]
+    except ImportError:
+        pass
+    said = io.StringIO()
+    with tempfile.TemporaryDirectory() as folder, ExitStack() as held:
+        for one in (*patches, redirect_stdout(said), FakeTensorMode(allow_non_fake_inputs=True), Watch()):
+            held.enter_context(one)
+        with suppress(SystemExit):  # its figures are no figures
+            doctor.main(["--gpu", "--json", f"{folder}/gpu.json"])
+        record = json.loads(Path(folder, "gpu.json").read_text())
+    checks = {found["check"]: found for found in record["findings"]}
+    problems = [f"{name}: {found['problem']}" for name, found in checks.items() if found["problem"]]
+    problems += [f"{name} has no figure" for name, found in checks.items() if found["figure"] is None]
+    if len(checks) < CHECKS or f"{len(checks)} checks on a fake GPU" not in said.getvalue():
+        problems.append(f"{len(checks)} checks, expected {CHECKS}, and that it says so: {said.getvalue()[-300:]}")
+    return problems
+
+
+def chains_on_the_gpu(chains: Callable[..., Any]) -> Callable[..., Any]:
+    """The host's are native."""
+    return lambda place: chains("cuda").cpu() if place == "cpu" else chains(place)

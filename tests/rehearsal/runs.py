@@ -1,0 +1,179 @@
+"""Whole runs as the second of two processes takes them: `train` from torchrun's environment on, on its own fake GPU.
+
+The process group is torch's fake one, the first process's answers are made here, and DALI, where it is installed,
+builds its graph without decoding anything. What is looked at: where every tensor is, and what torch, NCCL and DALI are
+told.
+"""
+
+import os
+import tempfile
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor, wait
+from contextlib import ExitStack, contextmanager
+from datetime import timedelta
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+from unittest.mock import patch
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch._subclasses import FakeTensorMode
+from torch.testing._internal.distributed.fake_pg import FakeStore
+from torch.utils._pytree import tree_leaves
+
+from eblvm.engine.config import Config
+from eblvm.engine.data import input as data_input
+from eblvm.engine.data.dataset import Dataset
+from eblvm.engine.data.framing import Framing
+from eblvm.engine.data.stream import PicturesOnDemand
+from eblvm.engine.device import start_thread
+from eblvm.engine.recipes import recipe
+from eblvm.engine.training import distributed
+from eblvm.engine.training.loop import train
+from tests.rehearsal.cases import IMAGE, POINT
+from tests.rehearsal.steps import nothing_drawn_on_the_host
+from tests.rehearsal.watch import Watch
+
+TORCHRUN = {"LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "2", "RANK": "1", "WORLD_SIZE": "2"}
+OWN = torch.device("cuda", 1)
+SAMPLES = 60
+
+
+class Findings:
+    """What a run does that is not for its own GPU, in words."""
+
+    def __init__(self) -> None:
+        self.problems: list[str] = []
+
+    def equal(self, what: str, found: object, expected: object) -> None:
+        if found != expected:
+            self.problems.append(f"{what}: {found}, expected {expected}")
+
+    def on(self, what: str, tree: Any, device: torch.device) -> None:
+        for place in {t.device for t in tree_leaves(tree) if isinstance(t, Tensor)}:
+            self.equal(f"a tensor of {what} is on", place, device)
+
+
+def grbm() -> list[str]:
+    config = recipe("freyface").replaced(latent=40, batch=20, N=2, K=2, deterministic=True)
+    return second_of_two(config, lambda: Dataset(*(torch.empty(SAMPLES, *POINT) for _ in range(3))))
+
+
+def network() -> list[str]:
+    """Its checkpointing is chosen by the free memory of its GPU."""
+    return second_of_two(small_network("cifar10", checkpoint="auto", precision="tf32"), images)
+
+
+def pictures() -> list[str]:
+    """Decoded by DALI on this process's GPU, in a thread that has to choose that GPU too."""
+    return second_of_two(small_network("celeba64", input="dali"), images_on_demand)
+
+
+def small_network(name: str, **changes: Any) -> Config:
+    size = {"width": 8, "depth": 12, "posterior_width": 8, "latent": 10, "head_width": 16, "batch": 6, "K": 2}
+    return recipe(name).replaced(**size, **changes)
+
+
+def images() -> Dataset:
+    return Dataset(*(torch.empty(SAMPLES, *IMAGE, dtype=torch.uint8) for _ in range(3)))
+
+
+def images_on_demand() -> Dataset:
+    streamed: Any = PicturesOnDemand([Path(f"{i}.jpg") for i in range(SAMPLES)], Framing(IMAGE[1]))
+    return images()._replace(train=streamed)
+
+
+def second_of_two(config: Config, load: Callable[[], Dataset]) -> list[str]:
+    """Two steps of a run with its validation and its checkpoints, and everything before them."""
+    steps = {"steps": 2, "log_every": 1, "checkpoint_every": 1, "validations": 1, "device": "cuda", "timeout": 5.0}
+    config, found = config.replaced(**steps), Findings()
+    given: dict[str, Any] = {}
+    begin = dist.init_process_group
+
+    def init_process_group(backend: str, **how: Any) -> None:
+        given.update(how, backend=backend)
+        begin("fake", store=FakeStore(), rank=how["rank"], world_size=how["world_size"])
+
+    def from_rank0(action: Callable[[], Any]) -> Any:
+        """As rank 0 answers. Tensors arrive where they were: a GPU's would all be on rank 0's."""
+        answer = action()
+        found.on("what rank 0 sends", answer, torch.device("cpu"))
+        return answer
+
+    def for_rank0(action: Callable[[], None]) -> None:
+        saved = [x for x in getattr(action, "args", ()) if isinstance(x, dict)]
+        found.on("the state", [x["state"] for x in saved if "state" in x], OWN)
+
+    def memory(device: Any) -> tuple[int, int]:
+        found.equal("the GPU whose free memory is asked for", torch.device(device), OWN)
+        return 2**36, 2**36
+
+    patches: list[Any] = [
+        patch.dict(os.environ, TORCHRUN),
+        patch.object(dist, "rendezvous", lambda _: iter([(dist.HashStore(), 1, 2)])),
+        patch.object(dist, "init_process_group", init_process_group),
+        patch.object(dist, "all_gather_object", lambda *_: None),
+        patch.object(distributed, "Peers", lambda *_: SimpleNamespace(stop=lambda: None)),
+        patch.object(distributed, "total", lambda values: values),
+        patch.object(distributed, "broadcast_from_rank0", from_rank0),
+        patch.object(distributed, "on_rank0", for_rank0),
+        patch.object(torch.cuda, "mem_get_info", memory),
+        patch.object(type(config.dataset), "load", lambda *_: load()),
+        patch("eblvm.engine.training.loop.check_values", lambda *_: None),  # there are none
+    ]
+    mode, folder = FakeTensorMode(allow_non_fake_inputs=True), tempfile.TemporaryDirectory()
+    torch.cuda.set_device(0)
+    try:
+        with ExitStack() as held:
+            for one in (folder, *patches, mode, nothing_drawn_on_the_host(), dali(mode, found)):
+                held.enter_context(one)
+            watch = held.enter_context(Watch())
+            train(config, Path(folder.name) / "run", lambda _: None)
+        found.equal("the current GPU", torch.cuda.current_device(), 1)
+        found.equal("NCCL's GPU", given["device_id"], OWN)
+        found.equal("NCCL's patience", given["timeout"], timedelta(minutes=5))
+        found.equal("deterministic cuDNN", torch.backends.cudnn.deterministic, config.running.deterministic)
+        products = torch.backends.cuda.matmul.fp32_precision
+        found.equal("products", products, "tf32" if config.model.precision == "tf32" else "ieee")
+    finally:
+        torch.cuda.set_device(0)
+    return [*found.problems, *watch.problems]
+
+
+@contextmanager
+def dali(mode: FakeTensorMode, found: Findings) -> Iterator[None]:
+    """DALI's graph is built for the GPU it is given, and run as far as the source that names the pictures."""
+    try:
+        from nvidia.dali.pipeline import Pipeline
+    except ImportError:
+        yield
+        return
+
+    def begin(threads: int, device: torch.device) -> None:
+        mode.__enter__()  # modes are a thread's own, as is the current GPU
+        start_thread(threads, device)
+
+    def run(pipeline: Any) -> tuple[Any]:
+        found.equal("DALI's GPU", pipeline.device_id, OWN.index)
+        found.equal("the current GPU of DALI's thread", torch.cuda.current_device(), OWN.index)
+        return (SimpleNamespace(as_tensor=lambda: None),)
+
+    class OneAtATime(ThreadPoolExecutor):  # as the mode is entered in two threads
+        def submit(self, *task: Any, **how: Any) -> Any:
+            future = super().submit(*task, **how)
+            wait([future])
+            return future
+
+    with ExitStack() as held:
+        held.enter_context(patch.object(data_input, "ThreadPoolExecutor", OneAtATime))
+        for name, stand_in in (("build", lambda _: None), ("run", run), ("checkpoint", lambda _: b"\0")):
+            held.enter_context(patch.object(Pipeline, name, stand_in))
+        held.enter_context(patch.object(data_input, "start_thread", begin))
+        held.enter_context(patch.object(torch.cuda, "current_stream", lambda _: None))
+        held.enter_context(patch("nvidia.dali.plugin.pytorch.feed_ndarray", lambda *_, **__: None))
+        yield
+
+
+RUNS: dict[str, Callable[[], list[str]]] = {f"run: {run.__name__}": run for run in (grbm, network, pictures)}
