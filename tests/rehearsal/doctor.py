@@ -17,6 +17,7 @@ from torch._subclasses.fake_tensor import unset_fake_temporarily
 
 from eblvm.engine import selftest, selftest_kernels
 from eblvm.engine.cli import doctor, train
+from eblvm.engine.config import Config
 from eblvm.engine.methods.types import State
 from eblvm.engine.methods.update import tree
 from eblvm.engine.training import checkpoint
@@ -27,14 +28,24 @@ CHECKS = 37  # at least; one more where DALI is installed
 
 
 class Steps(selftest.Steps):
-    """One step of each model on the GPU; what others take is the rehearsal's own part. None on the host, whose native
-    kernels know no fake tensors."""
+    """One step of each model on the GPU: every kind of step has a case of its own. On the host, whose native kernels
+    know no fake tensors, the GPU's again."""
 
     known: set[str]
+    last: "Steps"
+
+    def __init__(self, config: Config, shape: tuple[int, ...], device: str):
+        if device == "cpu":
+            self.device, self.state = torch.device("cpu"), Steps.last.state
+            return
+        super().__init__(config, shape, device)
+        Steps.last = self
 
     def take(self, number: int) -> None:
+        if self.device.type == "cpu":
+            return
         kind = f"{self.config.model.kind} {type(self.step).__name__}"
-        if self.device.type == "cuda" and kind not in self.known:
+        if kind not in self.known:
             self.known.add(kind)
             super().take(1)
 
@@ -59,6 +70,7 @@ def self_test() -> list[str]:
     patches: list[Any] = [
         patch.object(selftest, "Steps", Steps),
         patch.object(selftest.subprocess, "run", trained),
+        patch.object(selftest, "step_cost", lambda *_: SimpleNamespace(total_bytes=0)),  # seconds, on the meta device
         patch.object(selftest_kernels, "chains", chains_on_the_gpu(selftest_kernels.chains)),
         nothing_drawn_on_the_host(),
     ]

@@ -1,4 +1,20 @@
-"""One of every fault that a rehearsal is to find, so that it is known to find it."""
+"""One of every fault that a rehearsal is to find, so that it is known to find it.
+
+Faults of whole runs have tests of their own. Each was seen to fail with its fault put back:
+
+    `cuda` unresolved, or another rank's GPU        run: grbm, network, pictures; engine/test_device.py
+    a thread without its GPU, DALI on GPU 0         run: pictures; engine/test_device.py
+    rank 0's tensors sent from its GPU              run: grbm
+    process group without GPU or timeout            run: grbm; engine/test_device.py
+    plan's memory of another GPU                    run: network
+    precision, --deterministic not set              run: network, grbm; for evaluation engine/test_device.py
+    Inception in tf32, versions of the CPU          engine/test_device.py
+    the critic on the host                          part: critic
+    apex through another memory order               engine/optim/test_apex_order.py
+    --compile --unroll-memory recompute             engine/test_device.py
+    --graphs without the compiled step              engine/training/test_graphs.py
+    a GPU timed by the host, the bench's copies     engine/test_device.py; part: bench_of_a_grbm
+"""
 
 from collections.abc import Callable
 from typing import Any

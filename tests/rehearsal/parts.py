@@ -24,7 +24,6 @@ from eblvm.engine.methods.vages import VagesScore
 from eblvm.engine.recipes import recipe
 from eblvm.engine.sampling.gibbs import gibbs, uniform_start
 from eblvm.engine.sampling.langevin import joint_score, langevin, normal_start
-from eblvm.engine.selftest import Steps
 from eblvm.engine.training import replicas
 from eblvm.kernels.philox import Key
 from tests.rehearsal.cases import IMAGE, POINT
@@ -92,14 +91,6 @@ def critic() -> Tensor:
     return model.v
 
 
-def self_test() -> Tensor:
-    """The GPU's half of `eblvm doctor --gpu`: its steps."""
-    with nothing_drawn_on_the_host():
-        steps = Steps(recipe("freyface").replaced(latent=40, batch=20), POINT, "cuda")
-    steps.take(2)
-    return steps.state.theta["W"]
-
-
 def bench_of_a_grbm() -> Tensor:
     """`eblvm bench grbm`'s contestants."""
     case = Case(recipe("freyface").replaced(latent=40, batch=20, device="cuda"), POINT)
@@ -142,7 +133,6 @@ PARTS: dict[str, Callable[[], Tensor]] = {
         bound_of_the_likelihood,
         validation,
         critic,
-        self_test,
         bench_of_a_grbm,
         bench_of_a_network,
         bench_of_kernels,

@@ -40,7 +40,6 @@ PARTS = (
     "bound_of_the_likelihood",
     "validation",
     "critic",
-    "self_test",
     "bench_of_a_grbm",
     "bench_of_a_network",
     "bench_of_kernels",

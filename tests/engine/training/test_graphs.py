@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,7 +15,8 @@ from eblvm.engine.config import Config
 from eblvm.engine.errors import UserError
 from eblvm.engine.optim.schedule import step_rates
 from eblvm.engine.recipes import recipe
-from eblvm.engine.training import replicas
+from eblvm.engine.running import Running
+from eblvm.engine.training import loop, replicas
 from eblvm.engine.training.graphs import TRIAL, GraphedStep, TriedStep, _write
 from eblvm.engine.training.loop import initial_state, training_step_of
 from eblvm.kernels.philox import Key
@@ -84,6 +86,28 @@ def test_a_compiled_step_is_captured(monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(compiled) == 1
     for x, y in zip(tree_leaves(found), tree_leaves(expected), strict=True):
         torch.testing.assert_close(x, y)
+
+
+def test_a_run_captures_its_compiled_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`train` with both flags; the step of `training_step_of` is what is tried, and 6 steps are the run's."""
+    given: list[Any] = []
+
+    class Tried(TriedStep):
+        def __init__(self, step: Any, recorder: Any, say: Any):
+            given.append(step)
+            super().__init__(step, Replayed(), say)
+
+    monkeypatch.setattr(loop, "TriedStep", Tried)
+    monkeypatch.setattr(loop, "CudaRecorder", Replayed)
+    monkeypatch.setattr(Running, "on_cuda", property(lambda running: running.graphs))
+    monkeypatch.setattr(Running, "check_device", lambda _: None)
+    monkeypatch.setattr(loop, "set_repeatable", lambda _: None)
+    monkeypatch.setattr(torch, "compile", lambda step, dynamic: partial(step))
+    said: list[str] = []
+    config = CASES["grbm dsm"].replaced(steps=6, validations=0, compile=True, graphs=True)
+    assert loop.train(config, tmp_path / "run", said.append)
+    assert isinstance(given[0], partial)
+    assert "3 steps equal the plain ones" in said[-1]
 
 
 def test_what_changes_is_written_by_few_launches() -> None:
