@@ -55,7 +55,7 @@ def row(folder: Path) -> dict[str, Any]:
     states, labelled = states_of(run), run.dataset.train_labels is not None
     return {
         "command": command(run.config),
-        **logged(run, len(states)),
+        "loss": logged_loss(run, len(states)),
         "log_likelihood": each(states, lambda s: log_likelihood(run, s)) if run.config.model.points else None,
         "spread": each(states, lambda s: spread(run, s)),
         "test_loss": each(states, lambda s: test_loss(run, s)),
@@ -76,18 +76,11 @@ def states_of(run: Run) -> list[State]:
     return [replicas.pick(state, r) for r in range(len(replicas.names(run.config.optimisation)))]
 
 
-def logged(run: Run, count: int) -> dict[str, list[float]]:
+def logged_loss(run: Run, count: int) -> list[float]:
     """The mean of the last tenth of the lines of stats.jsonl."""
     rows = read_rows(run.folder / "stats.jsonl")
-    rows = rows[-max(1, len(rows) // 10) :]
-
-    def values(line: dict[str, Any], name: str) -> list[float]:
-        found = line[name]
-        return found if isinstance(found, list) else [found]
-
-    return {
-        name: [statistics.fmean(values(line, name)[r] for line in rows) for r in range(count)] for name in ("loss",)
-    }
+    found = [row["loss"] for row in rows[-max(1, len(rows) // 10) :]]
+    return [statistics.fmean(loss[r] if isinstance(loss, list) else loss for loss in found) for r in range(count)]
 
 
 def log_likelihood(run: Run, state: State) -> float:

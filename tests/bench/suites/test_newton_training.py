@@ -21,8 +21,8 @@ def test_a_row_has_a_figure_for_every_replica(tmp_path: Path, monkeypatch: pytes
         train(config.replaced(**TINY, replicas=2, log_every=1, **changes), tmp_path / name)
         rows[name] = newton_training.row(tmp_path / name)
     for row in rows.values():
-        assert row["svm"] is None
-        assert all(len(row[figure]) == 2 for figure in ("log_likelihood", "loss", "lower", "spread"))
+        assert row["svm"] is row["svm_of_response"] is None
+        assert all(len(row[f]) == 2 for f in ("log_likelihood", "loss", "test_loss", "test_fisher_of_q", "spread"))
         assert row["log_likelihood"][0] != row["log_likelihood"][1]
     assert max(rows["newton"]["spread"]) < min(rows["n0"]["spread"])
     assert "--best-response newton" in newton_training.format_table(list(rows.values()))
