@@ -2,6 +2,7 @@
 
 import argparse
 from pathlib import Path
+from typing import Any
 
 from eblvm.engine.cli.configuration import add_run_options, configuration
 from eblvm.engine.cli.parser import Parser, integers
@@ -30,7 +31,8 @@ def names(text: str) -> tuple[str, ...]:
     return tuple(text.split(","))
 
 
-def main(argv: list[str]) -> None:
+def parsed(argv: list[str]) -> tuple[Config, argparse.Namespace]:
+    """The configuration of a command line, and its own arguments."""
     description = "Time, memory and FLOPs of a step over N and K (VaGES: L, K, C), as table, record and plot."
     usage = "eblvm profile RECIPE [options of train] [options]"
     parser = Parser("profile", description, EXAMPLES, add_help=False, usage=usage)
@@ -42,10 +44,18 @@ def main(argv: list[str]) -> None:
     parser.add_argument("--batch", type=positive, help="samples of a step (default: the recipe's, or what fits)")
     parser.add_argument("--rounds", type=int, help="readings of every point (default 9, or 3 of long steps)")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the record here; a folder names it itself")
-    parser.add_argument("--plot", type=Path, metavar="FILE", help="plot (default profile-RECIPE.png)")
+    parser.add_argument("--plot", type=Path, metavar="FILE", help=".png, .pdf or .svg (default profile-RECIPE.png)")
     parser.add_argument("--trace", type=Path, metavar="FILE", help="write a Chrome trace of a few steps, and stop")
     arguments = parser.parse(argv)
-    config = configuration(parser, arguments, OWN)
+    return configuration(parser, arguments, OWN), arguments
+
+
+def axes_and_series(arguments: argparse.Namespace) -> dict[str, tuple[Any, ...]]:
+    return {name: getattr(arguments, name) for name in (*AXES, *SERIES) if getattr(arguments, name) is not None}
+
+
+def main(argv: list[str]) -> None:
+    config, arguments = parsed(argv)
     if config.running.on_cuda:
         from eblvm.bench.tools.device import chosen
 
@@ -57,8 +67,7 @@ def main(argv: list[str]) -> None:
     from eblvm.bench.suites.profile_plot import plot
     from eblvm.bench.tools import record
 
-    given = {name: getattr(arguments, name) for name in (*AXES, *SERIES) if getattr(arguments, name) is not None}
-    result = profile.run(config, given, arguments.rounds, arguments.batch)
+    result = profile.run(config, axes_and_series(arguments), arguments.rounds, arguments.batch)
     print(profile.format_table(result))
     if arguments.json:
         print(f"wrote {record.write(result, arguments.json)}")

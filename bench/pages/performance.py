@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Any
 
-from eblvm.bench.suites import bidvl, data, deep, profile, ratios, traffic, vages
+from eblvm.bench.suites import bidvl, data, deep, profile, profile_plot, ratios, traffic, vages
 from eblvm.bench.tools import record
 from eblvm.engine import tables
 
@@ -87,7 +87,8 @@ BIDVL_COLUMNS = {
 INTRODUCTION = """\
 # Performance
 
-Made from `bench/records/` by `python -m eblvm.bench.pages.performance`; change the records, not this page.
+Made from `bench/records/` by `python -m eblvm.bench.pages.performance`, with its pictures; change the records, not this
+page.
 
 Every time is the median CPU time of one step on one thread, contestants interleaved in one process; only ratios carry
 over to other machines. The engine's step is the one that `eblvm train` takes with the case's configuration. The
@@ -96,8 +97,10 @@ with the noise redrawn and the energy recomputed in every lower step, and Adam u
 engine: above 1 the engine is faster. Where a case unrolls SGD, the twin is the naive procedure that does so as well.
 The floor is the matrix products of the engine's algorithm, timed alone. Saved is the most that is held for backward at
 once (by autograd graphs, or by the fused step's own tape), peak the most that is alive at once, scratch memory of the
-fused step included, both beyond the step's inputs. Before anything was timed, engine and naive procedure gave the same
-gradient in fp64 for the same noise and the same optimisers.
+fused step included, both beyond the step's inputs.
+Files are those of `bench/records/`, the newest of each kind. Bytes, FLOPs and operators are counted again by the tests,
+which fail where they have moved by more than 2 %; a time is as old as its commit. Before anything was timed, engine and
+naive procedure gave the same gradient in fp64 for the same noise and the same optimisers.
 """
 
 
@@ -105,41 +108,35 @@ def render(folder: Path) -> str:
     """The document of all records of suites and profiles in `folder`."""
     parts = [INTRODUCTION]
     for suite, title in SUITES.items():
-        for path in sorted(folder.glob(f"{suite}-*.json")):
-            found = record.read(path, ratios.SCHEMA)
+        for found in record.read_all(folder, f"{suite}-*.json", ratios.SCHEMA):
             rows = [[row.get(name) for name in COLUMNS] for row in found["rows"]]
             heading = title + (", compiled" if found["compiled"] else "")
             parts.append(section(heading, found, tables.markdown(list(COLUMNS.values()), rows)))
-    for path in sorted(folder.glob("traffic-*.json")):
-        found = record.read(path, traffic.SCHEMA)
+    for found in record.read_all(folder, "traffic-*.json", traffic.SCHEMA):
         rows = [[row[name] for name in traffic.COLUMNS] for row in found["rows"]]
         body = TRAFFIC + "\n" + tables.markdown(list(traffic.COLUMNS.values()), rows)
         parts.append(section("Triton kernels: launches and memory traffic at Frey face's sizes", found, body))
-    for path in sorted(folder.glob("deep-*.json")):
-        found = record.read(path, deep.SCHEMA)
+    for found in record.read_all(folder, "deep-*.json", deep.SCHEMA):
         rows = [[row[name] for name in DEEP_COLUMNS] for row in found["rows"]]
         body = DEEP + "\n" + tables.markdown(list(DEEP_COLUMNS.values()), rows)
         parts.append(section("Deep EBLVM at the width of the published CIFAR-10 model", found, body))
-    for path in sorted(folder.glob("vages-*.json")):
-        found = record.read(path, vages.SCHEMA)
+    for found in record.read_all(folder, "vages-*.json", vages.SCHEMA):
         names = {name: title for name, title in DEEP_COLUMNS.items() if name in vages.COLUMNS} | {
             "peak_mib": "peak MiB"
         }
         rows = [[row[name] for name in names] for row in found["rows"]]
         body = VAGES + "\n" + tables.markdown(list(names.values()), rows)
         parts.append(section("VaGES on the same model, and on a GRBM at Frey face's sizes", found, body))
-    for path in sorted(folder.glob("data-*.json")):
-        found = record.read(path, data.SCHEMA)
+    for found in record.read_all(folder, "data-*.json", data.SCHEMA):
         rows = [[row[name] for name in DATA_COLUMNS] for row in found["rows"]]
         body = DATA + "\n" + tables.markdown(list(DATA_COLUMNS.values()), rows)
         parts.append(section(f"Input: {found['pictures']} pictures", found, body))
-    for path in sorted(folder.glob("bidvl-*.json")):
-        found = record.read(path, bidvl.SCHEMA)
+    for found in record.read_all(folder, "bidvl-*.json", bidvl.SCHEMA):
         rows = [[row[name] for name in BIDVL_COLUMNS] for row in found["rows"]]
         spent = [[kind, f"{100 * share:.1f} %"] for kind, share in found["profile"].items() if share >= 0.001]
         both = (tables.markdown(list(BIDVL_COLUMNS.values()), rows), tables.markdown(["operators", "share"], spent))
         parts.append(section("BiDVL with the published CIFAR-10 nets", found, "\n\n".join((BIDVL, *both))))
-    parts += [profiled(record.read(path, profile.SCHEMA)) for path in sorted(folder.glob("profile-*.json"))]
+    parts += [profiled(found) for found in record.read_all(folder, "profile-*.json", profile.SCHEMA)]
     return "\n".join(parts)
 
 
@@ -147,9 +144,8 @@ def section(title: str, found: dict[str, Any], body: str) -> str:
     machine, versions = found["machine"], found["versions"]
     where = ", ".join([machine.get("gpu", machine["cpu"]), f"{machine['cores']} cores", machine["system"]])
     what = ", ".join(f"{name} {version}" for name, version in versions.items())
-    return (
-        f"## {title}\n\n`{found['command']}`, {found['date']}, commit {found['commit']}; {where}; {what}.\n\n{body}\n"
-    )
+    origin = f"`{found['command']}`, {found['date']}, commit {found['commit']}; {where}; {what}; `{found['file']}`."
+    return f"## {title}\n\n{origin}\n\n{body}\n"
 
 
 def profiled(found: dict[str, Any]) -> str:
@@ -176,6 +172,9 @@ def main() -> None:
     DOCUMENT.parent.mkdir(exist_ok=True)
     DOCUMENT.write_text(render(record.RECORDS))
     print(f"wrote {DOCUMENT.name}")
+    for found in record.read_all(record.RECORDS, "profile-*.json", profile.SCHEMA):
+        if profile_plot.plot(found, path := DOCUMENT.parent / f"{found['name']}.png"):
+            print(f"wrote {path.name}")
 
 
 if __name__ == "__main__":

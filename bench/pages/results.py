@@ -135,8 +135,7 @@ def collect(name: str, folders: list[Path]) -> Path:
 
 def render(folder: Path) -> str:
     parts = [INTRODUCTION]
-    for path in sorted(folder.glob("results-*.json")):
-        found = record.read(path, SCHEMA)
+    for found in record.read_all(folder, "results-*.json", SCHEMA):
         deep = any(r["curves"] for r in found["rows"])
         header = ["command", "model", "figure", "value"] if deep else ["command", "model", "log-likelihood", "Fisher"]
         rows = []
@@ -159,7 +158,8 @@ def render(folder: Path) -> str:
         parts.append(f"## {found['recipe']}\n")
         if found["recipe"] in NOTES:
             parts.append(NOTES[found["recipe"]])
-        origin = f"Collected {found['date']} at commit {found['commit']}, {found['machine']['cpu']}."
+        where = f"{found['machine']['cpu']}; `{found['file']}`"
+        origin = f"Collected {found['date']} at commit {found['commit']}, {where}."
         parts.append(f"{origin}\n\n{tables.markdown(header, rows)}\n")
     parts += [reproduced(path) for path in sorted(folder.glob("reproduce-*.json")) if path != costs.PATH]
     features = sorted(folder.glob("study-posterior-features-*.json"))

@@ -3,10 +3,9 @@
 from dataclasses import replace
 from pathlib import Path
 
-from matplotlib import pyplot as plt
-
 from eblvm.engine.evaluation import plots
 from eblvm.engine.evaluation.metrics.likelihood import exact_log_z, log_likelihood
+from eblvm.engine.plotting import save, styled, subplots
 from eblvm.engine.training import checkpoint
 from eblvm.engine.training.run import Run
 
@@ -29,18 +28,18 @@ def curve(run: Run) -> tuple[Curve, plots.Density]:
     return points, plots.grbm_density(run.grbm, thetas[0], normalisers[0])
 
 
+@styled
 def checkerboard(folders: dict[str, Path], out: Path) -> dict[str, Curve]:
     """Draw OUT/densities.png and OUT/curves.png of the runs, by their labels; the curves."""
     runs = {label: Run.open(folder) for label, folder in folders.items()}
     found = {label: curve(run) for label, run in runs.items()}
     panels = [(label, density) for label, (_, density) in found.items()]
     plots.density(panels, next(iter(runs.values())).dataset.train, out / "densities.png")
-    figure, axes = plt.subplots(figsize=(7, 4.2), layout="constrained")
+    figure, axes = subplots(figsize=(7, 4.2))
     for label, (points, _) in found.items():
         axes.plot(*zip(*points, strict=True), label=label)
     axes.set(xlabel="steps", ylabel="test log-likelihood (nats), mean over seeds")
     axes.legend(fontsize=8, ncols=2)
     axes.grid(alpha=0.3)
-    figure.savefig(out / "curves.png", dpi=110)
-    plt.close(figure)
+    save(figure, out / "curves.png")
     return {label: points for label, (points, _) in found.items()}

@@ -19,7 +19,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from matplotlib import pyplot as plt
 from torch import Tensor
 
 from eblvm.bench.tools import record
@@ -29,6 +28,7 @@ from eblvm.engine.methods.newton import best_response
 from eblvm.engine.methods.responses import Newton
 from eblvm.engine.models.energy import call
 from eblvm.engine.models.posteriors import Gaussian
+from eblvm.engine.plotting import save, styled, subplots
 from eblvm.engine.training import checkpoint
 from eblvm.engine.training.run import Run
 
@@ -125,9 +125,10 @@ def pixels(run: Run) -> dict[str, float]:
     }
 
 
+@styled
 def plot(body: dict[str, Any], path: Path) -> None:
     curves = body["curves"]
-    figure, axes = plt.subplots(1, len(curves), figsize=(4.2 * len(curves), 3.8), layout="constrained", sharey=True)
+    figure, axes = subplots(1, len(curves), figsize=(4.2 * len(curves), 3.8), sharey=True)
     for ax, found in zip(np.atleast_1d(axes), curves, strict=True):
         steps = [r["step"] for r in found["rows"]]
         for name, title in NAMES.items():
@@ -137,8 +138,7 @@ def plot(body: dict[str, Any], path: Path) -> None:
         ax.grid(alpha=0.3)
     np.atleast_1d(axes)[0].set_ylabel("accuracy of a linear SVM (%)")
     np.atleast_1d(axes)[0].legend(fontsize=8)
-    figure.savefig(path, dpi=110)
-    plt.close(figure)
+    save(figure, path, of=body)
 
 
 def render(found: dict[str, Any]) -> str:

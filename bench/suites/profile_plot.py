@@ -5,24 +5,21 @@ from typing import Any
 
 from eblvm.bench.suites.profile import axes_of, surface
 from eblvm.engine import tables
-from eblvm.engine.errors import UserError
+from eblvm.engine.plotting import save, styled, subplots
 
 LABELS = {"N": "N, unrolled steps", "K": "K, real lower steps", "L": "L, samples of h", "C": "C, Langevin steps"}
 TYPICAL = 5  # of an axis that a cut holds fixed, as in the papers' tables
 
 
+@styled
 def plot(result: dict[str, Any], path: Path) -> bool:
     """Write the picture; False where a single point leaves nothing to draw."""
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
     axes = [name for name in axes_of(result) if len({row[name] for row in result["rows"] if name in row}) > 1]
     if not axes:
         return False
     first, second = (*axes, axes[0])[:2]
-    figure = Figure(figsize=(10, 8 if first != second else 4.2), layout="constrained")
-    FigureCanvasAgg(figure)
-    panels = figure.subplots(2 if first != second else 1, 2, squeeze=False)
+    rows, height = (2, 8.0) if first != second else (1, 4.2)
+    figure, panels = subplots(rows, 2, figsize=(10, height), squeeze=False)
     where = result["machine"].get("gpu", result["machine"]["cpu"])
     title = f"One training step of {result['recipe']}: {result['method']} on {result['model']}, batch {result['batch']}"
     figure.suptitle(f"{title}\n{where}, torch {result['versions']['torch']}", fontsize=11)
@@ -34,10 +31,7 @@ def plot(result: dict[str, Any], path: Path) -> bool:
     else:
         cut(panels[0][0], result, "step_ms", "ms per step", first)
         cut(panels[0][1], result, "peak_mib", "peak MiB", first)
-    try:
-        figure.savefig(path, dpi=120)
-    except (OSError, ValueError) as error:
-        raise UserError(f"cannot write the plot {path} ({error}); give --plot a .png, .pdf or .svg file") from None
+    save(figure, path, of=result["rows"])
     return True
 
 
@@ -61,22 +55,21 @@ def cut(panel: Any, result: dict[str, Any], figure: str, label: str, axis: str) 
     fixed = {name: nearest({row[name] for row in result["rows"] if name in row}) for name in others}
     rows = [r for r in result["rows"] if all(r.get(n, value) == value for n, value in fixed.items())]
     highest = 0.0
-    for series in dict.fromkeys(row["series"] for row in rows):
+    for i, series in enumerate(dict.fromkeys(row["series"] for row in rows)):
         mine = [row for row in rows if row["series"] == series and row[figure] is not None]
         line = sorted((row[axis], row[figure]) for row in mine if axis in row)
         highest = max([highest, *(row[figure] for row in mine)])
         if line:
-            panel.plot(*zip(*line, strict=True), "o-", label=series)
+            panel.plot(*zip(*line, strict=True), "o-", color=f"C{i}", label=series)
         elif mine:
-            panel.axhline(mine[0][figure], linestyle="--", color="C3", label=series)
+            panel.axhline(mine[0][figure], linestyle="--", color=f"C{i}", label=series)
     at = ", ".join(f"{name}={value}" for name, value in fixed.items())
     ticks = sorted({row[axis] for row in rows if axis in row})
     panel.set(xlabel=LABELS[axis], ylabel=label, title=f"over {axis}" + (f" at {at}" if at else ""), xticks=ticks)
     panel.set_ylim(bottom=0, top=1.1 * highest)
-    panel.grid(alpha=0.3)
-    panel.spines[["top", "right"]].set_visible(False)
+    panel.grid()
     if any(row["series"] for row in rows):
-        panel.legend(fontsize=8)
+        panel.legend()
 
 
 def nearest(values: set[int]) -> int:

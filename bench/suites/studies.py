@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from matplotlib import pyplot as plt
 
 from eblvm.bench.tools import record
 from eblvm.engine.errors import UserError, unknown
@@ -26,6 +25,7 @@ from eblvm.engine.models.energy import call
 from eblvm.engine.models.grbm import GRBM
 from eblvm.engine.models.posteriors import Bernoulli
 from eblvm.engine.optim.optimizers import Adam
+from eblvm.engine.plotting import save, styled, subplots
 from eblvm.engine.recipes import recipe
 from eblvm.engine.training import checkpoint
 from eblvm.engine.training.run import Run
@@ -40,6 +40,7 @@ CRITIC_LR = 1e-3
 THEORY_LATENT = 400
 
 
+@styled
 def theory(frey: Path) -> dict[str, Any]:
     """One Frey face, H = 400, theta uniform, as published; q's layer moved by normal noise of every level."""
     v = recipe("freyface").replaced(data=str(frey)).load_data().train[0].double()
@@ -47,14 +48,14 @@ def theory(frey: Path) -> dict[str, Any]:
         "GRBM, KL": grbm_bias(v, THEORY_LATENT, LEVELS),
         "Gaussian model, Fisher": gaussian_bias(v, THEORY_LATENT, LEVELS),
     }
-    figure, axes = plt.subplots(1, 2, figsize=(9, 3.6), layout="constrained")
+    figure, axes = subplots(1, 2, figsize=(9, 3.6))
     for ax, (title, points) in zip(axes, found.items(), strict=True):
         roots = [math.sqrt(p.divergence) for p in points]
         for name in ("vaes", "vages"):
             ax.loglog(roots, [getattr(p, name) for p in points], "o-", ms=3, label={"vaes": "VaES"}.get(name, "VaGES"))
         ax.set(title=title, xlabel="square root of the divergence", ylabel="bias")
         ax.legend()
-    figure.savefig(DOCS / "vages-theory.png", dpi=100)
+    save(figure, DOCS / "vages-theory.png")
     return {title: [p._asdict() for p in points] for title, points in found.items()}
 
 
@@ -78,10 +79,11 @@ def fisher_rows(seed: int = 0, steps: int = STEPS) -> list[dict[str, float]]:
     return rows
 
 
+@styled
 def fisher() -> dict[str, Any]:
     """The critic beside the truth, at growing distance."""
     rows = fisher_rows()
-    figure, ax = plt.subplots(figsize=(4.5, 3.6), layout="constrained")
+    figure, ax = subplots(figsize=(4.5, 3.6))
     ax.plot([r["size"] for r in rows], [r["true"] for r in rows], "k-", label="exact scores")
     ax.errorbar(
         [r["size"] for r in rows],
@@ -92,10 +94,11 @@ def fisher() -> dict[str, Any]:
     )
     ax.set(xlabel="distance of the model's parameters", ylabel="Fisher divergence")
     ax.legend()
-    figure.savefig(DOCS / "vages-fisher.png", dpi=100)
+    save(figure, DOCS / "vages-fisher.png")
     return {"visible": VISIBLE, "latent": LATENT, "steps": STEPS, "rows": rows}
 
 
+@styled
 def checkerboard(*folders: Path) -> dict[str, Any]:
     """Mean log-likelihood of the replicas at every kept checkpoint, and the density of the first replica at the end."""
     curves: dict[str, list[tuple[int, float]]] = {}
@@ -114,13 +117,13 @@ def checkerboard(*folders: Path) -> dict[str, Any]:
         curves[title] = points
     for name, some in (("ksd", [p for p in panels if "ksd" in p[0]]), ("sm", [p for p in panels if "ksd" not in p[0]])):
         plots.density(some, run.dataset.train, DOCS / f"checkerboard-{name}.png")
-    figure, axes = plt.subplots(1, 2, figsize=(11, 4), layout="constrained", sharey=True)
+    figure, axes = subplots(1, 2, figsize=(11, 4), sharey=True)
     for title, points in curves.items():
         axes[int("ksd" not in title)].plot(*zip(*points, strict=True), label=title)
     for ax in axes:
         ax.set(xlabel="steps", ylabel="test log-likelihood (nats), mean of ten seeds")
         ax.legend(fontsize=8)
-    figure.savefig(DOCS / "checkerboard-curves.png", dpi=100)
+    save(figure, DOCS / "checkerboard-curves.png")
     return {"curves": curves}
 
 

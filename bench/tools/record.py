@@ -1,4 +1,6 @@
-"""A measurement with the machine, versions and commit it was made on, as JSON. Host names and paths stay out."""
+"""A measurement with the machine, versions and commit it was made on, as JSON. Host names and paths stay out.
+
+bench/records/ holds the newest of each kind, which the pages show; those before it lie in superseded/."""
 
 import datetime
 import json
@@ -16,6 +18,7 @@ from eblvm.engine.versions import versions
 
 SOURCE = Path(__file__).resolve().parents[2]  # the repository of an editable install
 RECORDS = Path(__file__).resolve().parents[1] / "records"
+SUPERSEDED = "superseded"
 MEASURED = ("engine", "kernels", "bench", "pyproject.toml", "CMakeLists.txt", ":!bench/records")
 
 
@@ -67,11 +70,31 @@ def write(record: dict[str, Any], path: Path) -> Path:
         facts = record["machine"]
         slug = re.sub(r"[^a-z0-9]+", "-", facts.get("gpu", facts["cpu"]).lower()).strip("-")
         path = path / f"{record['name']}-{slug}-{record['date']}-{record['commit']}.json"
+        supersede(record, path)
     try:
         path.write_text(json.dumps(record, indent=1) + "\n")
     except OSError as error:
         raise UserError(f"cannot write {path} ({error.strerror}); give --json a file in a folder that exists") from None
     return path
+
+
+def kind(record: dict[str, Any]) -> tuple[Any, ...]:
+    """What a newer record must share to take an older one's place."""
+    return record["schema"], record["name"], record.get("compiled", False), "gpu" in record["machine"]
+
+
+def supersede(record: dict[str, Any], path: Path) -> None:
+    """Move the records that this one, to be written at `path`, takes the place of to superseded/ beside it."""
+    for old in path.parent.glob(f"{record['name']}-*.json"):
+        found = json.loads(old.read_text())
+        if old != path and "machine" in found and kind(found) == kind(record):
+            (path.parent / SUPERSEDED).mkdir(exist_ok=True)
+            old.rename(path.parent / SUPERSEDED / old.name)
+
+
+def read_all(folder: Path, pattern: str, schema: str) -> list[dict[str, Any]]:
+    """The records of a kind in a folder, by name; each with its `file`."""
+    return [read(path, schema) | {"file": path.name} for path in sorted(folder.glob(pattern))]
 
 
 def read(path: Path, schema: str) -> dict[str, Any]:

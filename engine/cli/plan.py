@@ -8,7 +8,7 @@ from eblvm.engine.cli.parser import Parser, at_least, integers, write_json
 OWN = ("N",)
 EXAMPLES = (
     "eblvm plan celeba64 --N 0,5,10 --gpus 4 --memory 11GiB",
-    "eblvm plan cifar10 --method mdsm --precision bf16 --plot plan.png",
+    "eblvm plan cifar10 --method mdsm --precision bf16 --plot plan.pdf",
 )
 
 
@@ -21,7 +21,7 @@ def main(argv: list[str]) -> None:
     parser.add_argument("--N", type=integers, metavar="N,N,...", help="unrolled steps")
     parser.add_argument("--gpus", type=int, default=1, help="processes that divide the batch")
     parser.add_argument("--memory", help="of each, such as 11GiB: says what fits")
-    parser.add_argument("--plot", metavar="FILE", help="plot memory against N")
+    parser.add_argument("--plot", metavar="FILE", help="plot memory against N: .png, .pdf or .svg")
     parser.add_json()
     arguments = parser.parse(argv)
     at_least(arguments, gpus=1)
@@ -37,5 +37,7 @@ def main(argv: list[str]) -> None:
     print(plan.format_table(facts))
     write_json(arguments.json, facts)
     if arguments.plot is not None:
-        plan.plot(facts, Path(arguments.plot))
+        from eblvm.engine.planning.plot import plot  # slow to import
+
+        plot(facts, Path(arguments.plot))
         print(f"plot: {arguments.plot}")

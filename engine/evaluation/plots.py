@@ -5,19 +5,14 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import matplotlib
-
-matplotlib.use("Agg")
-import matplotlib.pyplot as plt
+import matplotlib.image
 import numpy as np
 import torch
-from matplotlib.figure import Figure
 from torch import Tensor
 
-from eblvm.engine.durable import make_folder, write_atomic
-from eblvm.engine.errors import UserError
 from eblvm.engine.models.energy import call
 from eblvm.engine.models.grbm import GRBM
+from eblvm.engine.plotting import save, styled, subplots, write
 from eblvm.engine.training.stats import name_of
 from eblvm.engine.types import Params
 
@@ -36,6 +31,7 @@ def grbm_density(energy: GRBM, theta: Params, log_z: float) -> Density:
     return density
 
 
+@styled
 def density(panels: Sequence[tuple[str, Density]], data: Tensor, path: Path) -> None:
     """The data's histogram and the densities of models, titled, over the data's range and a margin, on one scale."""
     data = data.cpu().float()
@@ -45,7 +41,7 @@ def density(panels: Sequence[tuple[str, Density]], data: Tensor, path: Path) -> 
     grid = torch.stack(torch.meshgrid(axis, axis, indexing="xy"), -1).view(-1, 2)
     histogram = torch.histogramdd(data, [40, 40], range=[low, high] * 2, density=True).hist
     top = 1.2 * float(histogram[histogram > 0].quantile(0.9))
-    figure, axes = plt.subplots(1, len(panels) + 1, figsize=(3.2 * (len(panels) + 1), 3.9), layout="constrained")
+    figure, axes = subplots(1, len(panels) + 1, figsize=(3.2 * (len(panels) + 1), 3.9))
     axes[0].hist2d(*data.T.tolist(), bins=80, range=[[low, high]] * 2, density=True, vmin=0, vmax=top)
     axes[0].set_title("data")
     for ax, (title, of) in zip(axes[1:], panels, strict=True):
@@ -55,7 +51,7 @@ def density(panels: Sequence[tuple[str, Density]], data: Tensor, path: Path) -> 
         ax.set_aspect("equal")
         ax.set_xticks([])
         ax.set_yticks([])
-    _save(figure, path)
+    save(figure, path)
 
 
 def samples(v: Tensor, image_shape: tuple[int, int] | None, path: Path, columns: int = 10) -> None:
@@ -68,6 +64,7 @@ def samples(v: Tensor, image_shape: tuple[int, int] | None, path: Path, columns:
         scatter(v, path)
 
 
+@styled
 def image_grid(images: Tensor, path: Path, columns: int = 10, title: str = "") -> None:
     """Images [n, C, height, width] in [0, 1] with one or three channels, `columns` a row, enlarged to be seen."""
     n, channels, height, width = images.shape
@@ -82,31 +79,33 @@ def image_grid(images: Tensor, path: Path, columns: int = 10, title: str = "") -
     picture = picture.repeat_interleave(scale, 0).repeat_interleave(scale, 1)
     if not title:
         buffer = io.BytesIO()
-        plt.imsave(buffer, picture.numpy(), format="png")
-        _write(path, buffer)
+        matplotlib.image.imsave(buffer, picture.numpy(), format="png")
+        write(path, buffer.getvalue())
         return
     inches = picture.shape[1] / 120
-    figure, ax = plt.subplots(figsize=(inches, picture.shape[0] / 120 + 0.4), layout="constrained")
+    figure, ax = subplots(figsize=(inches, picture.shape[0] / 120 + 0.4))
     ax.imshow(picture.numpy())
     ax.set_title(title, fontsize=9)
     ax.axis("off")
-    _save(figure, path)
+    save(figure, path)
 
 
+@styled
 def scatter(points: Tensor, path: Path) -> None:
     """Samples of a 2-D model (the first two axes of any other)."""
-    figure, ax = plt.subplots(figsize=(4, 4), layout="constrained")
+    figure, ax = subplots(figsize=(4, 4))
     x, y = points[:, :2].cpu().numpy().T
     ax.scatter(x, y, s=3)
     ax.set_aspect("equal")
-    _save(figure, path)
+    save(figure, path)
 
 
+@styled
 def curves(lines: Mapping[str, tuple[Sequence[float], Sequence[float]]], path: Path) -> None:
     """One panel a quantity: its values against the step, and of long ones their moving average."""
     columns = min(4, len(lines))
     rows = -(-len(lines) // columns)
-    figure, axes = plt.subplots(rows, columns, figsize=(4 * columns, 2.8 * rows), layout="constrained", squeeze=False)
+    figure, axes = subplots(rows, columns, figsize=(4 * columns, 2.8 * rows), squeeze=False)
     for ax in axes.flat[len(lines) :]:
         ax.axis("off")
     for ax, (name, (x, y)) in zip(axes.flat, lines.items(), strict=False):
@@ -117,7 +116,7 @@ def curves(lines: Mapping[str, tuple[Sequence[float], Sequence[float]]], path: P
         ax.set_title(name_of(name), fontsize=10)
         ax.set_xlabel("step")
         ax.grid(alpha=0.3)
-    _save(figure, path)
+    save(figure, path)
 
 
 def smoothed(values: Sequence[float], weight: float = 0.9) -> list[float]:
@@ -129,9 +128,10 @@ def smoothed(values: Sequence[float], weight: float = 0.9) -> list[float]:
     return found
 
 
+@styled
 def gradient_bias(facts: Mapping[str, Any], path: Path) -> None:
     """Relative bias and spread against N, a line for each K, logarithmic; the Newton step as a dotted line each."""
-    figure, axes = plt.subplots(1, 2, figsize=(9, 3.6), layout="constrained", sharey=True)
+    figure, axes = subplots(1, 2, figsize=(9, 3.6), sharey=True)
     for ax, name in zip(axes, ("bias", "spread"), strict=True):
         for K, row, newton in zip(facts["K"], facts[f"relative_{name}"], facts[f"newton_{name}"], strict=True):
             (line,) = ax.semilogy(facts["N"], row, marker="o", markersize=4, label=f"unrolled, K = {K}")
@@ -140,9 +140,10 @@ def gradient_bias(facts: Mapping[str, Any], path: Path) -> None:
         ax.set_title(f"{name} of the gradient, relative to the exact one", fontsize=10)
         ax.grid(alpha=0.3, which="both")
     axes[1].legend(fontsize=7, ncols=2)
-    _save(figure, path)
+    save(figure, path)
 
 
+@styled
 def histograms(values: Mapping[str, Tensor], label: str, path: Path, title: str = "") -> None:
     """One histogram a name on a common scale: linear within the spread of the first, logarithmic far from it.
 
@@ -154,7 +155,7 @@ def histograms(values: Mapping[str, Tensor], label: str, path: Path, title: str 
     low, high = float(everything.min()), float(everything.max())
     if low == high:
         low, high = low - 1, high + 1
-    figure, ax = plt.subplots(figsize=(5.5, 3.4), layout="constrained")
+    figure, ax = subplots(figsize=(5.5, 3.4))
     for name, v in scaled.items():
         ax.hist(v.numpy(), bins=80, range=(low, high), density=True, alpha=0.6, label=f"{name} ({len(v)})")
     places = np.linspace(low, high, 6)
@@ -165,26 +166,28 @@ def histograms(values: Mapping[str, Tensor], label: str, path: Path, title: str 
     if title:
         ax.set_title(title, fontsize=10)
     ax.legend(fontsize=8, loc="upper right")
-    _save(figure, path)
+    save(figure, path)
 
 
+@styled
 def embedding(points: np.ndarray, labels: Tensor, path: Path) -> None:
     """Points [n, 2] in the plane, coloured by label."""
-    figure, ax = plt.subplots(figsize=(6, 5), layout="constrained")
+    figure, ax = subplots(figsize=(6, 5))
     colours = ax.scatter(points[:, 0], points[:, 1], c=labels.cpu().numpy(), s=4, cmap="tab10")
     figure.colorbar(colours, ax=ax)
     ax.set_xticks([])
     ax.set_yticks([])
-    _save(figure, path)
+    save(figure, path)
 
 
+@styled
 def figures(values: Mapping[str, Mapping[str, tuple[float | str, float]]], path: Path) -> None:
     """One panel a figure, in it one point a run with its deviation, on the scale of their differences; of one that is
     not known these words."""
     columns = min(4, len(values))
     rows = -(-len(values) // columns)
     tall = 1.2 + 0.25 * max((len(by_run) for by_run in values.values()), default=1)
-    figure, axes = plt.subplots(rows, columns, figsize=(4 * columns, tall * rows), layout="constrained", squeeze=False)
+    figure, axes = subplots(rows, columns, figsize=(4 * columns, tall * rows), squeeze=False)
     for ax in axes.flat[len(values) :]:
         ax.axis("off")
     for ax, (name, by_run) in zip(axes.flat, values.items(), strict=False):
@@ -201,21 +204,4 @@ def figures(values: Mapping[str, Mapping[str, tuple[float | str, float]]], path:
         ax.grid(axis="x", alpha=0.3)
         ax.set_title(name, fontsize=9)
         ax.tick_params(labelsize=7)
-    _save(figure, path)
-
-
-def _save(figure: Figure, path: Path) -> None:
-    """As a whole or not at all, in the format that the name asks for."""
-    buffer = io.BytesIO()
-    try:
-        figure.savefig(buffer, dpi=120, format=path.suffix.removeprefix(".").lower() or "png")
-    except ValueError as error:
-        raise UserError(f"cannot draw {path} ({error}); give a name that ends in .png, .pdf or .svg") from None
-    finally:
-        plt.close(figure)
-    _write(path, buffer)
-
-
-def _write(path: Path, content: io.BytesIO) -> None:
-    make_folder(path.parent)
-    write_atomic(path, content.getvalue())
+    save(figure, path)

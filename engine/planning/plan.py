@@ -14,7 +14,6 @@ import os
 import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -298,28 +297,6 @@ def command(config: Config, gpus: int) -> str:
     start = f"torchrun --nproc-per-node {gpus} -m eblvm" if gpus > 1 else "eblvm"
     words = [start, "train", config.recipe, "--data PATH --device cuda", *arguments(config, without=("data", "device"))]
     return " ".join(words)
-
-
-def plot(facts: dict[str, Any], path: Path) -> None:
-    """Memory of a process against N, a line for every checkpointing and precision at the largest micro-batch."""
-    from matplotlib.figure import Figure  # slow to import
-
-    figure = Figure(figsize=(7, 4.5), layout="constrained")
-    axes = figure.add_subplot()
-    lines: dict[str, dict[int, float]] = {}
-    for row in facts["rows"]:
-        lines.setdefault(f"{row['precision']}, checkpoint {row['checkpoint']}", {}).setdefault(
-            row["N"], row["total_mib"] / 1024
-        )
-    for name, line in lines.items():
-        axes.plot(list(line), list(line.values()), "o-", label=name)
-    if facts["memory_mib"] is not None:
-        axes.axhline((facts["memory_mib"] - facts["reserved_mib"]) / 1024, color="black", linestyle=":", label="usable")
-    axes.set(xlabel="N, unrolled steps", ylabel="GiB per process", ylim=(0, None))
-    axes.set_title(f"{facts['recipe']}, batch {facts['batch']} over {facts['gpus']}", fontsize=11)
-    axes.legend(fontsize=8)
-    axes.grid(alpha=0.3)
-    figure.savefig(path, dpi=120)
 
 
 def parse_bytes(text: str) -> int:

@@ -10,8 +10,15 @@ ROOT = Path(__file__).parents[2]
 LAYERS = (
     ("kernels",),
     ("engine.errors", "engine.options", "engine.tables", "engine.types", "engine.legacy"),
-    ("engine.damage", "engine.device", "engine.durable", "engine.running", "engine.progress", "engine.versions"),
-    ("engine.lock",),
+    (
+        "engine.damage",
+        "engine.device",
+        "engine.durable",
+        "engine.running",
+        "engine.progress",
+        "engine.versions",
+    ),
+    ("engine.lock", "engine.plotting"),
     ("engine.autodiff",),
     ("engine.optim",),
     ("engine.models",),

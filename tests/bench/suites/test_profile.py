@@ -101,8 +101,8 @@ def test_command_of_a_record_repeats_it() -> None:
         (("checkerboard", "--N", "1,x"), "expected integers"),
         (("checkerboard", "--batch", "0"), "expected an integer, 1 or more"),
         (("checkerboard", "--rounds", "0"), "expected 1 or more"),
-        (("checkerboard", "--N", "1,2", "--K", "1", "--rounds", "1", "--plot", "none/p.png"), "cannot write the plot"),
-        (("checkerboard", "--N", "1,2", "--K", "1", "--rounds", "1", "--plot", "p.xyz"), "cannot write the plot"),
+        (("checkerboard", "--N", "1,2", "--K", "1", "--rounds", "1", "--plot", "/dev/null/p.png"), "cannot be written"),
+        (("checkerboard", "--N", "1,2", "--K", "1", "--rounds", "1", "--plot", "p.xyz"), "cannot draw p.xyz"),
     ],
 )
 def test_bad_input_is_one_clear_sentence(
