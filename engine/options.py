@@ -306,7 +306,7 @@ def range_text(facts: Mapping[str, Any]) -> str:
 
 def number(value: float) -> str:
     """2,147,483,647, not 2.14748e+09, of which nobody knows the last digits."""
-    return f"{value:,}" if isinstance(value, int) else f"{value:g}"
+    return f"{value:,}" if isinstance(value, int) and value >= 100_000 else f"{value:g}"
 
 
 def to_json(node: Options) -> dict[str, Any]:

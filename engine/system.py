@@ -1,18 +1,21 @@
 """What not every operating system has, in one place: Windows lacks all of it, macOS some."""
 
 import errno
+import importlib
 import os
 import signal
 import sys
+from typing import Any
 
-try:
-    import fcntl
-except ImportError:  # Windows
-    fcntl = None  # type: ignore[assignment]
-try:
-    import resource
-except ImportError:  # Windows
-    resource = None  # type: ignore[assignment]
+
+def _module(name: str) -> Any:
+    try:
+        return importlib.import_module(name)
+    except ImportError:
+        return None
+
+
+fcntl, resource = _module("fcntl"), _module("resource")
 
 # Flags for os.open: neither through a link nor into a child process, and bytes as they are.
 NO_LINKS = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
