@@ -15,7 +15,7 @@ EXAMPLES = ("eblvm bench grbm --rounds 31 --json bench/records", "eblvm bench co
 def main(argv: list[str]) -> None:
     parser = Parser(
         "bench",
-        "Ratios of speed and memory against a plainly written research procedure. SUITE: "
+        "Ratios of speed and memory against a plainly written research procedure.\nSUITE: "
         + ", ".join(SUITES)
         + ".\n'compare BASE' measures this working tree against another commit; 'gates' compares deterministic\n"
         "figures with the recorded ones. Exit code 1: a gate has failed.",

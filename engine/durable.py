@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import IO
 
 from eblvm.engine.errors import UserError
+from eblvm.engine.system import FOLDER, NO_LINKS
 
 OTHER = "give a path that can be read and written"
-NO_LINKS = os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 def write_atomic(path: Path, content: bytes) -> None:
@@ -35,7 +35,9 @@ def write_atomic(path: Path, content: bytes) -> None:
 
 def sync_folder(folder: Path) -> None:
     """Make renames and new files in `folder` permanent, where its file system can."""
-    handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    if FOLDER is None:
+        return
+    handle = os.open(folder, os.O_RDONLY | FOLDER | os.O_CLOEXEC)
     try:
         os.fsync(handle)
     except OSError as error:
@@ -51,7 +53,7 @@ def open_to_append(path: Path) -> IO[str]:
         handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | NO_LINKS, 0o666)
     except OSError as error:
         raise failed(path, error) from None
-    return os.fdopen(handle, "a", encoding="utf-8")
+    return os.fdopen(handle, "a", encoding="utf-8", newline="\n")
 
 
 def open_to_update(path: Path) -> IO[bytes]:

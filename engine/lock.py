@@ -1,13 +1,13 @@
 """A lock on a file, between processes. A file system without locks is not taken for another process."""
 
 import errno
-import fcntl
 import os
 import sys
 from pathlib import Path
 from typing import IO
 
-from eblvm.engine.durable import NO_LINKS, failed
+from eblvm.engine.durable import failed
+from eblvm.engine.system import NO_LINKS, flock
 
 HELD = (errno.EAGAIN, errno.EACCES)
 UNSUPPORTED = (errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOLCK, errno.ENOSYS, errno.EINVAL)
@@ -24,7 +24,7 @@ def take(path: Path, wait: bool) -> IO[bytes]:
     except OSError as error:
         raise failed(path, error) from None
     try:
-        fcntl.flock(file, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+        flock(file.fileno(), exclusive=True, wait=wait)
     except OSError as error:
         if error.errno in UNSUPPORTED:
             print(
@@ -46,7 +46,7 @@ def held(path: Path) -> bool:
     except OSError:
         return False
     try:
-        fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        flock(file, exclusive=False, wait=False)
         return False
     except OSError as error:
         return error.errno in HELD

@@ -290,16 +290,23 @@ def _in_range(x: Any, facts: Mapping[str, Any]) -> bool:
 def range_text(facts: Mapping[str, Any]) -> str:
     """The range of an option in words; empty where there is none."""
     low, above, high, below = (facts[k] for k in ("low", "above", "high", "below"))
-    end = f" to {high:g}" if high is not None else f" to below {below:g}" if below is not None else ""
+    end = f" to {number(high)}" if high is not None else f" to below {below:g}" if below is not None else ""
     if low is not None:
         return f"{low:g}{end}" if end else f"{low:g} or more"
     if above is not None:
         if not end:
             return "a positive number" if above == 0 else f"more than {above:g}"
         return (
-            f"a number above {above:g}, at most {high:g}" if high is not None else f"above {above:g}, below {below:g}"
+            f"a number above {above:g}, at most {number(high)}"
+            if high is not None
+            else f"above {above:g}, below {below:g}"
         )
-    return f"at most {high:g}" if high is not None else f"below {below:g}" if below is not None else ""
+    return f"at most {number(high)}" if high is not None else f"below {below:g}" if below is not None else ""
+
+
+def number(value: float) -> str:
+    """2,147,483,647, not 2.14748e+09, of which nobody knows the last digits."""
+    return f"{value:,}" if isinstance(value, int) and value >= 100_000 else f"{value:g}"
 
 
 def to_json(node: Options) -> dict[str, Any]:

@@ -6,7 +6,6 @@ Another package adds commands by an entry point of the group `eblvm.commands`: a
 import importlib
 import io
 import os
-import signal
 import sys
 from functools import cache
 from importlib.metadata import entry_points, version
@@ -14,6 +13,7 @@ from typing import NamedTuple
 
 from eblvm.engine.damage import printable
 from eblvm.engine.errors import DivergedError, LostPeerError, UserError, unknown
+from eblvm.engine.system import CLOSED_PIPE
 
 
 class Command(NamedTuple):
@@ -103,7 +103,7 @@ def main(argv: list[str] | None = None) -> int:
         return 130
     except BrokenPipeError:  # whoever read our output has enough, as in 'eblvm doctor | head'
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # what is left in the buffer has nowhere to go
-        return 128 + signal.SIGPIPE
+        return CLOSED_PIPE
     except OSError as error:
         what = f"{error.filename}: {error.strerror}" if error.filename else f"cannot read or write ({error.strerror})"
         print(f"eblvm: {what}; give a path that can be read and written", file=sys.stderr)

@@ -25,6 +25,7 @@ from eblvm.engine.running import Running
 
 GROUPS = ("method", "model", "data", "optimisation", "running")
 NONE = "none"  # the value that unsets an option
+MACHINE_LIMIT = 2**31 - 1  # a range up to here, or further, is that of a number in memory: errors say it, help does not
 
 
 def add_run_options(parser: Parser, without: tuple[str, ...] = ()) -> None:
@@ -160,7 +161,9 @@ def _metavar(leaf: Leaf) -> str:
 
 def _described(config: Config, leaf: Leaf) -> str:
     """Help, range or choices, and default of an option."""
-    facts = leaf.field.metadata
+    facts = dict(leaf.field.metadata)
+    if (facts.get("high") or 0) >= MACHINE_LIMIT:
+        facts["high"] = None
     choices = tuple(options.kinds_of(config, leaf)) if leaf.is_slot else leaf.choices
     allowed = ", ".join(map(str, choices)) or ("" if leaf.is_slot else range_text(facts))
     value = (

@@ -14,6 +14,8 @@ if TYPE_CHECKING:
 SHEET = 100  # images of the contact sheet
 PUBLISHED = {True: "yes, by checksum", False: "no, others of the same form", None: "no checksum known"}
 EXAMPLES = ("eblvm data prepare celeba/ celeba64.store --size 64", "eblvm data info cifar-10-python.tar.gz")
+PREPARE = (EXAMPLES[0], "eblvm data prepare photos/ photos.store --size 48 --crop 1 --skip 0.01")
+INFO = (EXAMPLES[1], "eblvm data info celeba64.store --sheet faces.png --json faces.json")
 USAGE = """\
 usage: eblvm data prepare SRC DST ...   decode, crop and resize once, into a memory-mapped store
        eblvm data info PATH             what it is, counts, shapes and splits, and a contact sheet
@@ -35,7 +37,7 @@ def main(argv: list[str]) -> None:
 def prepare_store(argv: list[str]) -> None:
     from eblvm.engine.data.prepare import SKIP_LIMIT, prepare
 
-    parser = Parser("data prepare", "Decode, crop and resize pictures once, into a memory-mapped store.", EXAMPLES[:1])
+    parser = Parser("data prepare", "Decode, crop and resize pictures once, into a memory-mapped store.", PREPARE)
     parser.add_argument("source", metavar="SRC", type=Path, help="files as they are published, or a folder of pictures")
     parser.add_argument("folder", metavar="DST", type=Path, help="folder of the store; an unfinished one is continued")
     parser.add_argument("--size", type=int, help="pixels of an image, such as 32, 64 or 128")
@@ -71,7 +73,7 @@ def prepare_store(argv: list[str]) -> None:
 
 
 def info(argv: list[str]) -> None:
-    parser = Parser("data info", "What a data set is: counts, shapes and splits, and a contact sheet.", EXAMPLES[1:])
+    parser = Parser("data info", "What a data set is: counts, shapes and splits, and a contact sheet.", INFO)
     parser.add_argument("path", metavar="PATH", type=Path, help="anything that --data takes")
     parser.add_argument("--sheet", type=Path, metavar="FILE", help="contact sheet (default NAME-sheet.png)")
     parser.add_json()

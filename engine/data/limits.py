@@ -11,14 +11,14 @@ from typing import IO
 
 from eblvm.engine.damage import printable
 from eblvm.engine.errors import UserError
+from eblvm.engine.system import physical_memory
 
 BYTES, PIXELS = "EBLVM_MAX_BYTES", "EBLVM_MAX_PIXELS"
 DEFAULT_PIXELS = 100_000_000
 
 
 def max_bytes() -> int:
-    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    return _given(BYTES, memory // 4)
+    return _given(BYTES, physical_memory() // 4)
 
 
 def max_pixels() -> int:

@@ -32,6 +32,7 @@ from eblvm.engine.models.kinds.deep import CHECKPOINTS
 from eblvm.engine.optim.schedule import step_rates
 from eblvm.engine.planning.footprint import Operators, Storages, held_bytes, saved_by_graphs
 from eblvm.engine.recipes import arguments
+from eblvm.engine.system import physical_memory
 from eblvm.engine.versions import versions
 from eblvm.kernels.philox import Key
 
@@ -212,8 +213,7 @@ def device_memory(device: str) -> int:
     """Free bytes of this process's GPU, or its part of the machine's memory."""
     if torch.device(device).type == "cuda":
         return torch.cuda.mem_get_info(torch.device(device))[0]
-    machine = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    return machine // int(os.environ.get("LOCAL_WORLD_SIZE", 1))
+    return physical_memory() // int(os.environ.get("LOCAL_WORLD_SIZE", 1))
 
 
 def out_of_memory(error: RuntimeError) -> bool:

@@ -3,13 +3,15 @@
 import signal
 from types import FrameType
 
+from eblvm.engine.system import ENDINGS
+
 
 class Interrupt:
     """SIGINT, SIGTERM and SIGHUP ask the loop to save and leave; a second SIGINT ends at once."""
 
     def __init__(self) -> None:
         self.requested = False
-        self._before = {s: signal.signal(s, self._ask) for s in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
+        self._before = {s: signal.signal(s, self._ask) for s in ENDINGS}
 
     def _ask(self, number: int, frame: FrameType | None) -> None:
         if self.requested and number == signal.SIGINT:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import resource
-import sys
 import time
 
 import torch
 
+from eblvm.engine.system import peak_memory_mib
 from eblvm.engine.training.stats import MEASURED
 
 
@@ -33,8 +32,7 @@ class Pace:
         """The most that was allocated on the GPU, or the most that the process took of the machine's memory."""
         if self.device.type == "cuda":
             return torch.cuda.max_memory_allocated(self.device) / 2**20
-        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-        return peak / (2**20 if sys.platform == "darwin" else 2**10)
+        return peak_memory_mib()
 
     def due(self, what: str, minutes: float) -> bool:
         """Have so many minutes passed since `what` was last done, or since the start? 0: never."""

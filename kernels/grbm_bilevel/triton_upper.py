@@ -205,6 +205,7 @@ def reverse_kernel(
             for back in range(N):
                 n = N - 1 - back
                 at = n * replicas * weights
+                earlier = tl.where(n > 0, H, 0)  # rows that a step before this one reads; nothing goes back to phi_0
                 e, y, e_next = eps_ptr, x_ptr, eps_ptr
                 if not SHARED:
                     e, y = eps_ptr + (K + n) * replicas * visibles, x_ptr + (K + n) * replicas * latents
@@ -227,7 +228,7 @@ def reverse_kernel(
                         if not SGD:
                             m_bar += tile(m_bar_ptr, h, d, H, D).to(real)
                             v_bar += tile(v_bar_ptr, h, d, H, D).to(real)
-                    put(A_bar_ptr, A_bar, h, d, H, D)
+                    put(A_bar_ptr, A_bar, h, d, earlier, D)
                     if SGD:
                         put(G_bar_ptr, -lr * A_bar, h, d, H, D)
                     else:
@@ -238,8 +239,8 @@ def reverse_kernel(
                             rate[:, None], c2[:, None], B1, B2, EPS, EPS_ROOT,
                         )  # fmt: skip
                         put(G_bar_ptr, G_bar, h, d, H, D)
-                        put(m_bar_ptr, m_bar, h, d, H, D)
-                        put(v_bar_ptr, v_bar, h, d, H, D)
+                        put(m_bar_ptr, m_bar, h, d, earlier, D)
+                        put(v_bar_ptr, v_bar, h, d, earlier, D)
                 a_grad_bar = -lr * a_bar
                 if not SGD:
                     tape = bias_ptr + (n * replicas + replica) * 3 * H + h

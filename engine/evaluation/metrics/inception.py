@@ -128,6 +128,8 @@ def _offline(file: BufferedReader, device: str) -> Callable[[Tensor], Tensor]:
 def _fidelity(file: BufferedReader, device: str) -> Callable[[Tensor], Tensor]:
     from torch_fidelity import FeatureExtractorInceptionV3
 
-    layers, path = ["2048", "logits_unbiased"], f"/dev/fd/{file.fileno()}"  # it takes a path: that of the open file
+    layers = ["2048", "logits_unbiased"]
+    opened = Path(f"/dev/fd/{file.fileno()}")  # it takes a path: that of the open file, where the system has one
+    path = str(opened) if opened.exists() else file.name
     net = FeatureExtractorInceptionV3("inception", layers, feature_extractor_weights_path=path).to(device)
     return lambda images: torch.cat(net(images.contiguous().to(device)), 1)

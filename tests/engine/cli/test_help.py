@@ -19,7 +19,7 @@ def test_commands_are_grouped_by_task() -> None:
     assert len(text.splitlines()) <= SCREEN
 
 
-@pytest.mark.parametrize("name", [*commands(), "runs show", "runs compare", "runs clean"])
+@pytest.mark.parametrize("name", [*commands(), "runs show", "runs compare", "runs clean", "data prepare", "data info"])
 def test_a_help_fits_a_screen_and_ends_with_two_examples(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     with suppress(SystemExit):  # argparse leaves so
         main([*name.split(), "--help"])
@@ -27,6 +27,7 @@ def test_a_help_fits_a_screen_and_ends_with_two_examples(name: str, capsys: pyte
     assert len(text.splitlines()) <= SCREEN
     examples = text.partition("\nexamples:\n")[2].splitlines()
     assert len(examples) >= 2
+    assert all(len(line) <= 110 for line in text.splitlines())
     for line in examples:
         words = shlex.split(line, comments=True)
         assert words[0] == "eblvm"
