@@ -87,8 +87,10 @@ def test_a_new_method_keeps_the_recipe_and_the_changes_made_so_far() -> None:
 
 
 def test_a_model_brings_a_posterior_and_a_divergence_that_fit() -> None:
+    config = recipes.recipe("checkerboard").replaced(model="mlp")
+    assert (config["posterior"], config["divergence"]) == ("gaussian-mlp", "fisher")
     config = recipes.recipe("digits").replaced(model="deep")
-    assert (config["posterior"], config["divergence"]) == ("conv", "fisher")
+    assert (config["posterior"], config["divergence"]) == ("conv", "kl-exact")
     with pytest.raises(UserError, match="posterior 'linear' needs linear in h"):
         config.replaced(posterior="linear")
 
