@@ -1,11 +1,13 @@
 """The seed and the length of the search stand at the head of every report, what was tried at its end.
 
-EBLVM_FUZZ_RECORD=FOLDER keeps the end as a record.
+EBLVM_FUZZ_RECORD=FILE keeps the end as a record.
 """
 
 import os
 from pathlib import Path
 from typing import Any
+
+import pytest
 
 from eblvm.bench.tools import record
 
@@ -18,12 +20,12 @@ def pytest_report_header() -> str:
     return f"fuzz: {EXAMPLES} examples a property, seed {SEED} (set by EBLVM_FUZZ and EBLVM_FUZZ_SEED)"
 
 
-def pytest_terminal_summary(terminalreporter: Any, exitstatus: int) -> None:
+def pytest_terminal_summary(terminalreporter: Any, exitstatus: int, config: pytest.Config) -> None:
     if not TALLY:
         return
     outcomes = {how: len(terminalreporter.stats.get(how, ())) for how in ("passed", "failed", "error", "skipped")}
     terminalreporter.write_line("fuzz: " + ", ".join(f"{count:,} {what}" for what, count in sorted(TALLY.items())))
-    if folder := os.environ.get("EBLVM_FUZZ_RECORD"):
-        command = f"EBLVM_FUZZ={EXAMPLES} EBLVM_FUZZ_SEED={SEED} pytest tests/fuzz"
+    if path := os.environ.get("EBLVM_FUZZ_RECORD"):
+        command = f"EBLVM_FUZZ={EXAMPLES} EBLVM_FUZZ_SEED={SEED} pytest {' '.join(config.invocation_params.args)}"
         facts = {"examples": EXAMPLES, "seed": SEED, "tried": dict(TALLY), "tests": outcomes, "exit": int(exitstatus)}
-        record.write(record.make(SCHEMA, "fuzz", command, "cpu", facts), Path(folder))
+        record.write(record.make(SCHEMA, Path(path).stem, command, "cpu", facts), Path(path))

@@ -1,7 +1,7 @@
 """Real kills: runs of three kinds, on one and on two processes, are killed at random moments and continued until they
 end; every end is compared bitwise with that of the run that nobody killed. `make kills`; KILLS=200, SEED=n.
 
-    python -m tests.fuzz.kills [--kills 200] [--seed n] [--json FILE]
+    python -m tests.fuzz.kills [--kills 200] [--seed n] [--case deep] [--ranks 2] [--json FILE]
 
 Processes are forked from one that has torch loaded, so that a start costs a fraction of a second.
 """
@@ -40,7 +40,6 @@ CASES = {
         "--steps 16 --checkpoint-every 2"
     ).split(),
 }
-WORLDS = (1, 2)
 LOGGED = ("step", "loss", "lower", "validation")  # beside them stands what the clock says
 
 
@@ -82,6 +81,15 @@ def end(children: list[int], kill: bool = False) -> bool:
     return not any(ended)
 
 
+def running_until(deadline: float, children: list[int]) -> bool:
+    """Wait until `deadline`, or until one of them has ended: are all still running?"""
+    while time.time() < deadline:
+        if any(os.waitid(os.P_PID, child, os.WEXITED | os.WNOHANG | os.WNOWAIT) for child in children):
+            return False
+        time.sleep(0.01)
+    return True
+
+
 def equal(a: Path, b: Path) -> bool:
     one, two = (checkpoint.newest(folder / "checkpoints")[0] for folder in (a, b))
     pairs = zip(tree_flatten(one)[0], tree_flatten(two)[0], strict=True)
@@ -97,28 +105,21 @@ def killed_run(
     arguments, kills = [*CASES[case], *SMALL, "--out", str(folder / "run")], 0
     for attempt in range(50):
         children = start(arguments, world, folder / f"meeting-{attempt}")
-        if kills < 4:
-            time.sleep(dice.uniform(0, whole_s))
-            finished = [os.waitpid(child, os.WNOHANG) for child in children]
-            if all(child == 0 for child, _ in finished):  # still running
-                end(children, kill=True)
-                kills += 1
-                continue
-            left = [child for child, (seen, _) in zip(children, finished, strict=True) if seen == 0]
-            if all(status == 0 for seen, status in finished if seen) and end(left):
-                return kills, equal(whole, folder / "run")
-            raise RuntimeError(f"{case} on {world} ranks failed by itself")
+        if kills < 4 and running_until(time.time() + dice.uniform(0, whole_s), children):
+            end(children, kill=True)
+            kills += 1
+            continue
         if not end(children):
-            raise RuntimeError(f"{case} on {world} ranks could not be continued")
+            raise RuntimeError(f"{case} on {world} ranks failed by itself after {kills} kills")
         return kills, equal(whole, folder / "run")
     raise RuntimeError("no end after 50 starts")
 
 
-def run(wanted: int, seed: int) -> dict:
+def run(wanted: int, seed: int, cases: list[str], worlds: list[int]) -> dict:
     dice, rows = random.Random(seed), []
-    each = -(-wanted // (len(CASES) * len(WORLDS)))
-    for case in CASES:
-        for world in WORLDS:
+    each = -(-wanted // (len(cases) * len(worlds)))
+    for case in cases:
+        for world in worlds:
             with tempfile.TemporaryDirectory() as name:
                 folder = Path(name)
                 began = time.time()
@@ -143,11 +144,13 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser()
     parser.add_argument("--kills", type=int, default=200)
     parser.add_argument("--seed", type=int, default=int(time.time()))
+    parser.add_argument("--case", nargs="+", choices=CASES, default=list(CASES))
+    parser.add_argument("--ranks", nargs="+", type=int, default=[1, 2])
     parser.add_argument("--json", help="keep the figures as a record here; a folder names it itself")
     given = parser.parse_args()
-    facts = run(given.kills, given.seed)
+    facts = run(given.kills, given.seed, given.case, given.ranks)
     print(json.dumps(facts))
     if given.json:
-        command = f"python -m tests.fuzz.kills --kills {given.kills} --seed {given.seed}"
+        command = " ".join(["python -m tests.fuzz.kills", *sys.argv[1:]]).split(" --json")[0]
         record.write(record.make("eblvm-kills/1", "kills", command, "cpu", facts), Path(given.json))
     sys.exit(0 if facts["all_bitwise"] else 1)
