@@ -50,10 +50,8 @@ class HeadAt(NamedTuple):
     def __call__(self, h: Tensor) -> Tensor:
         return call(self.energy, self.theta, "head", self.f, h)
 
-    def expected(self, posterior: Posterior, p: Any) -> Tensor:
-        """E_q[head]: for a Gaussian q by the head's closed expectations, else by its being linear in h."""
-        if not isinstance(posterior, Gaussian):
-            return self(posterior.mean(p))
+    def expected(self, p: Any) -> Tensor:
+        """E_q[head] for a Gaussian q, by the head's closed expectations."""
         if not getattr(self.energy, "has_expectations", False):
             raise UserError(
                 "divergence 'kl-exact' with a Gaussian q needs the energy's mean over q, which "

@@ -22,8 +22,8 @@ class Head(Protocol):
     def __call__(self, h: Tensor) -> Tensor:
         """[..., B] for h[..., B, H]."""
 
-    def expected(self, posterior: Any, p: Any) -> Tensor:
-        """Its mean over q [B], where that is known in closed form."""
+    def expected(self, p: Any) -> Tensor:
+        """Its mean over a Gaussian q [B], where that is known in closed form."""
 
 
 @dataclass(frozen=True)
@@ -59,7 +59,10 @@ class KlExact(Divergence):
     reads_samples = False
 
     def __call__(self, head: Head, posterior: Any, p: Any, noise: Tensor) -> Tensor:
-        return posterior.negative_entropy(p) + head.expected(posterior, p)
+        if hasattr(posterior, "negative_entropy"):
+            return posterior.negative_entropy(p) + head.expected(p)
+        mean = posterior.mean(p)
+        return posterior.log_prob(p, mean) + head(mean)
 
 
 @dataclass(frozen=True)

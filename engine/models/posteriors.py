@@ -43,10 +43,6 @@ class Posterior(Model):
     def mean(self, p: Any) -> Tensor:
         raise NotImplementedError
 
-    def negative_entropy(self, p: Any) -> Tensor:
-        """E_q log q(h | v), up to the constant that `log_prob` leaves out; as here where log q is linear in h."""
-        return self.log_prob(p, self.mean(p))
-
 
 class Bernoulli(Posterior):
     """q(h | v) = Bern(sigmoid(l)) with logits l = net(v); no hidden widths make it linear, l = v A + a.
@@ -116,6 +112,7 @@ class Gaussian(Posterior):
         return p[0]
 
     def negative_entropy(self, p: tuple[Tensor, Tensor]) -> Tensor:
+        """E_q log q(h | v), up to the constant that `log_prob` leaves out."""
         _, log_std_BH = p
         return -(0.5 + log_std_BH).sum(-1)
 

@@ -32,7 +32,7 @@ from .fault_layer import Crash, Faults, failing
 from .properties import TALLY
 
 EVERY = "EBLVM_FUZZ" in os.environ
-SPREAD = 8  # points of an operation in the bounded set
+SPREAD = 4  # points of an operation in the bounded set
 CODES = (None, errno.ENOSPC, errno.EIO)  # None: the process is gone
 
 

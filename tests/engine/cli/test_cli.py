@@ -51,8 +51,8 @@ def failure(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
             "model 'deep' does not have; use 'conv' or another --model",
         ),
         (
-            "train digits --model deep --divergence kl-exact",
-            "model 'deep' does not have; use 'fisher' or 'kl' or",
+            "train checkerboard --model mlp --divergence kl-exact",
+            "model 'mlp' does not have; use 'fisher' or 'kl' or",
         ),
         ("train digits --model deep --N 1 --unroll-optimizer sgd", "give --unroll-lr, or use Adam"),
         ("train digits --model deep --checkpoint all --compile", "with --compile use --memory-budget"),
