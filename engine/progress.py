@@ -5,9 +5,10 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from tqdm import tqdm
+if TYPE_CHECKING:
+    from tqdm import tqdm
 
 QUIET = ContextVar("QUIET", default=False)
 
@@ -29,6 +30,8 @@ def is_first() -> bool:
 
 def progress(total: int, description: str, unit: str, start: int = 0) -> "tqdm[Any]":
     """A progress bar with rate and time left; in a log file a line every ten seconds, by the first process."""
+    from tqdm import tqdm  # 25 ms that a mistake in a command need not wait for
+
     interval = 0.2 if sys.stderr.isatty() else 10.0
     return tqdm(
         total=total,
