@@ -27,10 +27,10 @@ from eblvm.engine.methods.update import check_payload
 from eblvm.engine.optim.schedule import step_rates
 from eblvm.engine.planning.plan import RESERVED, step_cost
 from eblvm.engine.recipes import recipe
-from eblvm.engine.selftest_finding import Finding, distance, guarded
+from eblvm.engine.selftest_finding import Finding, guarded
 from eblvm.engine.selftest_kernels import kernels
 from eblvm.engine.training import checkpoint, replicas
-from eblvm.engine.training.graphs import CudaRecorder, GraphedStep
+from eblvm.engine.training.graphs import CudaRecorder, GraphedStep, distance
 from eblvm.engine.training.loop import initial_state, training_step_of
 from eblvm.engine.training.precision import set_products
 from eblvm.engine.versions import versions

@@ -2,10 +2,7 @@
 
 import traceback
 from collections.abc import Callable
-from typing import Any, NamedTuple
-
-from torch import Tensor
-from torch.utils._pytree import tree_leaves
+from typing import NamedTuple
 
 
 class Finding(NamedTuple):
@@ -28,14 +25,3 @@ def guarded(check: str, bound: float | None, unit: str, measure: Callable[[], fl
         return Finding(check, measure(), bound, unit)
     except Exception:
         return Finding(check, None, bound, unit, traceback.format_exc(limit=-3))
-
-
-def distance(found: Any, expected: Any) -> float:
-    """The largest difference of two trees of tensors, over the largest entry; NaN is the largest."""
-    worst = 0.0
-    for x, y in zip(tree_leaves(found), tree_leaves(expected), strict=True):
-        if isinstance(x, Tensor) and y.numel():
-            y = y.cpu().double()
-            apart = float((x.cpu().double() - y).abs().max() / (y.abs().max() + 1e-12))
-            worst = worst if apart <= worst else apart
-    return worst

@@ -8,7 +8,8 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_leaves
 
-from eblvm.engine.selftest_finding import Finding, distance, guarded
+from eblvm.engine.selftest_finding import Finding, guarded
+from eblvm.engine.training.graphs import distance
 from eblvm.kernels import gibbs, philox
 from eblvm.kernels.adam_unroll import Rule, adam_unroll
 from eblvm.kernels.adam_unroll import reference as adam_reference

@@ -52,7 +52,7 @@ class HeadAt(NamedTuple):
 
     def expected(self, p: Any) -> Tensor:
         """E_q[head] for a Gaussian q, by the head's closed expectations."""
-        if not getattr(self.energy, "has_expectations", False):
+        if not self.energy.has_expectations:
             raise UserError(
                 "divergence 'kl-exact' with a Gaussian q needs the energy's mean over q, which "
                 f"{type(self.energy).__name__} does not know; use --divergence kl"

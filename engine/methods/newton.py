@@ -61,7 +61,7 @@ class Lower:
 
 def lower_level(energy: Energy, options: Newton) -> Lower:
     """By closed expectations if the energy's head has them, else by samples of h."""
-    if not _closed(energy):
+    if not energy.has_expectations:
         return sampled(partial(_head, energy), options.response_block)
 
     def closed(derivative: str) -> Callable[..., Tensor]:
@@ -73,10 +73,6 @@ def lower_level(energy: Energy, options: Newton) -> Lower:
 def _expected(energy: Energy, theta: Params, derivative: str, f: Any, eta: tuple[Tensor, Tensor], *how: str) -> Tensor:
     with full_precision(eta[0]):
         return call(energy, theta, "expected", derivative, f, *eta, *how)
-
-
-def _closed(energy: Energy) -> bool:
-    return getattr(energy, "has_expectations", False)
 
 
 def _head(energy: Energy, theta: Params, f: Any, h: Tensor) -> Tensor:
@@ -288,7 +284,7 @@ def cotangent(
     of log q cancel if only the mean of q moves, and are left out.
     """
     gaussian = isinstance(posterior, Gaussian)
-    if options.response_score == "mean" and gaussian and _closed(energy):
+    if options.response_score == "mean" and gaussian and energy.has_expectations:
         return -_expected(energy, theta, "pull", f, response.p)
     if options.response_score != "single" and gaussian and options.response_block == "mean":
         return vaes(energy, theta, f, latents(options, posterior, response.p, noise_LBH))

@@ -36,6 +36,11 @@ class Energy(Model):
 
     frozen: tuple[str, ...] = ()
 
+    @property
+    def has_expectations(self) -> bool:
+        """Does the head know its mean over a Gaussian q? See `Separable.expected`."""
+        return False
+
     def features(self, v: Tensor) -> Any:
         return v
 

@@ -35,7 +35,7 @@ def temperatures(steps: int = HOLD + ANNEAL + COOL) -> list[float]:
 def normal_start(key: Key, count: int, shape: tuple[int, ...], first: int = 0, **kwargs: Any) -> Tensor:
     """Where the published chains start: v = 1/2 + z with z ~ N(0, 1), [count, *shape], for images in [0, 1].
 
-    `place` is dtype and device."""
+    `kwargs` are dtype and device."""
     return 0.5 + philox.normal(key, purpose(Purpose.SAMPLE_V), count, shape, first=first, **kwargs)
 
 

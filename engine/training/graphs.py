@@ -118,12 +118,13 @@ class TriedStep:
 
 
 def distance(found: Any, expected: Any) -> float:
-    """The largest difference of two states, over each tensor's largest entry."""
+    """The largest difference of two trees of tensors, over each tensor's largest entry; NaN is the largest."""
     worst = 0.0
     for x, y in zip(tree_flatten(found)[0], tree_flatten(expected)[0], strict=True):
-        if isinstance(x, Tensor) and x.numel() and x.is_floating_point():
-            apart = float((x - y).abs().max() / (y.abs().max() + 1e-12))
-            worst = apart if not apart <= worst else worst  # NaN is the largest
+        if isinstance(x, Tensor) and y.numel():
+            y = y.cpu().double()
+            apart = float((x.cpu().double() - y).abs().max() / (y.abs().max() + 1e-12))
+            worst = apart if not apart <= worst else worst
     return worst
 
 
