@@ -12,7 +12,7 @@ import numpy as np
 from eblvm.engine.damage import damaged, printable, reason
 from eblvm.engine.data import limits
 from eblvm.engine.data.contents import Contents, Split
-from eblvm.engine.data.npy import read_array
+from eblvm.engine.data.readers.arrays import read_array
 from eblvm.engine.durable import write_atomic
 from eblvm.engine.errors import UserError
 

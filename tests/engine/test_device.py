@@ -17,7 +17,7 @@ from eblvm.engine.cli.train import for_gpu
 from eblvm.engine.config import Config
 from eblvm.engine.data.dataset import Dataset
 from eblvm.engine.data.stream import gpu_of
-from eblvm.engine.device import own_device, set_repeatable, start_thread
+from eblvm.engine.device import own_device, set_products, set_repeatable, start_thread
 from eblvm.engine.errors import UserError
 from eblvm.engine.evaluation import provenance
 from eblvm.engine.evaluation.metrics.inception import Inception
@@ -25,7 +25,6 @@ from eblvm.engine.recipes import recipe
 from eblvm.engine.selftest import decoding
 from eblvm.engine.selftest_kernels import kernels
 from eblvm.engine.training import distributed
-from eblvm.engine.training.precision import set_products
 from eblvm.engine.training.run import Run
 from eblvm.engine.versions import versions
 
