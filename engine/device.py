@@ -11,6 +11,8 @@ import torch
 from eblvm.engine.errors import UserError
 from eblvm.engine.system import physical_memory
 
+SUBNORMAL = 1e-40
+
 
 def own_device(device: str) -> str:
     """`device` with its number, made this thread's current one: 'cuda' is torchrun's local rank, or the current GPU."""
@@ -69,6 +71,21 @@ def full_products() -> Iterator[None]:
         yield
     finally:
         matmul.fp32_precision, conv.fp32_precision = before
+
+
+@contextmanager
+def subnormals_as_zero() -> Iterator[None]:
+    """Numbers below 1.2e-38 are zero inside, as in most of a GPU's arithmetic; outside all is as it was.
+
+    Late in a run the tails of q(h|v) reach them, and a CPU takes many times as long for each
+    (docs/performance.md). The mode is this thread's, and that of the threads it starts.
+    """
+    before = float(torch.full((), SUBNORMAL) * 1) == 0
+    torch.set_flush_denormal(True)
+    try:
+        yield
+    finally:
+        torch.set_flush_denormal(before)
 
 
 def device_memory(device: str) -> int:

@@ -17,7 +17,7 @@ from eblvm.engine.autodiff.mixed_precision import initial_scale
 from eblvm.engine.config import Config
 from eblvm.engine.data.dataset import Dataset, check_values
 from eblvm.engine.data.input import open_input
-from eblvm.engine.device import device_memory, own_device, set_products, set_repeatable
+from eblvm.engine.device import device_memory, own_device, set_products, set_repeatable, subnormals_as_zero
 from eblvm.engine.errors import UserError
 from eblvm.engine.methods.grbm.fused import TrainingStep, fused_update_for
 from eblvm.engine.methods.micro_batches import micro_batched
@@ -69,6 +69,7 @@ def train(
         apex.require()
     torch.set_num_threads(config.running.threads)
     with distributed.joined(config.running.device, config.running.timeout), ExitStack() as held:
+        held.enter_context(subnormals_as_zero())
         config = config.replaced(device=own_device(config.running.device))
         check_world(config)
         dataset = distributed.everywhere(lambda: dataset or config.load_data())
