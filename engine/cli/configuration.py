@@ -8,7 +8,6 @@ it by name. A flag that the tree does not read is an error that says who does. T
 
 import argparse
 import json
-import tomllib
 from collections.abc import Iterator
 from dataclasses import fields, replace
 from pathlib import Path
@@ -112,6 +111,8 @@ def _start(arguments: argparse.Namespace, given: dict[str, Any]) -> Config:
 
 def read_file(path: Path) -> dict[str, Any]:
     """A table of options from JSON or TOML: a saved tree, or options by name."""
+    import tomllib  # slow to import
+
     try:
         text = path.read_text()
         found = tomllib.loads(text) if path.suffix == ".toml" else json.loads(text)

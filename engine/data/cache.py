@@ -5,12 +5,12 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 
-from eblvm.engine.damage import printable
 from eblvm.engine.data import store
 from eblvm.engine.data.contents import Contents, Pictures
 from eblvm.engine.data.framing import PIXEL_RULES
 from eblvm.engine.data.prepare import prepare
 from eblvm.engine.durable import take_lock
+from eblvm.engine.errors import printable
 
 
 def root(given: str | None) -> Path:

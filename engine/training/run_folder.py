@@ -10,9 +10,8 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
 from eblvm.engine.config import Config
-from eblvm.engine.damage import reason
 from eblvm.engine.durable import make_folder, take_lock, write_atomic
-from eblvm.engine.errors import UserError
+from eblvm.engine.errors import UserError, reason
 from eblvm.engine.training import parent
 
 if TYPE_CHECKING:

@@ -9,10 +9,10 @@ from typing import IO, NamedTuple
 import numpy as np
 from numpy.lib import format as npy
 
-from eblvm.engine.damage import damaged, printable
+from eblvm.engine.damage import damaged
 from eblvm.engine.data import limits
 from eblvm.engine.data.contents import Contents, Split
-from eblvm.engine.errors import UserError
+from eblvm.engine.errors import UserError, printable
 
 KEYS = {name: (f"x_{name}", f"y_{name}") for name in ("train", "valid", "test")} | {"all": ("x", "y")}
 HEADERS = {(1, 0): npy.read_array_header_1_0, (2, 0): npy.read_array_header_2_0}  # 3.0 is for structured types only
