@@ -6,6 +6,7 @@ from typing import Any
 from torch import Tensor
 
 from eblvm.bench.contestants.by_naive import PlainGrbm, unrolls
+from eblvm.bench.contestants.deep import PlainDeep
 from eblvm.bench.contestants.roster import Entrant, contestant
 from eblvm.bench.naive import BiDsm
 from eblvm.bench.tools.registry import Case
@@ -43,3 +44,8 @@ def adapt(method: Any) -> None:
 @contestant("higher", "grbm", "toy", needs="higher")
 def grbm(case: Case) -> Entrant | None:
     return PlainGrbm(case, adapt) if unrolls(case, "adam") else None
+
+
+@contestant("higher", "deep", needs="higher")
+def deep(case: Case) -> Entrant | None:
+    return PlainDeep(case, adapt) if unrolls(case, "adam") else None

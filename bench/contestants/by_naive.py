@@ -64,7 +64,7 @@ def unrolls(case: Case, optimizer: str | None = None) -> bool:
     return optimizer is None or c["unroll_optimizer"] == optimizer
 
 
-@contestant("naive", "grbm", "toy")
+@contestant("naive", "grbm", "toy", "vages")
 def grbm(case: Case) -> Entrant | None:
     unrolled = case.config.get("best_response", "unroll") == "unroll"
     return PlainGrbm(case) if has_naive(case) and unrolled else None

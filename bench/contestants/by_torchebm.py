@@ -88,3 +88,25 @@ class SlicedStep:
 )
 def ssm(case: Case) -> SlicedStep | None:
     return SlicedStep(case) if case.config["method"] == "ssm" else None
+
+
+class Sampler:
+    def __init__(self, task: Any):
+        self.task = task
+
+    def chains(self, dtype: torch.dtype, noise_scale: float) -> Any:
+        from torchebm.samplers import LangevinDynamics
+
+        task = self.task
+        _, theta, v = task.model(dtype)
+        grbm = Grbm(task.visible, task.latent).to(dtype)
+        for name, p in grbm.named_parameters():
+            p.data.copy_(theta[name])
+        rate = 0.5 * task.step_size**2  # its noise has the variance 2 rate
+        sampler = LangevinDynamics(FreeEnergy(grbm), rate, noise_scale, dtype=dtype, device="cpu")
+        return lambda: sampler.sample(v.clone(), n_steps=task.steps)
+
+
+@contestant("torchebm", "grbm", task="langevin", needs="torchebm")
+def langevin(task: Any) -> Sampler:
+    return Sampler(task)

@@ -8,6 +8,7 @@ from torch import Tensor
 
 from eblvm.bench.contestants.by_higher import as_phi
 from eblvm.bench.contestants.by_naive import PlainGrbm, unrolls
+from eblvm.bench.contestants.deep import PlainDeep
 from eblvm.bench.contestants.roster import Entrant, contestant
 from eblvm.bench.tools.registry import Case
 
@@ -52,3 +53,8 @@ def grbm(case: Case) -> Entrant | None:
 @contestant("torchopt-accelerated", "grbm", "toy", needs="torchopt")
 def accelerated(case: Case) -> Entrant | None:
     return PlainGrbm(case, partial(adapt, True)) if unrolls(case, "adam") else None
+
+
+@contestant("torchopt", "deep", needs="torchopt")
+def deep(case: Case) -> Entrant | None:
+    return PlainDeep(case, partial(adapt, False)) if unrolls(case, "adam") else None

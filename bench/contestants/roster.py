@@ -48,6 +48,7 @@ class Contestant:
     tolerance: float
     note: str
     deviation: str
+    task: str = "step"  # what it does in its suites
 
     def absence(self) -> str | None:
         """Why it cannot take part, as one sentence."""
@@ -60,13 +61,19 @@ ROSTER: dict[str, list[Contestant]] = {}  # by suite
 
 
 def contestant(
-    name: str, *suites: str, needs: str = "torch", tolerance: float = TOLERANCE, note: str = "", deviation: str = ""
+    name: str,
+    *suites: str,
+    task: str = "step",
+    needs: str = "torch",
+    tolerance: float = TOLERANCE,
+    note: str = "",
+    deviation: str = "",
 ) -> Callable[[Enter], Enter]:
     """Registers a function that enters the cases of these suites."""
 
     def register(enter: Enter) -> Enter:
         for suite in suites:
-            ROSTER.setdefault(suite, []).append(Contestant(name, enter, needs, tolerance, note, deviation))
+            ROSTER.setdefault(suite, []).append(Contestant(name, enter, needs, tolerance, note, deviation, task))
         return enter
 
     return register

@@ -5,6 +5,7 @@ the engine's step: the share of every kind of operator in its time.
 """
 
 import sys
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -108,11 +109,17 @@ def shares(step: Step) -> dict[str, float]:
     return {kind: t / whole for kind, t in sorted(totals.items(), key=lambda item: -item[1])}
 
 
-def difference(config: Config | None = None, shape: tuple[int, int, int] = (3, 16, 16)) -> float:
-    """The largest relative difference of a parameter after some steps of engine and naive procedure, in fp64."""
+def difference(
+    config: Config | None = None,
+    shape: tuple[int, int, int] = (3, 16, 16),
+    adapt: Callable[[NaiveBidvl], None] = lambda method: None,
+) -> float:
+    """The largest relative difference of a parameter after some steps of engine and naive procedure, in fp64. `adapt`
+    may replace parts of the procedure."""
     small: dict[str, Any] = {"width": 3, "posterior_width": 2, "generator_width": 2, "latent": 3, "batch": 6}
     config = config or recipe("cifar10", method="bidvl").replaced(**small, dtype="float64")
     engine, naive = EngineStep(config, shape), naive_method(config, shape)
+    adapt(naive)
     state = engine.state
     theta_opt = under_way(State(state.theta, state.theta, (), state.theta_opt, {}, {})).phi_opt
     engine.state = under_way(state)._replace(theta_opt=theta_opt)

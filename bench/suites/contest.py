@@ -7,6 +7,7 @@ engine: above 1 the engine is faster.
 
 import os
 import sys
+import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -39,13 +40,15 @@ def run(
     """The record of a suite's contest, of these tasks and contestants or of all. Raises `AgreementError` if a
     contestant's result is wrong and unexplained."""
     torch.set_num_threads(1)
-    found = tasks(suite, data) if found is None else found
     entered = [c for c in of_suite(suite) if not only or c.name in only]
     absent = {c.name: sentence for c in entered if (sentence := c.absence()) is not None}
     present = [c for c in entered if c.name not in absent]
     rows: list[dict[str, Any]] = []
-    with tqdm(total=len(found), desc=f"{suite} contest", disable=None if progress else True, file=sys.stderr) as bar:
-        for task in found:
+    with (
+        tempfile.TemporaryDirectory() as scratch,
+        tqdm(desc=f"{suite} contest", disable=None if progress else True, file=sys.stderr) as bar,
+    ):
+        for task in tasks(suite, data, Path(scratch)) if found is None else found:
             bar.set_postfix_str(task.name)
             rows += contest(task, present, rounds)
             bar.update()

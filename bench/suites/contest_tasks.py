@@ -7,8 +7,10 @@ from typing import Any, Protocol
 
 from eblvm.bench.contestants.roster import Contestant
 from eblvm.bench.contestants.steps import CaseStep
+from eblvm.bench.suites import contest_others
 from eblvm.bench.tools.agreement import under_way
 from eblvm.bench.tools.registry import SEMANTICS, Case
+from eblvm.engine.config import Config
 from eblvm.engine.recipes import recipe
 from eblvm.engine.types import Params
 
@@ -47,7 +49,7 @@ class Training:
         return self.step(self.case)
 
     def suits(self, contestant: Contestant) -> bool:
-        return contestant.enter(self.small) is not None
+        return contestant.task == "step" and contestant.enter(self.small) is not None
 
     def enter(self, contestant: Contestant) -> Any:
         return contestant.enter(self.case)
@@ -81,14 +83,14 @@ def small_grbm(case: Case) -> Case:
 
 
 def grbm() -> list[Task]:
-    """Frey face's sizes: as published at N = 0, 5, 10, with a shared minibatch and SGD unrolled; DSM, SSM and CD."""
+    """Frey face's sizes: as published at N = 0, 5, 10, with a shared minibatch and SGD unrolled; DSM, SSM and CD; and
+    Langevin sampling."""
     base = recipe("freyface")
     published, dual = SEMANTICS
     found = [base.replaced(method="bidsm", **published, N=N, K=5) for N in (0, 5, 10)]
     found.append(base.replaced(method="bidsm", **dual, N=5, K=5, unroll_lr=0.02))
-    return of_grbm(
-        [Case(config, (560,)) for config in (*found, *(base.replaced(method=m) for m in ("dsm", "ssm", "cd")))]
-    )
+    found += [base.replaced(method=method) for method in ("dsm", "ssm", "cd")]
+    return [*of_grbm([Case(config, (560,)) for config in found]), contest_others.Langevin()]
 
 
 def toy() -> list[Task]:
@@ -99,7 +101,36 @@ def toy() -> list[Task]:
     return of_grbm([Case(config, (2,), ("replicas",)) for config in found])
 
 
-def tasks(suite: str, data: Path | None = None) -> list[Task]:
-    """Those of a suite; `data` is the folder of CelebA's pictures."""
-    makers: dict[str, Callable[[], list[Task]]] = {"grbm": grbm, "toy": toy}
-    return makers.get(suite, list)()
+def deep() -> list[Task]:
+    """The lean network at 32 channels, batch 8: as published at N = 0, 5, with a shared minibatch, and checkpointed."""
+    base = recipe("cifar10").replaced(batch=8, width=32)
+    bilevel = base.replaced(method="bimdsm", K=5, unroll_memory="recompute")
+    found = {
+        "method=mdsm": base.replaced(method="mdsm"),
+        "method=mdsm checkpoint=blocks": base.replaced(method="mdsm", checkpoint="blocks"),
+        "method=bimdsm noise=fresh N=0 K=5": bilevel.replaced(noise="fresh", N=0),
+        "method=bimdsm noise=fresh N=5 K=5": bilevel.replaced(noise="fresh", N=5),
+        "method=bimdsm noise=shared N=5 K=5": bilevel.replaced(noise="shared", N=5),
+    }
+    return [Training(Case(c, (3, 32, 32), title=name), small_deep(c, name), long=True) for name, c in found.items()]
+
+
+def small_deep(config: Config, name: str) -> Case:
+    few = {n: min(config[n], 2) for n in ("N", "K") if config.get(n) is not None}
+    posterior = {"posterior_width": 2} if config.get("posterior_width") is not None else {}
+    sizes: dict[str, Any] = {"width": 2, "depth": 12, "latent": 3, "head_width": 5, "batch": 4, "dtype": "float64"}
+    return Case(config.replaced(**sizes, **few, **posterior), (3, 8, 8), title=name)
+
+
+def vages() -> list[Task]:
+    """A GRBM at Frey face's sizes, as published, with L = 2 samples."""
+    config = recipe("freyface").replaced(method="vages-dsm", K=5, L=2, noise="fresh", divergence="kl")
+    return of_grbm([Case(config, (560,))])
+
+
+def tasks(suite: str, data: Path | None = None, scratch: Path = Path()) -> list[Task]:
+    """Those of a suite; `data` is the folder of CelebA's pictures, `scratch` one for files of contestants."""
+    if suite == "data":
+        return contest_others.data_tasks(data, scratch)
+    makers = {"grbm": grbm, "toy": toy, "deep": deep, "vages": vages, **contest_others.MAKERS}
+    return makers[suite]()

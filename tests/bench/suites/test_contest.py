@@ -1,33 +1,46 @@
 """`eblvm bench SUITE --contestants`: the frame, what is refused, and every installed contestant's check."""
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+import torch
+from PIL import Image
 
+from eblvm.bench.cli import SUITES
 from eblvm.bench.contestants import by_naive, roster
 from eblvm.bench.contestants.roster import Contestant
+from eblvm.bench.contestants.steps import CaseStep
 from eblvm.bench.pages import contest as page
-from eblvm.bench.suites import contest, contest_tasks
+from eblvm.bench.suites import contest, contest_others, contest_tasks
 from eblvm.bench.tools import record
 from eblvm.bench.tools.agreement import AgreementError
 from eblvm.engine.errors import UserError
 
-CHECKED = ("grbm", "toy")
+CHECKED = ("grbm", "toy", "deep", "vages")
 QUICK = ("naive", "scikit-learn")  # always installed and not compiled
+
+
+@pytest.fixture(autouse=True)
+def no_group_is_left() -> Iterator[None]:
+    yield
+    if torch.distributed.is_initialized():  # DDP's contestant has made one
+        torch.distributed.destroy_process_group()
 
 
 def small(suite: str) -> list[contest_tasks.Training]:
     """The suite's tasks at the size of their checks."""
-    return [contest_tasks.Training(task.small, task.small, task.step, True) for task in contest_tasks.tasks(suite)]
+    found = [task for task in contest_tasks.tasks(suite) if isinstance(task, contest_tasks.Training)]
+    return [contest_tasks.Training(task.small, task.small, task.step, True) for task in found]
 
 
 def test_the_command_writes_a_record(
     run: Callable[..., None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(contest, "tasks", lambda suite, data: small(suite)[:1])
+    monkeypatch.setattr(contest, "tasks", lambda suite, *rest: small(suite)[:1])
     monkeypatch.setattr(contest, "of_suite", lambda suite: [c for c in roster.of_suite(suite) if c.name in QUICK])
     run("bench", "grbm", "--contestants", "--rounds", "3", "--json", str(tmp_path))
     (path,) = tmp_path.iterdir()
@@ -98,10 +111,63 @@ def test_every_contestant_has_the_engines_gradient(suite: str, name: str) -> Non
     entered = [c for c in roster.of_suite(suite) if c.name == name]
     if (absence := entered[0].absence()) is not None:
         pytest.skip(absence)
-    pairs = [(task, c) for task in small(suite) for c in entered if task.suits(c)]
+    others = [contest_others.Langevin(10, 5, 4, 3)] if suite == "grbm" else []
+    pairs = [(task, c) for task in (*small(suite), *others) for c in entered if task.suits(c)]
     assert pairs
     for task, one in pairs:
         contest.checked(task, one)
+
+
+@pytest.mark.parametrize("library", ["torchopt", "betty"])
+def test_neumanns_series_is_the_unroll_at_a_minimum(library: str) -> None:
+    """Where q is the exact posterior, N terms at the unroll's rate are the gradient through N steps."""
+    (one,) = [c for c in roster.of_suite("grbm") if c.name == f"{library}-neumann"]
+    if (absence := one.absence()) is not None:
+        pytest.skip(absence)
+    (case,) = [task.case for task in small("grbm") if "unroll=sgd" in task.name]
+    engine = CaseStep(case)
+    theta, old = engine.state.theta, engine.state.phi_opt
+    weight, bias = engine.state.phi
+    phi = {weight: theta["W"].T.clone(), bias: theta["c"].clone()}
+    still = old._replace(v={name: torch.ones_like(p) for name, p in phi.items()})
+    engine.state = engine.state._replace(phi=phi, phi_opt=still)
+    noise = engine.noise()
+    found = one.enter(case).gradient(engine.state, engine.v, noise)
+    assert contest_tasks.relative(found, engine.gradient(noise)) <= roster.TOLERANCE
+
+
+@pytest.mark.parametrize("name", ["naive", "torch-fidelity"])
+def test_other_tasks_have_the_engines_result(name: str) -> None:
+    """BiDVL after three steps, FID of the same features."""
+    suite, task = ("bidvl", contest_others.bidvl_tasks()[0]) if name == "naive" else ("data", contest_others.Fid(64))
+    (one,) = [c for c in roster.of_suite(suite) if c.name == name]
+    if (absence := one.absence()) is not None:
+        pytest.skip(absence)
+    try:
+        assert contest.checked(task, one) <= roster.TOLERANCE
+    except (RuntimeError, ImportError) as error:
+        pytest.skip(f"{name} cannot be imported here: {error}")
+
+
+def test_pictures_are_the_same(tmp_path: Path) -> None:
+    """Of every way to read them: bytes of ten pictures."""
+    for i in range(10):
+        pixels = np.random.default_rng(i).integers(0, 255, (90, 80, 3), dtype=np.uint8)
+        Image.fromarray(pixels).save(tmp_path / f"{i}.jpg")
+    album = contest_others.Album(tmp_path, tmp_path)
+    checked = 0
+    for task in (contest_others.Reading(album, "store"), contest_others.Reading(album, "dali")):
+        for one in roster.of_suite("data"):
+            if one.absence() is None and task.suits(one):
+                assert contest.checked(task, one) == 0
+                checked += 1
+    assert checked
+
+
+def test_every_suite_has_tasks_and_contestants() -> None:
+    for suite in SUITES:
+        assert roster.of_suite(suite), suite
+        assert suite == "data" or contest_tasks.tasks(suite), suite
 
 
 @pytest.mark.parametrize(
