@@ -3,7 +3,7 @@
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from eblvm.bench.contestants.by_naive import PlainGrbm
 from eblvm.bench.contestants.roster import contestant
@@ -14,15 +14,19 @@ from eblvm.engine.methods.types import State
 from eblvm.engine.types import Params
 
 
-class FreeEnergy(nn.Module):
+def free_energy(grbm: Grbm) -> Any:
     """The model as torchebm takes it: forward is the energy of x."""
+    from torchebm.core import BaseModel
 
-    def __init__(self, grbm: Grbm):
-        super().__init__()
-        self.grbm = grbm
+    class FreeEnergy(BaseModel):
+        def __init__(self) -> None:
+            super().__init__(dtype=grbm.W.dtype, device="cpu")
+            self.grbm = grbm
 
-    def forward(self, x_BD: Tensor) -> Tensor:
-        return self.grbm.free_energy(x_BD)
+        def forward(self, x: Tensor) -> Tensor:
+            return self.grbm.free_energy(x)
+
+    return FreeEnergy()
 
 
 def adapt(method: Dsm) -> None:
@@ -30,7 +34,7 @@ def adapt(method: Dsm) -> None:
     from torchebm.losses import DenoisingScoreMatching
 
     dtype = method.model.W.dtype
-    loss = DenoisingScoreMatching(FreeEnergy(method.model), noise_scale=method.sigma, dtype=dtype, device="cpu")
+    loss = DenoisingScoreMatching(free_energy(method.model), noise_scale=method.sigma, dtype=dtype, device="cpu")
 
     def gradient(v_BD: Tensor, draw: Any) -> list[Tensor]:
         noise = method.sigma * draw()
@@ -55,7 +59,7 @@ class SlicedStep:
         torch.manual_seed(c["seed"])
         self.v = batch(c, case.shape)
         self.grbm = Grbm(case.visible, c["latent"]).to(self.v.dtype)
-        self.loss = SlicedScoreMatching(FreeEnergy(self.grbm), n_projections=1, dtype=self.v.dtype, device="cpu")
+        self.loss = SlicedScoreMatching(free_energy(self.grbm), n_projections=1, dtype=self.v.dtype, device="cpu")
         self.optimizer = torch.optim.Adam(self.grbm.parameters(), c["lr"][0], c.optimisation.betas, fused=True)
 
     def gradient(self, state: State, v: Tensor, noise: Any) -> Params:
@@ -103,7 +107,7 @@ class Sampler:
         for name, p in grbm.named_parameters():
             p.data.copy_(theta[name])
         rate = 0.5 * task.step_size**2  # its noise has the variance 2 rate
-        sampler = LangevinDynamics(FreeEnergy(grbm), rate, noise_scale, dtype=dtype, device="cpu")
+        sampler = LangevinDynamics(free_energy(grbm), rate, noise_scale, dtype=dtype, device="cpu")
         return lambda: sampler.sample(v.clone(), n_steps=task.steps)
 
 

@@ -149,6 +149,9 @@ def test_other_tasks_have_the_engines_result(name: str) -> None:
         pytest.skip(f"{name} cannot be imported here: {error}")
 
 
+@pytest.mark.filterwarnings(
+    "ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning"
+)  # webdataset's
 def test_pictures_are_the_same(tmp_path: Path) -> None:
     """Of every way to read them: bytes of ten pictures."""
     for i in range(10):
