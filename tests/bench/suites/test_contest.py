@@ -153,7 +153,7 @@ def test_other_tasks_have_the_engines_result(name: str) -> None:
     "ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning"
 )  # webdataset's
 def test_pictures_are_the_same(tmp_path: Path) -> None:
-    """Of every way to read them: bytes of ten pictures."""
+    """Of every way to read them: bytes of ten pictures. webdataset leaves its files open."""
     for i in range(10):
         pixels = np.random.default_rng(i).integers(0, 255, (90, 80, 3), dtype=np.uint8)
         Image.fromarray(pixels).save(tmp_path / f"{i}.jpg")
