@@ -27,8 +27,8 @@ COLUMNS = {
     "peak_mib": "peak MiB",
 }
 REASONS = {  # of the cases where another was faster
-    "method=cd": "Both take the same six products. The engine's step is by autograd, with losses that only its log "
-    "reads, and moves nothing in place: CD has no fused step as DSM and BiDSM have.",
+    "method=cd": "Near a tie: both take the same six matrix products and differentiate by autograd. CD has no fused step "
+    "as DSM and BiDSM have.",
 }
 INTRODUCTION = """\
 # The engine beside other libraries
