@@ -27,8 +27,8 @@ COLUMNS = {
     "peak_mib": "peak MiB",
 }
 REASONS = {  # of the cases where another was faster
-    "method=cd": "Near a tie: both take the same six matrix products and differentiate by autograd. CD has no fused step "
-    "as DSM and BiDSM have.",
+    "method=cd": "Near a tie: both take the same six matrix products and differentiate by autograd. CD has no fused "
+    "step as DSM and BiDSM have.",
 }
 INTRODUCTION = """\
 # The engine beside other libraries
