@@ -24,7 +24,6 @@ def import_jax() -> Any:
     os.environ.setdefault("JAX_PLATFORMS", "cpu")
     import jax
 
-    jax.config.update("jax_default_prng_impl", "unsafe_rbg")  # the fastest of its generators on a CPU
     return jax
 
 

@@ -1,7 +1,7 @@
 """BiDSM and DSM on a GRBM in JAX, written as plainly as `bench/naive` and compiled whole by `jit`.
 
 Replicas are a `vmap` of the step. XLA sees all steps of a minibatch at once, so with shared noise it computes v W once
-by itself. Random numbers are those of JAX's faster generator on a CPU.
+by itself. Random numbers are those of JAX's default generator: on a CPU `unsafe_rbg` was slower.
 Shape tags: B batch, D visible units, H latent units.
 """
 
