@@ -4,8 +4,7 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from eblvm.engine.cli.configuration import add_run_options
-from eblvm.engine.cli.continuing import add_places, run_of
+from eblvm.engine.cli.configuration import add_places, add_run_options, run_of
 from eblvm.engine.cli.parser import Parser
 from eblvm.engine.config import Config
 from eblvm.engine.options import flag
