@@ -23,8 +23,9 @@ def main(argv: list[str]) -> None:
         "bench",
         "Ratios of speed and memory against a plainly written research procedure.\nSUITE: "
         + ", ".join(SUITES)
-        + ".\n'compare BASE' measures this working tree against another commit; 'gates' compares deterministic\n"
-        "figures with the recorded ones; 'history' shows all records over commits. Exit code 1: a gate has failed.",
+        + ", or 'all' of them.\n"
+        "'compare BASE' measures this working tree against another commit; 'gates' compares deterministic figures\n"
+        "with the recorded ones; 'history' shows all records over commits. Exit code 1: a gate has failed.",
         EXAMPLES,
     )
     parser.add_argument(
@@ -32,8 +33,9 @@ def main(argv: list[str]) -> None:
         metavar="SUITE",
         nargs="?",
         default="grbm",
-        help="suite, 'compare', 'gates' or 'history' (default grbm)",
+        help="suite, 'all', 'compare', 'gates' or 'history' (default grbm)",
     )
+    parser.add_argument("--contestants", action="store_true", help="measure other libraries beside the engine instead")
     parser.add_argument("base", metavar="BASE", nargs="?", help="with 'compare': the commit to compare with")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the record here; a folder names it itself")
     parser.add_argument("--data", type=Path, metavar="PATH", help="with 'data': the folder of CelebA's pictures")
@@ -58,7 +60,7 @@ def main(argv: list[str]) -> None:
 
 def command_bench(arguments: argparse.Namespace) -> None:
     suite = arguments.suite
-    modes = (*SUITES, *MODES)
+    modes = (*SUITES, "all", *MODES)
     if suite not in modes:
         raise unknown("suite", suite, list(modes))
     if (arguments.base is None) == (suite == "compare"):
@@ -74,8 +76,31 @@ def command_bench(arguments: argparse.Namespace) -> None:
             raise UserError(f"--{given[0]} is for 'eblvm bench {mode}'; remove it")
     if suite in ("compare", "history") and (arguments.compile or arguments.device != "cpu" or arguments.update):
         raise UserError(f"'eblvm bench {suite}' knows no --compile, --device or --update; remove it")
+    if arguments.data is not None and suite not in ("data", "all"):
+        raise UserError(f"suite {suite!r} needs no data; --data is for 'eblvm bench data'")
+    if arguments.contestants and (suite in MODES or arguments.compile or arguments.device != "cpu"):
+        raise UserError("--contestants measures a suite, or 'all', on the CPU; remove --compile and --device")
+    if suite == "all" and arguments.json and not arguments.json.is_dir():
+        raise UserError(f"'eblvm bench all' writes a record per suite, got --json {arguments.json}; give a folder")
+    once = bench_contest if arguments.contestants else bench_suite
     modes_of = {"compare": bench_compare, "gates": bench_gates, "history": bench_history}
-    modes_of.get(suite, bench_suite)(arguments)
+    for one in SUITES if suite == "all" else (suite,):
+        chosen = argparse.Namespace(**vars(arguments) | {"suite": one})
+        modes_of.get(suite, once)(chosen)
+
+
+def bench_contest(arguments: argparse.Namespace) -> None:
+    from eblvm.bench.suites import contest
+    from eblvm.bench.tools import record
+    from eblvm.bench.tools.agreement import AgreementError
+
+    try:
+        result = contest.run(arguments.suite, arguments.rounds or 5, arguments.data)
+    except AgreementError as error:
+        fail([str(error)])
+    print(contest.format_table(result))
+    if arguments.json:
+        print(f"wrote {record.write(result, arguments.json)}")
 
 
 def bench_suite(arguments: argparse.Namespace) -> None:
@@ -84,8 +109,6 @@ def bench_suite(arguments: argparse.Namespace) -> None:
     from eblvm.bench.tools.agreement import AgreementError
     from eblvm.bench.tools.device import chosen
 
-    if arguments.data is not None and arguments.suite != "data":
-        raise UserError(f"suite {arguments.suite!r} needs no data; --data is for 'eblvm bench data'")
     networks = {"deep": deep, "vages": vages, "bidvl": bidvl}.get(arguments.suite)
     if networks and arguments.compile:
         raise UserError(f"'eblvm bench {arguments.suite}' times eager steps; remove --compile")

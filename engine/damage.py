@@ -1,7 +1,6 @@
 """What libraries raise for a bad file, turned into one line that names the file, what is wrong and what to do."""
 
 import lzma
-import os
 import pickle
 import struct
 import tarfile
@@ -12,7 +11,7 @@ import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from eblvm.engine.errors import UserError
+from eblvm.engine.errors import UserError, printable, reason
 
 TRUNCATED = "it may be truncated: copy it again"
 
@@ -62,22 +61,3 @@ def damaged(
         raise
     except DAMAGE as error:
         raise UserError(f"{printable(where)} {what} ({reason(error)}); {advice}") from None
-
-
-def reason(error: BaseException) -> str:
-    """The error's first line, short and printable; its kind where it says nothing."""
-    if isinstance(error, OSError) and error.strerror:
-        return error.strerror
-    first = str(error).strip().partition("\n")[0][:160]
-    words = {MemoryError: "it claims more than the memory holds", RecursionError: "it is nested too deeply"}
-    told = next((text for kind, text in words.items() if isinstance(error, kind)), None)
-    return printable(told or first or type(error).__name__)
-
-
-def printable(name: object) -> str:
-    """A name for messages: bytes that are not UTF-8 and control characters are escaped, so that it stays one line."""
-    try:
-        text = os.fsencode(str(name)).decode("utf-8", "backslashreplace")
-    except UnicodeEncodeError:  # surrogates that stand for no byte
-        text = str(name).encode("utf-8", "backslashreplace").decode()
-    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)

@@ -1,10 +1,17 @@
-"""The device of a process: 'cuda' is resolved once to a GPU of its own, which every thread of it has to choose."""
+"""The device of a process: which GPU is its own, how that multiplies and repeats itself, and its memory.
+
+'cuda' is resolved once to a GPU of the process's own, which every thread of it has to choose."""
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import torch
 
 from eblvm.engine.errors import UserError
+from eblvm.engine.system import physical_memory
+
+SUBNORMAL = 1e-40
 
 
 def own_device(device: str) -> str:
@@ -45,3 +52,44 @@ def set_repeatable(deterministic: bool) -> None:
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # read when cuBLAS starts
         torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
     torch.use_deterministic_algorithms(deterministic)
+
+
+def set_products(precision: str) -> None:
+    """Let CUDA round the factors of fp32 products to tf32, or forbid it: torch allows convolutions to by default."""
+    kind = "tf32" if precision == "tf32" else "ieee"
+    torch.backends.cuda.matmul.fp32_precision = kind
+    torch.backends.cudnn.conv.fp32_precision = kind  # type: ignore[attr-defined]
+
+
+@contextmanager
+def full_products() -> Iterator[None]:
+    """Exact fp32 products inside; outside they stay as they were."""
+    matmul, conv = torch.backends.cuda.matmul, torch.backends.cudnn.conv  # type: ignore[attr-defined]
+    before = matmul.fp32_precision, conv.fp32_precision
+    set_products("fp32")
+    try:
+        yield
+    finally:
+        matmul.fp32_precision, conv.fp32_precision = before
+
+
+@contextmanager
+def subnormals_as_zero() -> Iterator[None]:
+    """Numbers below 1.2e-38 are zero inside, as in most of a GPU's arithmetic; outside all is as it was.
+
+    Late in a run the tails of q(h|v) reach them, and a CPU takes many times as long for each
+    (docs/performance.md). The mode is this thread's, and that of the threads it starts.
+    """
+    before = float(torch.full((), SUBNORMAL) * 1) == 0
+    torch.set_flush_denormal(True)
+    try:
+        yield
+    finally:
+        torch.set_flush_denormal(before)
+
+
+def device_memory(device: str) -> int:
+    """Free bytes of this process's GPU, or its part of the machine's memory."""
+    if torch.device(device).type == "cuda":
+        return torch.cuda.mem_get_info(torch.device(device))[0]
+    return physical_memory() // int(os.environ.get("LOCAL_WORLD_SIZE", 1))

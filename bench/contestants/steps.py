@@ -16,6 +16,7 @@ from eblvm.bench.naive import BiDsm, Dsm, VagesDsm
 from eblvm.bench.tools.registry import Case
 from eblvm.bench.tools.timing import Step
 from eblvm.engine.config import Config
+from eblvm.engine.device import set_products
 from eblvm.engine.methods.grbm.fused import fused_gradient, fused_step_for, fused_update_for
 from eblvm.engine.methods.score_matching import ScoreMatchingObjective
 from eblvm.engine.methods.types import State
@@ -23,7 +24,6 @@ from eblvm.engine.optim.schedule import step_rates
 from eblvm.engine.optim.step_size import linear_step_size
 from eblvm.engine.training import replicas
 from eblvm.engine.training.loop import initial_state, training_step_of
-from eblvm.engine.training.precision import set_products
 from eblvm.engine.types import Params
 from eblvm.kernels import philox
 from eblvm.kernels.philox import Key, Purpose, purpose

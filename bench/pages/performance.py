@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Any
 
-from eblvm.bench.suites import bidvl, data, deep, profile, profile_plot, ratios, traffic, vages
+from eblvm.bench.suites import bidvl, data, deep, profile, profile_plot, ratios, subnormals, traffic, vages
 from eblvm.bench.tools import record
 from eblvm.engine import tables
 
@@ -67,6 +67,10 @@ DATA_COLUMNS = {
     "step_ms": "step ms",
     "percent": "%",
 }
+SUBNORMALS = """\
+While q(h|v) learns, its tails shrink below 1.2e-38. Such numbers are subnormal, and a CPU takes many times as long for
+each of their products. `eblvm train` computes with zero in their place, from its first step on.
+"""
 BIDVL = """\
 The published convolutional nets for CIFAR-10 (energy of 64, encoder and generator of 48 channels in their first layer),
 offset opposite terms, one lower step. The naive step runs the generator once without a graph for the upper
@@ -120,6 +124,11 @@ def render(folder: Path) -> str:
         rows = [[row[name] for name in DEEP_COLUMNS] for row in found["rows"]]
         body = DEEP + "\n" + tables.markdown(list(DEEP_COLUMNS.values()), rows)
         parts.append(section("Deep EBLVM at the width of the published CIFAR-10 model", found, body))
+    for found in record.read_all(folder, "subnormals-*.json", subnormals.SCHEMA):
+        rows = [[row[name] for name in subnormals.COLUMNS] for row in found["rows"]]
+        run = f"{found['recipe']}, {found['method']}, N={found['N']}, K={found['K']}"
+        body = SUBNORMALS + "\n" + tables.markdown(list(subnormals.COLUMNS.values()), rows)
+        parts.append(section(f"A late step: {run}", found, body))
     for found in record.read_all(folder, "vages-*.json", vages.SCHEMA):
         names = {name: title for name, title in DEEP_COLUMNS.items() if name in vages.COLUMNS} | {
             "peak_mib": "peak MiB"

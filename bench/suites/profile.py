@@ -20,6 +20,7 @@ from eblvm.bench.tools.registry import Case
 from eblvm.bench.tools.timing import interleaved, median
 from eblvm.engine import recipes, tables
 from eblvm.engine.config import Config
+from eblvm.engine.device import device_memory
 from eblvm.engine.errors import UserError
 from eblvm.engine.methods.score_matching import ScoreMatchingObjective
 from eblvm.engine.methods.types import State
@@ -132,7 +133,7 @@ def recipe_cost(config: Config) -> plan.StepCost | None:
 def fitting_batch(config: Config, planned: Sequence[plan.StepCost | None]) -> int:
     """The recipe's batch, halved until all points fit: in a third of the memory and, on a CPU, in a few seconds."""
     size, costs = config.optimisation.batch, [cost for cost in planned if cost is not None]
-    memory = plan.device_memory(config["device"]) / 3
+    memory = device_memory(config["device"]) / 3
     most_flops = FLOP_LIMIT if config["device"] == "cpu" else float("inf")
     total = max((cost.total_bytes for cost in costs), default=0)
     state = max((cost.state_bytes for cost in costs), default=0)

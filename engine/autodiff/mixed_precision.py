@@ -5,6 +5,8 @@ are scaled (`grad_scaled`). Gradients are taken inside a step as well: a score i
 step's direction grad_phi of a divergence; each is unscaled before anything is made of it. The loss's backward sends a
 cotangent through the score's own backward pass, divided by the score's scale on its way in. So with S on the loss and
 sqrt(S) on inner gradients both passes run at sqrt(S), and their products, the parameters' gradients, at S.
+
+The scale is a part of the training state: smaller after an overflow, larger after a while without one.
 """
 
 from collections.abc import Callable
@@ -22,6 +24,8 @@ from eblvm.engine.autodiff.derivatives import grad
 
 PRECISIONS = ("fp32", "tf32", "bf16", "fp16")
 HALVES = {"bf16": torch.bfloat16, "fp16": torch.float16}
+# Even powers of 2: a scale and its root are exact. MDSM's gradients can exceed fp16 by themselves: it may be below 1.
+START, LARGEST, SMALLEST, FACTOR, PATIENCE = 2.0**16, 2.0**24, 2.0**-24, 4.0, 1000
 
 
 def autocast(x: Tensor, precision: str) -> AbstractContextManager[Any]:
@@ -59,3 +63,21 @@ def grad_scaled(fn: Callable[[Any], tuple[Tensor, Any]], x: Any, scale: Tensor |
 
     gradient, aux = grad(scaled, x)
     return tree_map(lambda g: g / scale, gradient), aux
+
+
+def initial_scale(precision: str, like: Tensor) -> dict[str, Tensor]:
+    """The loss scale of a state: its value, and the finite steps since it last changed; nothing but for fp16."""
+    if precision != "fp16":
+        return {}
+    return {"value": torch.full_like(like, START), "clean": torch.zeros_like(like)}
+
+
+def next_scale(scale: dict[str, Tensor], finite: Tensor) -> dict[str, Tensor]:
+    """Smaller after a step that overflowed, larger after PATIENCE that did not; `finite` is a bool on the device."""
+    value, clean = scale["value"], scale["clean"] + 1
+    grow = clean >= PATIENCE
+    grown = torch.where(grow, (value * FACTOR).clamp(max=LARGEST), value)
+    return {
+        "value": torch.where(finite, grown, (value / FACTOR).clamp(min=SMALLEST)),
+        "clean": torch.where(finite & ~grow, clean, torch.zeros_like(clean)),
+    }

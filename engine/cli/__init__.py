@@ -8,11 +8,9 @@ import io
 import os
 import sys
 from functools import cache
-from importlib.metadata import entry_points, version
 from typing import NamedTuple
 
-from eblvm.engine.damage import printable
-from eblvm.engine.errors import DivergedError, LostPeerError, UserError, unknown
+from eblvm.engine.errors import DivergedError, LostPeerError, UserError, printable, unknown
 from eblvm.engine.system import CLOSED_PIPE
 
 
@@ -50,6 +48,8 @@ GROUPS = {
 @cache
 def commands() -> dict[str, Command]:
     """Those of the engine, and those that other packages add."""
+    from importlib.metadata import entry_points  # slow to import
+
     found = dict(COMMANDS)
     for entry in entry_points(group="eblvm.commands"):
         found |= entry.load()
@@ -73,12 +73,14 @@ def run(argv: list[str]) -> None:
         print(overview())
         return
     if argv[0] == "--version":
+        from importlib.metadata import version
+
         print(f"eblvm {version('eblvm')}")
         return
-    found = commands()
-    if argv[0] not in found:
-        raise unknown("command", argv[0], list(found))
-    importlib.import_module(found[argv[0]].module).main(argv[1:])
+    command = COMMANDS.get(argv[0]) or commands().get(argv[0])
+    if command is None:
+        raise unknown("command", argv[0], list(commands()))
+    importlib.import_module(command.module).main(argv[1:])
 
 
 def main(argv: list[str] | None = None) -> int:

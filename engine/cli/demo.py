@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from eblvm.engine.cli.parser import Parser
+from eblvm.engine.errors import UserError
 
 if TYPE_CHECKING:
+    from eblvm.engine.config import Config
     from eblvm.engine.evaluation.plots import Density
     from eblvm.engine.training.run import Run
 
@@ -30,17 +36,22 @@ def demo(out: Path) -> None:
 
     print("A Gaussian RBM with 4 latent units learns a 2-D checkerboard. DSM uses its exact posterior p(h|v);")
     print("BiDSM learns q(h|v) at the lower level, and differentiates through N=5 of its steps. Then a deep EBLVM,")
-    print("an MLP with 2 latent units, learns it by BiDSM: four binary units cannot draw its edges, a network can.\n")
+    print("an MLP with 2 latent units, learns it by BiDSM: four binary units cannot draw its edges, a network can.")
     runs = {
         "DSM, GRBM": recipes.recipe("checkerboard", method="dsm"),
         "BiDSM, GRBM": recipes.recipe("checkerboard", method="bidsm"),
         "BiDSM, deep EBLVM": recipes.recipe("checkerboard", model="mlp", method="bidsm"),
     }
+    folders = {title: out / f"{config.model.kind}-{config.method.kind}" for title, config in runs.items()}
+    first, *others = runs
+    print(f"{first} trains in a second process, beside the bars of the others.\n")
+    with beside(runs[first], folders[first]) as process:
+        for title in others:
+            if not train(runs[title].replaced(validations=0), folders[title]):
+                process.terminate()
+                return
     panels, table = [], []
-    for title, config in runs.items():
-        folder = out / f"{config.model.kind}-{config.method.kind}"
-        if not train(config.replaced(validations=0), folder):
-            return
+    for title, folder in folders.items():
         run = Run.open(folder)
         likelihood, density = exact_density(run)
         panels.append((f"{title}\n{likelihood:.3f} nats", density))
@@ -52,6 +63,26 @@ def demo(out: Path) -> None:
         print(f"{title:18} {likelihood:.4f}")
     print(f"\ndensities: {picture}   curves: tensorboard --logdir {out}")
     print(f"next: eblvm eval {folder}; eblvm train checkerboard --help")
+
+
+@contextmanager
+def beside(config: Config, folder: Path) -> Iterator[subprocess.Popen[str]]:
+    """`eblvm train` of this run in a process of its own, while the block does something else; then wait for it."""
+    command = ["train", config.recipe, "--method", config.method.kind, "--steps", str(config.optimisation.steps)]
+    command += ["--validations", "0", "--out", str(folder)]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "eblvm", *command], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
+    )
+    try:
+        yield process
+    except BaseException:
+        process.terminate()  # it saves before it ends
+        raise
+    finally:
+        _, said = process.communicate()
+    if process.returncode:
+        lines = said.strip().splitlines()
+        raise UserError(f"{folder} was not trained: {lines[-1] if lines else f'exit code {process.returncode}'}")
 
 
 def exact_density(run: Run) -> tuple[float, Density]:

@@ -3,8 +3,7 @@
 from pathlib import Path
 
 from eblvm.engine import tables
-from eblvm.engine.cli.configuration import add_run_options
-from eblvm.engine.cli.continuing import add_places, run_of
+from eblvm.engine.cli.configuration import add_places, add_run_options, run_of
 from eblvm.engine.cli.parser import Parser, write_json
 from eblvm.engine.cli.train import preview, show
 from eblvm.engine.errors import UserError

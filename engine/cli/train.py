@@ -1,10 +1,10 @@
 """`eblvm train`: train a recipe, continue or extend a run, or start from another run's weights."""
 
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from eblvm.engine.cli.configuration import add_run_options
-from eblvm.engine.cli.continuing import add_places, run_of
+from eblvm.engine.cli.configuration import add_places, add_run_options, run_of
 from eblvm.engine.cli.parser import Parser
 from eblvm.engine.config import Config
 from eblvm.engine.options import flag
@@ -58,7 +58,8 @@ def for_gpu(config: Config, out: Path, argv: list[str], recorded: str | None) ->
         before = read_config(out) if (out / "config.json").is_file() else None
         config = gpu_defaults(config, given, before, torch.cuda.get_device_capability(device))
     if is_first():
-        print(sentence(config, torch.cuda.get_device_name(device)))
+        processes = int(os.environ.get("WORLD_SIZE", 1))
+        print(sentence(config, torch.cuda.get_device_name(device), processes))
     return config
 
 

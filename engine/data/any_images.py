@@ -7,11 +7,10 @@ from torch import Tensor
 
 from eblvm.engine.data.cache import cached
 from eblvm.engine.data.contents import Contents, Split
-from eblvm.engine.data.dataset import Dataset
+from eblvm.engine.data.dataset import Dataset, resized
 from eblvm.engine.data.images import dataset_of, path_of, pixels
 from eblvm.engine.data.kinds.files import Images
 from eblvm.engine.data.readers import read
-from eblvm.engine.data.resizing import resized
 
 LUMA = (0.299, 0.587, 0.114)  # of red, green and blue in grey (ITU-R 601)
 

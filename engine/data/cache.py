@@ -5,12 +5,12 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 
-from eblvm.engine import lock
-from eblvm.engine.damage import printable
 from eblvm.engine.data import store
 from eblvm.engine.data.contents import Contents, Pictures
 from eblvm.engine.data.framing import PIXEL_RULES
 from eblvm.engine.data.prepare import prepare
+from eblvm.engine.durable import take_lock
+from eblvm.engine.errors import printable
 
 
 def root(given: str | None) -> Path:
@@ -29,7 +29,7 @@ def cached(
     splits = "" if len(contents.splits) == 3 else "-" + "-".join(contents.splits)
     folder = root(given) / f"{source.resolve().name}-{size}{splits}-{key[:12]}"
     folder.parent.mkdir(parents=True, exist_ok=True)
-    with lock.take(folder.parent / f".{folder.name}.lock", wait=True):
+    with take_lock(folder.parent / f".{folder.name}.lock", wait=True):
         if (folder / store.MANIFEST).exists():
             return store.open_store(folder)
         say(f"preparing {printable(source)} at {size} pixels, once, into {printable(folder)}")

@@ -11,12 +11,11 @@ from torch import Tensor
 
 from eblvm.engine.data.cache import cached
 from eblvm.engine.data.contents import Contents, Pictures, Split
-from eblvm.engine.data.dataset import Dataset
+from eblvm.engine.data.dataset import Dataset, resized
 from eblvm.engine.data.framing import Framing, import_dali
 from eblvm.engine.data.kinds.files import CelebA, FileData, ImageData
 from eblvm.engine.data.readers import read
 from eblvm.engine.data.readers.folder import CELEBA_WIDTH
-from eblvm.engine.data.resizing import resized
 from eblvm.engine.data.stream import PicturesOnDemand
 from eblvm.engine.errors import UserError
 

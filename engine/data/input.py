@@ -1,4 +1,9 @@
-"""Where a step's minibatch comes from: memory, or pictures decoded ahead. Both give the same batches for a step."""
+"""Where a step's minibatch comes from: memory, or pictures decoded ahead. Both give the same batches for a step.
+
+The order of samples is a permutation for every (seed, epoch), read as one endless stream: step t reads places
+t*B .. t*B+B-1 of it, so the position in the data is the step number. Nothing else needs to be saved for an exact
+resume, and no sample is lost or repeated within an epoch.
+"""
 
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, Protocol, cast
@@ -8,7 +13,6 @@ from torch import Tensor
 
 from eblvm.engine.data.dataset import Dataset
 from eblvm.engine.data.kinds import DataOptions
-from eblvm.engine.data.order import Order
 from eblvm.engine.data.stream import PicturesOnDemand, Stream
 from eblvm.engine.device import start_thread
 from eblvm.engine.errors import UserError
@@ -26,6 +30,43 @@ class Input(Protocol):
     def state(self) -> dict[str, Any]:
         """What a checkpoint must hold beside the step."""
         ...
+
+
+class Order:
+    """Which samples a step reads."""
+
+    def __init__(self, seed: Tensor, size: int, batch: int):
+        self.seed, self.size, self.batch = seed, size, batch
+        self._epochs: tuple[int, int] | None = None  # first and last epoch that `_stream` holds
+        self._stream = torch.empty(0, dtype=torch.int64)  # on the seed's device, so that no index is copied in a step
+
+    def indices(self, step: int, rank: int = 0, world: int = 1) -> Tensor:
+        """Indices into the data of step's minibatch, [*seed.shape, B]; of a rank its slice, places rank*B/world on.
+
+        The slices of all ranks one after the other are the minibatch, whatever their number: sample i of a rank's slice
+        has the global index rank*B/world + i, by which its noise is drawn.
+        """
+        if self.batch % world:
+            raise UserError(f"got batch={self.batch} for {world} processes, expected a multiple of their number")
+        local = self.batch // world
+        return self._minibatch(step)[..., rank * local : (rank + 1) * local]
+
+    def position(self, step: int) -> tuple[int, int]:
+        """(epoch, samples of it already seen) before `step`."""
+        return divmod(step * self.batch, self.size)
+
+    def _minibatch(self, step: int) -> Tensor:
+        start, stop = step * self.batch, (step + 1) * self.batch
+        epochs = start // self.size, (stop - 1) // self.size
+        if epochs != self._epochs:
+            self._stream = torch.cat([self._permutation(e) for e in range(epochs[0], epochs[1] + 1)], -1)
+            self._epochs = epochs
+        offset = epochs[0] * self.size
+        return self._stream[..., start - offset : stop - offset]
+
+    def _permutation(self, epoch: int) -> Tensor:
+        key, device = Key(self.seed, epoch), self.seed.device
+        return philox.permutation(key, purpose(Purpose.ORDER), self.size, device=device)
 
 
 class Batches:

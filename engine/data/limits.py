@@ -9,8 +9,7 @@ import os
 from pathlib import Path
 from typing import IO
 
-from eblvm.engine.damage import printable
-from eblvm.engine.errors import UserError
+from eblvm.engine.errors import UserError, printable
 from eblvm.engine.system import physical_memory
 
 BYTES, PIXELS = "EBLVM_MAX_BYTES", "EBLVM_MAX_PIXELS"

@@ -14,8 +14,9 @@ from contextlib import contextmanager
 import numpy as np
 from PIL import Image
 
-from eblvm.engine.damage import DAMAGE, reason
+from eblvm.engine.damage import DAMAGE
 from eblvm.engine.data import limits
+from eblvm.engine.errors import reason
 
 FORMATS = ("JPEG", "PNG", "WEBP", "BMP")  # what both decoders read, whatever the file's suffix says
 ORIENTATION = 0x0112  # EXIF's tag

@@ -12,13 +12,12 @@ from typing import IO, Any, NamedTuple
 import numpy as np
 import torch
 
-from eblvm.engine.damage import printable
 from eblvm.engine.data import store
 from eblvm.engine.data.contents import Contents, Pictures
+from eblvm.engine.data.dataset import resized
 from eblvm.engine.data.framing import PIXEL_RULES, Decoder, Framing, decoder_for
-from eblvm.engine.data.resizing import resized
 from eblvm.engine.durable import failed, open_to_update, write_atomic
-from eblvm.engine.errors import UserError
+from eblvm.engine.errors import UserError, printable
 from eblvm.engine.progress import progress
 
 PROGRESS = "progress.json"

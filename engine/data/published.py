@@ -2,8 +2,7 @@
 
 import hashlib
 
-from eblvm.engine.damage import printable
-from eblvm.engine.errors import UserError
+from eblvm.engine.errors import UserError, printable
 
 WHERE = {
     "Frey face": "https://cs.nyu.edu/~roweis/data/frey_rawface.mat",

@@ -9,12 +9,12 @@ from typing import Any
 
 import numpy as np
 
-from eblvm.engine.damage import damaged, printable, reason
+from eblvm.engine.damage import damaged
 from eblvm.engine.data import limits
 from eblvm.engine.data.contents import Contents, Split
-from eblvm.engine.data.npy import read_array
+from eblvm.engine.data.readers.arrays import read_array
 from eblvm.engine.durable import write_atomic
-from eblvm.engine.errors import UserError
+from eblvm.engine.errors import UserError, printable, reason
 
 MANIFEST, IMAGES, LABELS = "manifest.json", "images.u8", "labels.npy"
 VERSION = 1

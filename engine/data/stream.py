@@ -13,10 +13,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from eblvm.engine.damage import printable, reason
 from eblvm.engine.data.framing import DALI_EXTRA, Framing, PillowDecoder, dali_framed, decoder_for, import_dali
 from eblvm.engine.data.pictures import problem
-from eblvm.engine.errors import UserError
+from eblvm.engine.errors import UserError, printable, reason
 
 Choose = Callable[[int], tuple[Tensor, Tensor]]  # step -> the indices [B] of its pictures, and which are mirrored
 HEAD = 1 << 14  # bytes of a file in which its size in pixels stands as a rule

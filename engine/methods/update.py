@@ -10,11 +10,11 @@ from torch import Tensor
 from torch.utils._pytree import tree_leaves
 
 from eblvm.engine.autodiff import collectives
+from eblvm.engine.autodiff.mixed_precision import SMALLEST, next_scale
 from eblvm.engine.autodiff.ranges import named
 from eblvm.engine.errors import UserError
 from eblvm.engine.methods.types import Info, Noise, Objective, Rates, State
 from eblvm.engine.optim.apex import apex_adam_
-from eblvm.engine.optim.loss_scale import SMALLEST, next_scale
 from eblvm.engine.optim.optimizers import Adam, AdamState, Optimizer, averaged
 from eblvm.engine.optim.options import Optimisation
 from eblvm.engine.types import Params

@@ -10,7 +10,8 @@ from torch.nn.functional import softplus
 
 from eblvm.engine.autodiff.convolution import Convolution
 from eblvm.engine.autodiff.mixed_precision import autocast
-from eblvm.engine.models.energy import Model, fan_in_uniform
+from eblvm.engine.errors import UserError
+from eblvm.engine.models.energy import Energy, Model, call, fan_in_uniform
 from eblvm.engine.types import Params
 from eblvm.kernels import philox
 from eblvm.kernels.philox import Key, Purpose
@@ -163,3 +164,27 @@ class StridedGaussian(Gaussian):
     def outputs(self, v: Tensor) -> Tensor:
         with autocast(v, self.precision):
             return super().outputs(v)
+
+
+def check_fit(energy: Energy, posterior: Posterior, shape: tuple[int, ...]) -> None:
+    """See, on the meta device, that q's h is what the energy's head takes: before anything is allocated."""
+    batch = 2
+    v = torch.empty(batch, *shape, device="meta")
+    theta, phi = ({k: p.detach().to("meta") for k, p in m.named_parameters()} for m in (energy, posterior))
+    mean = posterior.mean(call(posterior, phi, "params", v))
+    if mean.shape != (batch, posterior.latent):
+        raise UserError(
+            f"the posterior's mean of {batch} samples has shape {list(mean.shape)}, expected "
+            f"{[batch, posterior.latent]} (its `latent` is {posterior.latent})"
+        )
+    f = call(energy, theta, "features", v)
+    try:
+        e = call(energy, theta, "head", f, mean)
+    except RuntimeError as error:
+        shapes = [list(t.shape) for t in torch.utils._pytree.tree_leaves(f)]
+        raise UserError(
+            f"the features {shapes} do not fit h {list(mean.shape)} in the energy's head ({error}); "
+            "let features and posterior agree on the width of h"
+        ) from None
+    if e.shape != (batch,):
+        raise UserError(f"the energy of {batch} samples has shape {list(e.shape)}, expected [{batch}]")

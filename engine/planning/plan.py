@@ -10,7 +10,6 @@ end. What a device holds is then
 and RESERVED bytes of a GPU go to the CUDA context, cuDNN's workspaces and the allocator's gaps, which no count sees.
 """
 
-import os
 import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -32,7 +31,6 @@ from eblvm.engine.models.kinds.deep import CHECKPOINTS
 from eblvm.engine.optim.schedule import step_rates
 from eblvm.engine.planning.footprint import Operators, Storages, held_bytes, saved_by_graphs
 from eblvm.engine.recipes import arguments
-from eblvm.engine.system import physical_memory
 from eblvm.engine.versions import versions
 from eblvm.kernels.philox import Key
 
@@ -207,13 +205,6 @@ def with_checkpoint_chosen(config: Config, shape: Sequence[int], gpus: int, memo
         f"{_size(RESERVED)}, and the device has {_size(memory)}; use more processes, a smaller "
         "--batch or --precision bf16"
     )
-
-
-def device_memory(device: str) -> int:
-    """Free bytes of this process's GPU, or its part of the machine's memory."""
-    if torch.device(device).type == "cuda":
-        return torch.cuda.mem_get_info(torch.device(device))[0]
-    return physical_memory() // int(os.environ.get("LOCAL_WORLD_SIZE", 1))
 
 
 def out_of_memory(error: RuntimeError) -> bool:

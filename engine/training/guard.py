@@ -1,7 +1,9 @@
-"""Stops a run whose numbers have broken, before they overwrite anything good."""
+"""What stops a run: numbers that have broken, before they overwrite anything good, and signals, after it has saved."""
 
 import math
+import signal
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import torch
@@ -13,6 +15,7 @@ from eblvm.engine.methods.types import State
 from eblvm.engine.models.energy import call
 from eblvm.engine.models.posteriors import Posterior
 from eblvm.engine.optim.optimizers import AdamState
+from eblvm.engine.system import ENDINGS
 from eblvm.engine.types import Params
 
 LIMIT = 1e9  # no loss, gradient norm or parameter of a healthy run is near it
@@ -109,3 +112,20 @@ def require_folder(out: Path) -> None:
             f"{out} was removed, or its config.json was, while the run was trained, so nothing of it can be kept "
             "there; give the same command to begin it again"
         )
+
+
+class Interrupt:
+    """SIGINT, SIGTERM and SIGHUP ask the loop to save and leave; a second SIGINT ends at once."""
+
+    def __init__(self) -> None:
+        self.requested = False
+        self._before = {s: signal.signal(s, self._ask) for s in ENDINGS}
+
+    def _ask(self, number: int, frame: FrameType | None) -> None:
+        if self.requested and number == signal.SIGINT:
+            raise KeyboardInterrupt
+        self.requested = True
+
+    def restore(self) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)

@@ -13,11 +13,11 @@ import torch
 from torch import Tensor
 
 from eblvm.engine.autodiff import collectives
+from eblvm.engine.autodiff.mixed_precision import initial_scale
 from eblvm.engine.config import Config
-from eblvm.engine.data.dataset import Dataset
+from eblvm.engine.data.dataset import Dataset, check_values
 from eblvm.engine.data.input import open_input
-from eblvm.engine.data.sanity import check_values
-from eblvm.engine.device import own_device, set_repeatable
+from eblvm.engine.device import device_memory, own_device, set_products, set_repeatable, subnormals_as_zero
 from eblvm.engine.errors import UserError
 from eblvm.engine.methods.grbm.fused import TrainingStep, fused_update_for
 from eblvm.engine.methods.micro_batches import micro_batched
@@ -26,17 +26,15 @@ from eblvm.engine.methods.update import Update, check_payload, state_from, tree
 from eblvm.engine.models.energy import Energy
 from eblvm.engine.models.posteriors import Posterior
 from eblvm.engine.optim import apex
-from eblvm.engine.optim.loss_scale import initial_scale
 from eblvm.engine.optim.schedule import step_rates
 from eblvm.engine.planning import plan
 from eblvm.engine.training import checkpoint, distributed, guard, replicas, sizes
 from eblvm.engine.training.fork import Fork
+from eblvm.engine.training.gpu_defaults import takes_graphs
 from eblvm.engine.training.graphs import CudaRecorder, TriedStep
-from eblvm.engine.training.interrupt import Interrupt
-from eblvm.engine.training.log import Log, NullLog
-from eblvm.engine.training.pace import Pace
-from eblvm.engine.training.parent import Parent, begins_at
-from eblvm.engine.training.precision import set_products
+from eblvm.engine.training.guard import Interrupt
+from eblvm.engine.training.log import Log, NullLog, Pace
+from eblvm.engine.training.parent import PARENT, Parent, begins_at
 from eblvm.engine.training.run import Run
 from eblvm.engine.training.run_folder import open_run, write_config
 from eblvm.engine.training.validation import better, validation
@@ -72,6 +70,7 @@ def train(
         apex.require()
     torch.set_num_threads(config.running.threads)
     with distributed.joined(config.running.device, config.running.timeout), ExitStack() as held:
+        held.enter_context(subnormals_as_zero())
         config = config.replaced(device=own_device(config.running.device))
         check_world(config)
         dataset = distributed.everywhere(lambda: dataset or config.load_data())
@@ -89,7 +88,7 @@ def train(
             set_repeatable(config.running.deterministic)
         shape = tuple(dataset.train.shape[1:])
         if config.model.checkpoint == "auto":
-            memory = plan.device_memory(config.running.device)
+            memory = device_memory(config.running.device)
             config = distributed.broadcast_from_rank0(
                 lambda: plan.with_checkpoint_chosen(config, shape, collectives.size(), memory)
             )
@@ -98,7 +97,8 @@ def train(
         parts = (config.model, config.optimisation, dataset.train, energy, posterior)
         update = sizes.built(lambda: config.method.build(*parts))
         sizes.check_memory(config, update)
-        init = begins_at(init, out)
+        if init is not None or (out / PARENT).exists():
+            init = begins_at(init, out)
         fork = None if init is None else Fork.of(init, config)
         if fork is not None:
             fork.check(update.objective.init(Key(0, 0), torch.zeros(batch, *shape)))
@@ -131,7 +131,7 @@ def training_loop(
     objective = update.objective
     seed = replicas.seeds(optimisation).to(device)
     training_step = training_step_of(config, update)
-    if running.graphs:
+    if takes_graphs(config, collectives.size()):
         training_step = TriedStep(training_step, CudaRecorder(), say)
     here = distributed.local_slice(optimisation.batch)
 
@@ -280,7 +280,8 @@ def training_step_of(config: Config, update: Update) -> TrainingStep:
         return torch.compile(step, dynamic=False)
     in_place = replace(update, in_place=True)
     # The fused steps hold their lower steps inside, where nothing can be averaged over processes.
-    fused = fused_update_for(in_place) if config.running.fused and collectives.size() == 1 else None
+    may_fuse = config.method.fused_step and config.running.fused and collectives.size() == 1
+    fused = fused_update_for(in_place) if may_fuse else None
     return fused or (step if config.optimisation.replicated else in_place.__call__)
 
 

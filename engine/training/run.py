@@ -13,7 +13,7 @@ from torch import Tensor
 
 from eblvm.engine.config import Config
 from eblvm.engine.data.dataset import Dataset
-from eblvm.engine.device import own_device, set_repeatable
+from eblvm.engine.device import own_device, set_products, set_repeatable
 from eblvm.engine.errors import UserError, unknown
 from eblvm.engine.methods.update import Update, check_payload
 from eblvm.engine.models.energy import Energy
@@ -22,7 +22,6 @@ from eblvm.engine.models.kinds.posteriors import PosteriorOptions
 from eblvm.engine.models.posteriors import Posterior
 from eblvm.engine.options import nodes
 from eblvm.engine.training import checkpoint, exported, replicas
-from eblvm.engine.training.precision import set_products
 from eblvm.engine.training.run_folder import expect_same_models, read_config
 from eblvm.engine.types import Params
 

@@ -9,11 +9,9 @@ import sys
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
-from eblvm.engine import lock
 from eblvm.engine.config import Config
-from eblvm.engine.damage import reason
-from eblvm.engine.durable import make_folder, write_atomic
-from eblvm.engine.errors import UserError
+from eblvm.engine.durable import make_folder, take_lock, write_atomic
+from eblvm.engine.errors import UserError, reason
 from eblvm.engine.training import parent
 
 if TYPE_CHECKING:
@@ -60,7 +58,7 @@ def open_run(
         raise UserError(f"{out} exists and is not a run folder; nothing was overwritten: give another --out")
     out.mkdir(parents=True, exist_ok=True)
     try:
-        held = lock.take(out / LOCK, wait=False)
+        held = take_lock(out / LOCK, wait=False)
     except BlockingIOError:
         raise UserError(f"{out} is being trained by another process; wait for it, or give another --out") from None
     try:

@@ -8,8 +8,8 @@ from typing import Any, TypeVar
 from torch import nn
 
 from eblvm.engine.config import Config
+from eblvm.engine.device import device_memory
 from eblvm.engine.errors import UserError
-from eblvm.engine.planning.plan import device_memory
 
 COPIES = 4  # at least: parameters, Adam's two moments, a gradient
 T = TypeVar("T")

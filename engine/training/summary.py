@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from eblvm.engine import lock
 from eblvm.engine.config import Config
+from eblvm.engine.durable import is_locked
 from eblvm.engine.errors import UserError
 from eblvm.engine.optim.options import Optimisation
 from eblvm.engine.training import parent
@@ -66,7 +66,7 @@ def summarise(folder: Path) -> RunSummary:
     scored = [(lowest(r["validation"]), r["step"]) for r in rows if "validation" in r]
     scored = [s for s in scored if math.isfinite(s[0])]
     done = "complete" if step >= config.optimisation.steps else "stopped"
-    state = "training" if lock.held(folder / LOCK) else done
+    state = "training" if is_locked(folder / LOCK) else done
     return RunSummary(
         folder, config, step, min(scored, default=None), state, size_of(folder), changed(folder),
         rows[-1] if rows else {}, parent.read(folder),

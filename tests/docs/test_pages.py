@@ -7,8 +7,7 @@ import pytest
 import torch
 
 from eblvm.engine.cli import commands
-from eblvm.engine.cli.configuration import add_run_options
-from eblvm.engine.cli.continuing import add_places
+from eblvm.engine.cli.configuration import add_places, add_run_options
 from eblvm.engine.cli.parser import Parser
 
 ROOT = Path(__file__).parents[2]

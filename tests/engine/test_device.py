@@ -1,4 +1,4 @@
-"""Which GPU a process and its threads use, with a machine of two that is not there."""
+"""Which GPU a process and its threads use, with a machine of two that is not there, and how a CPU computes."""
 
 import os
 from datetime import timedelta
@@ -17,7 +17,7 @@ from eblvm.engine.cli.train import for_gpu
 from eblvm.engine.config import Config
 from eblvm.engine.data.dataset import Dataset
 from eblvm.engine.data.stream import gpu_of
-from eblvm.engine.device import own_device, set_repeatable, start_thread
+from eblvm.engine.device import SUBNORMAL, own_device, set_products, set_repeatable, start_thread, subnormals_as_zero
 from eblvm.engine.errors import UserError
 from eblvm.engine.evaluation import provenance
 from eblvm.engine.evaluation.metrics.inception import Inception
@@ -25,7 +25,7 @@ from eblvm.engine.recipes import recipe
 from eblvm.engine.selftest import decoding
 from eblvm.engine.selftest_kernels import kernels
 from eblvm.engine.training import distributed
-from eblvm.engine.training.precision import set_products
+from eblvm.engine.training.loop import train
 from eblvm.engine.training.run import Run
 from eblvm.engine.versions import versions
 
@@ -189,3 +189,31 @@ def test_the_self_test_says_that_there_is_no_gpu(capsys: pytest.CaptureFixture[s
 
     with pytest.raises(UserError, match="there is no GPU here"):
         doctor.main(["--gpu"])
+
+
+def flushed() -> bool:
+    return float(torch.full((), SUBNORMAL) * 1) == 0
+
+
+@pytest.mark.parametrize("before", [False, True])
+def test_subnormals_are_zero_inside_only(before: bool) -> None:
+    torch.set_flush_denormal(before)
+    try:
+        with subnormals_as_zero():
+            assert flushed()
+        assert flushed() == before
+    finally:
+        torch.set_flush_denormal(False)
+
+
+def test_a_run_has_no_subnormals_and_leaves_the_caller_his(tmp_path: Path) -> None:
+    seen = []
+
+    def preview(run: Run, may_take_long: bool) -> dict[str, Path]:
+        seen.append(flushed())
+        return {}
+
+    config = recipe("checkerboard", method="bidsm").replaced(steps=2, validations=0, preview_every=1)
+    train(config, tmp_path / "run", preview=preview)
+    assert seen == [True, True]
+    assert not flushed()

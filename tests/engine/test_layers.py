@@ -18,7 +18,7 @@ LAYERS = (
         "engine.progress",
         "engine.versions",
     ),
-    ("engine.lock", "engine.plotting"),
+    ("engine.plotting",),
     ("engine.autodiff",),
     ("engine.optim",),
     ("engine.models",),

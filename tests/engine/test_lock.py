@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from eblvm.engine import lock
+from eblvm.engine.durable import take_lock
 from eblvm.engine.errors import UserError
 from eblvm.engine.recipes import recipe
 
@@ -16,9 +16,9 @@ from eblvm.engine.recipes import recipe
 def test_a_lock_is_held_until_it_is_closed(tmp_path: Path) -> None:
     path = tmp_path / ".lock"
     path.write_text("kept")
-    with lock.take(path, wait=False), pytest.raises(BlockingIOError):
-        lock.take(path, wait=False)
-    lock.take(path, wait=False).close()
+    with take_lock(path, wait=False), pytest.raises(BlockingIOError):
+        take_lock(path, wait=False)
+    take_lock(path, wait=False).close()
     assert path.read_text() == "kept"
 
 
@@ -30,7 +30,7 @@ def test_a_file_system_without_locks_is_no_other_process(
         raise OSError(code, "no locks here")
 
     monkeypatch.setattr(fcntl, "flock", refuse)
-    lock.take(tmp_path / ".lock", wait=False).close()
+    take_lock(tmp_path / ".lock", wait=False).close()
     assert "cannot be locked (no locks here); let only one process write there" in capsys.readouterr().err
     folder = tmp_path / "faces"
     folder.mkdir()
@@ -42,8 +42,8 @@ def test_a_file_system_without_locks_is_no_other_process(
 
 def test_other_errors_are_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(UserError, match=r"nowhere/.lock cannot be written .* make its folder, or give a path"):
-        lock.take(tmp_path / "nowhere" / ".lock", wait=True)
+        take_lock(tmp_path / "nowhere" / ".lock", wait=True)
     (tmp_path / ".lock").symlink_to(tmp_path / "made.txt")
     with pytest.raises(UserError, match="it is a link, which is not followed"):
-        lock.take(tmp_path / ".lock", wait=True)
+        take_lock(tmp_path / ".lock", wait=True)
     assert not (tmp_path / "made.txt").exists()

@@ -4,11 +4,10 @@ from pathlib import Path
 
 import numpy as np
 
-from eblvm.engine.damage import printable, reason
 from eblvm.engine.data import store
 from eblvm.engine.data.contents import Contents
 from eblvm.engine.data.readers import arrays, cifar, folder, idx, matlab
-from eblvm.engine.errors import UserError
+from eblvm.engine.errors import UserError, printable, reason
 
 
 def read(path: Path) -> Contents:

@@ -5,11 +5,10 @@ from pathlib import Path
 
 import numpy as np
 
-from eblvm.engine.damage import printable
 from eblvm.engine.data import limits, published
 from eblvm.engine.data.contents import Contents, Pictures, Split
 from eblvm.engine.data.pictures import UnreadableError, opened
-from eblvm.engine.errors import UserError
+from eblvm.engine.errors import UserError, printable
 
 SUFFIXES = (".jpg", ".jpeg", ".png")
 CELEBA_FOLDER, PARTITION, ATTRIBUTES = "img_align_celeba", "list_eval_partition.txt", "list_attr_celeba.txt"

@@ -5,11 +5,11 @@ from pathlib import Path
 
 import numpy as np
 
-from eblvm.engine.damage import damaged, printable
+from eblvm.engine.damage import damaged
 from eblvm.engine.data import limits, published
 from eblvm.engine.data.contents import Contents, Split
 from eblvm.engine.data.readers.mat_format import NUMBERS, variables
-from eblvm.engine.errors import UserError
+from eblvm.engine.errors import UserError, printable
 
 SVHN = {"train": "train_32x32.mat", "test": "test_32x32.mat"}
 

@@ -14,8 +14,8 @@ from typing import Any, Literal
 
 import numpy as np
 
-from eblvm.engine.damage import damaged, reason
-from eblvm.engine.errors import UserError
+from eblvm.engine.damage import damaged
+from eblvm.engine.errors import UserError, reason
 
 MAX_INSTRUCTIONS = 2_000_000  # a published batch has about 50,000
 MAX_TUPLES = 1_000  # each nests by one level at most; the interpreter hashes nested tuples without a limit of its own

@@ -17,8 +17,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from eblvm.engine.device import full_products
 from eblvm.engine.errors import UserError
-from eblvm.engine.training.precision import full_products
 
 SIDE = 299
 FEATURES = 2048

@@ -101,7 +101,7 @@ class ScoreMatching(Method):
     ) -> Update:
         from eblvm.engine.methods.score_matching import ScoreMatchingObjective
         from eblvm.engine.methods.update import Update
-        from eblvm.engine.models.fit import check_fit
+        from eblvm.engine.models.posteriors import check_fit
 
         shape = tuple(train.shape[1:])
         energy = energy or model.energy(shape, self.learns_q)

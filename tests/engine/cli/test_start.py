@@ -43,7 +43,7 @@ def test_help_and_errors_need_no_torch(arguments: str, code: int) -> None:
     command = [sys.executable, "-c", CODE, *arguments.split()]
     subprocess.run(command, capture_output=True)  # fills the caches of compiled files
     used = []
-    for _ in range(3):
+    while len(used) < 10 and min(used, default=LIMIT_SECONDS) >= LIMIT_SECONDS:  # a busy machine only adds to it
         before = resource.getrusage(resource.RUSAGE_CHILDREN)
         done = subprocess.run(command, capture_output=True, text=True)
         after = resource.getrusage(resource.RUSAGE_CHILDREN)

@@ -14,13 +14,13 @@ import torch
 from PIL import Image
 from scipy.io import savemat
 
-from eblvm.engine.damage import damaged, printable, reason
+from eblvm.engine.damage import damaged
 from eblvm.engine.data import prepare, store
 from eblvm.engine.data.contents import Contents, Split
 from eblvm.engine.data.framing import has_dali
 from eblvm.engine.data.input import open_input
 from eblvm.engine.data.readers import read
-from eblvm.engine.errors import UserError
+from eblvm.engine.errors import UserError, printable, reason
 from eblvm.engine.recipes import recipe
 
 from .conftest import cifar_files, write_tar

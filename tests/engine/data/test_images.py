@@ -7,7 +7,7 @@ import pytest
 import torch
 from PIL import Image
 
-from eblvm.engine.data.resizing import resized
+from eblvm.engine.data.dataset import resized
 from eblvm.engine.errors import UserError
 from eblvm.engine.recipes import recipe
 

@@ -12,8 +12,7 @@ from torch import Tensor
 from eblvm.engine.config import Config
 from eblvm.engine.data.dataset import Dataset
 from eblvm.engine.data.framing import has_dali
-from eblvm.engine.data.input import Input, open_input
-from eblvm.engine.data.order import Order
+from eblvm.engine.data.input import Input, Order, open_input
 from eblvm.engine.errors import UserError
 from eblvm.engine.recipes import recipe
 

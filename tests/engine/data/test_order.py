@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from eblvm.engine.data.order import Order
+from eblvm.engine.data.input import Order
 from eblvm.engine.errors import UserError
 
 

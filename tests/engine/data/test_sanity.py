@@ -7,8 +7,7 @@ import pytest
 import torch
 
 import eblvm
-from eblvm.engine.data.dataset import Dataset
-from eblvm.engine.data.sanity import check_values
+from eblvm.engine.data.dataset import Dataset, check_values
 from eblvm.engine.errors import UserError
 
 

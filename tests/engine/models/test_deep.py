@@ -10,8 +10,7 @@ from eblvm.engine.errors import UserError
 from eblvm.engine.methods.update import Update
 from eblvm.engine.models.deep import Layer, ResNet
 from eblvm.engine.models.energy import Energy, Separable, call
-from eblvm.engine.models.fit import check_fit
-from eblvm.engine.models.posteriors import ConvGaussian, Gaussian
+from eblvm.engine.models.posteriors import ConvGaussian, Gaussian, check_fit
 from eblvm.engine.optim.schedule import step_rates
 from eblvm.engine.recipes import recipe
 from eblvm.engine.training.loop import initial_state

@@ -14,8 +14,8 @@ from eblvm.engine.methods.losses.dsm import Dsm
 from eblvm.engine.methods.score_matching import ScoreMatchingObjective
 from eblvm.engine.methods.update import Update
 from eblvm.engine.models.energy import call
-from eblvm.engine.models.fit import check_fit
 from eblvm.engine.models.mlp import MlpEnergy, MlpGaussian
+from eblvm.engine.models.posteriors import check_fit
 from eblvm.engine.optim.optimizers import Adam
 from eblvm.engine.recipes import recipe
 from eblvm.kernels import philox

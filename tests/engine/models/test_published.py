@@ -10,9 +10,8 @@ from torch.func import functional_call
 
 from eblvm.engine.models.deep import Layer
 from eblvm.engine.models.energy import Energy, Model, call
-from eblvm.engine.models.fit import check_fit
 from eblvm.engine.models.kinds.deep import Deep, Published
-from eblvm.engine.models.posteriors import StridedGaussian
+from eblvm.engine.models.posteriors import StridedGaussian, check_fit
 from eblvm.kernels import philox
 from eblvm.kernels.philox import Key
 

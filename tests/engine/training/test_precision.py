@@ -7,11 +7,11 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+from eblvm.engine.autodiff import mixed_precision
 from eblvm.engine.autodiff.derivatives import grad
 from eblvm.engine.autodiff.mixed_precision import autocast, grad_scaled
 from eblvm.engine.config import Config
 from eblvm.engine.methods.update import Update
-from eblvm.engine.optim import loss_scale
 from eblvm.engine.optim.schedule import step_rates
 from eblvm.engine.recipes import recipe
 from eblvm.engine.training.loop import initial_state, train
@@ -67,7 +67,7 @@ def test_scaled_steps_are_the_unscaled_ones_in_exact_arithmetic(method: str) -> 
     objective = built(config, v).objective
     state = initial_state(config, objective, torch.tensor(0), v, torch.device("cpu"))
     noise, rates = objective.draw(Key(0, 0), v), step_rates(config.optimisation, 0, v)
-    scaled = state._replace(scale=loss_scale.initial_scale("fp16", torch.zeros((), dtype=v.dtype)))
+    scaled = state._replace(scale=mixed_precision.initial_scale("fp16", torch.zeros((), dtype=v.dtype)))
     with torch.no_grad():
         plain, plain_state, _ = objective.gradient(state, v, noise, rates)
         found, found_state, _ = objective.gradient(scaled, v, noise, rates)
@@ -81,27 +81,29 @@ def test_an_overflow_skips_the_step_and_lowers_the_scale() -> None:
     v = philox.uniform(Key(0, 0), 0, 8, (1, 8, 8))
     update = built(DEEP, v)
     state = initial_state(DEEP, update.objective, torch.tensor(0), v, torch.device("cpu"))
-    state = state._replace(scale=loss_scale.initial_scale("fp16", torch.zeros(())))
+    state = state._replace(scale=mixed_precision.initial_scale("fp16", torch.zeros(())))
     noise, rates = update.objective.draw(Key(0, 0), v), step_rates(DEEP.optimisation, 0, v)
     moved, info = update(state, v, noise, rates)
-    assert float(info["loss_scale"]) == loss_scale.START
+    assert float(info["loss_scale"]) == mixed_precision.START
     assert not torch.equal(moved.theta["feature_net.stem.weight"], state.theta["feature_net.stem.weight"])
     broken = {**noise, "perturb": [torch.full_like(eps, 1e30) for eps in noise["perturb"]]}
     skipped, info = update(state, v, broken, rates)
     assert float(info["skipped"]) == 1
-    assert float(skipped.scale["value"]) == loss_scale.START / loss_scale.FACTOR
+    assert float(skipped.scale["value"]) == mixed_precision.START / mixed_precision.FACTOR
     for before, after in ((state.theta, skipped.theta), (state.phi, skipped.phi)):
         assert all(torch.equal(after[k], p) for k, p in before.items())
 
 
 def test_the_scale_grows_after_patience_and_has_an_end() -> None:
-    scale = {"value": torch.tensor(loss_scale.START), "clean": torch.tensor(loss_scale.PATIENCE - 1.0)}
-    grown = loss_scale.next_scale(scale, torch.tensor(True))
-    assert float(grown["value"]) == loss_scale.START * loss_scale.FACTOR
+    scale = {"value": torch.tensor(mixed_precision.START), "clean": torch.tensor(mixed_precision.PATIENCE - 1.0)}
+    grown = mixed_precision.next_scale(scale, torch.tensor(True))
+    assert float(grown["value"]) == mixed_precision.START * mixed_precision.FACTOR
     assert float(grown["clean"]) == 0
     for _ in range(20):
-        grown = loss_scale.next_scale(grown | {"clean": torch.tensor(loss_scale.PATIENCE)}, torch.tensor(True))
-    assert float(grown["value"]) == loss_scale.LARGEST
+        grown = mixed_precision.next_scale(
+            grown | {"clean": torch.tensor(mixed_precision.PATIENCE)}, torch.tensor(True)
+        )
+    assert float(grown["value"]) == mixed_precision.LARGEST
 
 
 def losses(kind: str, steps: int, folder: Path, lr: float = 3e-4) -> torch.Tensor:
