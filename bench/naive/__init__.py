@@ -8,7 +8,8 @@ no copies.
 from eblvm.bench.naive.bidsm import BiDsm
 from eblvm.bench.naive.bidvl import Bidvl
 from eblvm.bench.naive.bimdsm import BiMdsm, Mdsm
+from eblvm.bench.naive.cd import Cd
 from eblvm.bench.naive.dsm import Dsm
 from eblvm.bench.naive.vages import VagesDsm, VagesMdsm
 
-__all__ = ["BiDsm", "BiMdsm", "Bidvl", "Dsm", "Mdsm", "VagesDsm", "VagesMdsm"]
+__all__ = ["BiDsm", "BiMdsm", "Bidvl", "Cd", "Dsm", "Mdsm", "VagesDsm", "VagesMdsm"]

@@ -110,5 +110,7 @@ class BiDsm:
         self.optimizer.step()
 
     def draw_fresh(self, v_BD: Tensor) -> Draw:
-        batch, latent = v_BD.shape[0], self.posterior.out_features
-        return lambda: (torch.randn_like(v_BD), v_BD.new_empty(batch, latent).uniform_().logit_(1e-6))
+        return lambda: (torch.randn_like(v_BD), self.draw_logistic(v_BD))
+
+    def draw_logistic(self, v_BD: Tensor) -> Tensor:
+        return v_BD.new_empty(v_BD.shape[0], self.posterior.out_features).uniform_().logit_(1e-6)

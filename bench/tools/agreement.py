@@ -3,6 +3,7 @@
 In fp64. Every `eblvm bench` run calls `check` before it times anything, and tests/bench/test_naive.py is the same call.
 """
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -65,9 +66,13 @@ def under_way(state: State) -> State:
     return state._replace(phi_opt=filled)
 
 
-def naive_gradient(case: Case, state: State, v: Tensor, noise: Any) -> Params:
-    """theta's gradient by the naive procedure, from the engine's state and the engine's noise."""
+def naive_gradient(
+    case: Case, state: State, v: Tensor, noise: Any, adapt: Callable[[Naive], None] = lambda method: None
+) -> Params:
+    """theta's gradient by the naive procedure, from the engine's state and the engine's noise. `adapt` may replace
+    parts of the procedure."""
     method = naive_method(case, v)
+    adapt(method)
     perturb = noise["perturb"]
     if isinstance(method, BiDsm):
         steps = len(noise["latent"])

@@ -1,0 +1,105 @@
+"""The tasks of every suite's contest: the cases that other libraries can do too."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Protocol
+
+from eblvm.bench.contestants.roster import Contestant
+from eblvm.bench.contestants.steps import CaseStep
+from eblvm.bench.tools.agreement import under_way
+from eblvm.bench.tools.registry import SEMANTICS, Case
+from eblvm.engine.recipes import recipe
+from eblvm.engine.types import Params
+
+SMALL: dict[str, Any] = {"batch": 13, "latent": 7, "dtype": "float64"}
+
+
+class Task(Protocol):
+    """What a contest is about: who can do it, whether the result is the engine's, and what is timed."""
+
+    name: str
+    long: bool  # seconds a step
+
+    def engine(self) -> Any: ...
+
+    def suits(self, contestant: Contestant) -> bool: ...
+
+    def enter(self, contestant: Contestant) -> Any: ...
+
+    def difference(self, contestant: Contestant) -> float | None: ...
+
+
+@dataclass(frozen=True)
+class Training:
+    """One training step of a case; the check is theta's gradient on a `small` one."""
+
+    case: Case
+    small: Case
+    step: Callable[[Case], Any] = CaseStep
+    long: bool = False
+
+    @property
+    def name(self) -> str:
+        return self.case.name
+
+    def engine(self) -> Any:
+        return self.step(self.case)
+
+    def suits(self, contestant: Contestant) -> bool:
+        return contestant.enter(self.small) is not None
+
+    def enter(self, contestant: Contestant) -> Any:
+        return contestant.enter(self.case)
+
+    def difference(self, contestant: Contestant) -> float | None:
+        entrant = contestant.enter(self.small)
+        if not hasattr(entrant, "gradient"):
+            return None
+        engine = self.step(self.small)
+        engine.state = under_way(engine.state)
+        noise = engine.noise()
+        expected = engine.gradient(noise)
+        return relative(entrant.gradient(engine.state, engine.v, noise), expected)
+
+
+def relative(got: Params, expected: Params) -> float:
+    """The largest difference, relative to the largest entry of each parameter."""
+    assert got.keys() == expected.keys(), (got.keys(), expected.keys())
+    return max(float((got[k] - x).abs().max() / x.abs().max().clamp(min=1e-30)) for k, x in expected.items())
+
+
+def of_grbm(cases: Sequence[Case]) -> list[Task]:
+    return [Training(c, small_grbm(c)) for c in cases]
+
+
+def small_grbm(case: Case) -> Case:
+    """The case on a model that is quickly compiled and run, with at most two steps of a kind."""
+    few = {name: min(case.config[name], 2) for name in ("N", "K", "replicas") if case.config.get(name) is not None}
+    visible = 1 if case.config["method"] == "ssm" else min(case.visible, 11)
+    return replace(case, config=case.config.replaced(**SMALL, **few), shape=(visible,))
+
+
+def grbm() -> list[Task]:
+    """Frey face's sizes: as published at N = 0, 5, 10, with a shared minibatch and SGD unrolled; DSM, SSM and CD."""
+    base = recipe("freyface")
+    published, dual = SEMANTICS
+    found = [base.replaced(method="bidsm", **published, N=N, K=5) for N in (0, 5, 10)]
+    found.append(base.replaced(method="bidsm", **dual, N=5, K=5, unroll_lr=0.02))
+    return of_grbm(
+        [Case(config, (560,)) for config in (*found, *(base.replaced(method=m) for m in ("dsm", "ssm", "cd")))]
+    )
+
+
+def toy() -> list[Task]:
+    """The checkerboard's sizes: one run and ten replicas, as published, and DSM."""
+    base = recipe("checkerboard")
+    found = [base.replaced(**SEMANTICS[0], replicas=r) for r in (1, 10)]
+    found.append(base.replaced(method="dsm", replicas=10))
+    return of_grbm([Case(config, (2,), ("replicas",)) for config in found])
+
+
+def tasks(suite: str, data: Path | None = None) -> list[Task]:
+    """Those of a suite; `data` is the folder of CelebA's pictures."""
+    makers: dict[str, Callable[[], list[Task]]] = {"grbm": grbm, "toy": toy}
+    return makers.get(suite, list)()
