@@ -8,7 +8,7 @@ from typing import Any
 from eblvm.engine.cli.parser import Parser
 from eblvm.engine.errors import UserError, unknown
 
-SUITES = ("grbm", "toy", "deep", "vages", "bidvl", "data", "kernels")
+SUITES = ("grbm", "toy", "deep", "vages", "bidvl", "data", "growth", "kernels")
 MODES = ("compare", "gates", "history")
 EXAMPLES = (
     "eblvm bench grbm --rounds 31 --json bench/records",
@@ -104,7 +104,7 @@ def bench_contest(arguments: argparse.Namespace) -> None:
 
 
 def bench_suite(arguments: argparse.Namespace) -> None:
-    from eblvm.bench.suites import bidvl, data, deep, ratios, vages
+    from eblvm.bench.suites import bidvl, data, deep, growth, ratios, vages
     from eblvm.bench.tools import record
     from eblvm.bench.tools.agreement import AgreementError
     from eblvm.bench.tools.device import chosen
@@ -112,19 +112,21 @@ def bench_suite(arguments: argparse.Namespace) -> None:
     networks = {"deep": deep, "vages": vages, "bidvl": bidvl}.get(arguments.suite)
     if networks and arguments.compile:
         raise UserError(f"'eblvm bench {arguments.suite}' times eager steps; remove --compile")
-    if arguments.suite == "data" and (arguments.compile or arguments.device != "cpu"):
-        raise UserError("'eblvm bench data' times the input on the CPU; remove --compile and --device")
+    if arguments.suite in ("data", "growth") and (arguments.compile or arguments.device != "cpu"):
+        raise UserError(f"'eblvm bench {arguments.suite}' measures on the CPU; remove --compile and --device")
     device = chosen(arguments.device)
     try:
         if networks:
             result = networks.run(arguments.rounds or 5, device=device)
+        elif arguments.suite == "growth":
+            result = growth.run(arguments.rounds or 9)
         elif arguments.suite == "data":
             result = data.run(arguments.rounds or 20, arguments.data)
         else:
             result = ratios.run(arguments.suite, arguments.rounds or 15, device, arguments.compile)
     except AgreementError as error:
         fail([str(error)])
-    print((networks or {"data": data}.get(arguments.suite, ratios)).format_table(result))
+    print((networks or {"data": data, "growth": growth}.get(arguments.suite, ratios)).format_table(result))
     if arguments.json:
         print(f"wrote {record.write(result, arguments.json)}")
     if arguments.suite == "data" and (missed := data.problems(result)):
