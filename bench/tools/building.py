@@ -15,8 +15,8 @@ import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from eblvm.engine import lock
 from eblvm.engine.data import cache
+from eblvm.engine.durable import take_lock
 from eblvm.engine.errors import UserError
 
 Say = Callable[[str], None]
@@ -29,13 +29,13 @@ NO_COMPILER = "/nonexistent/c++"
 def scratch() -> Iterator[Path]:
     """A folder that is gone afterwards. One left by a run that was killed outright goes when the next one starts."""
     with contextlib.ExitStack() as stack:
-        with lock.take(cache_folder("") / "lock", wait=True):  # no other run takes our folder for a leftover
+        with take_lock(cache_folder("") / "lock", wait=True):  # no other run takes our folder for a leftover
             for left in Path(tempfile.gettempdir()).glob(f"{PREFIX}*"):
-                with contextlib.suppress(OSError, UserError), lock.take(left / "lock", wait=False):
+                with contextlib.suppress(OSError, UserError), take_lock(left / "lock", wait=False):
                     shutil.rmtree(left, ignore_errors=True)
             made = tempfile.TemporaryDirectory(prefix=PREFIX, ignore_cleanup_errors=True)
             folder = Path(stack.enter_context(made))
-            stack.enter_context(lock.take(folder / "lock", wait=False))
+            stack.enter_context(take_lock(folder / "lock", wait=False))
         yield folder
 
 
