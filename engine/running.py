@@ -35,8 +35,11 @@ class Running(Options):
     )
     fused: bool = option(True, "take the fused step; it equals the other to rounding", needs="fused_step")
     compile: bool = option(False, "compile the whole step with torch.compile", needs="compiles")
-    graphs: bool = option(
-        False, "replay the step as a CUDA graph, after three steps beside the plain one have agreed", mathematical=False
+    graphs: bool | None = option(
+        None,
+        "replay the step as a CUDA graph, after three steps beside the plain one have agreed; "
+        "none: on one GPU, for a model without convolutions",
+        mathematical=False,
     )
     memory_budget: float | None = option(
         None,

@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Any
 
-from eblvm.bench.suites import bidvl, data, deep, profile, profile_plot, ratios, subnormals, traffic, vages
+from eblvm.bench.suites import bidvl, data, deep, growth, profile, profile_plot, ratios, subnormals, traffic, vages
 from eblvm.bench.tools import record
 from eblvm.engine import tables
 
@@ -29,7 +29,8 @@ TRAFFIC = """\
 Counted in triton's interpreter from the addresses that the kernels' own tiles touch, float32, B=100, D=560, H=400: no
 GPU was there, and no time is given. MiB counts an address once per launch, as a level-2 cache that holds the launch's
 tensors does, for both paths: programs of one launch read W, or the samples, again from that cache. Unfused is torch's
-products with a Triton kernel after each. With h given every tensor is touched once already: no path moves less.
+products with a Triton kernel after each. With h given every tensor is touched once already: no path moves less. The
+bi-level step has the recipe's K=N=5. With fewer steps fusing it saves less, since either path writes the tape.
 Registers, spills, shared memory, occupancy and vector loads, compiled for compute capability 7.5 to 10.0: `eblvm doctor
 --kernels`; `make kernels` holds them to no spills and vector loads.
 """
@@ -70,6 +71,17 @@ DATA_COLUMNS = {
 SUBNORMALS = """\
 While q(h|v) learns, its tails shrink below 1.2e-38. Such numbers are subnormal, and a CPU takes many times as long for
 each of their products. `eblvm train` computes with zero in their place, from its first step on.
+"""
+GROWTH = """\
+One axis at a time. A figure is fitted by c + a x^p along its axis; a cell has p, and what theory says behind the slash.
+0 is a figure that moves by less than 5 %. Held is what graphs keep for a backward pass; of a deep model the network's,
+which N and K leave as it is.
+"""
+GROWN = """\
+![every figure over its first value, a panel per axis](growth.png)
+
+The published CelebA64 network at more pixels, counted on the meta device; then steps on two threads beside one, in
+wall time.
 """
 BIDVL = """\
 The published convolutional nets for CIFAR-10 (energy of 64, encoder and generator of 48 channels in their first layer),
@@ -145,6 +157,10 @@ def render(folder: Path) -> str:
         spent = [[kind, f"{100 * share:.1f} %"] for kind, share in found["profile"].items() if share >= 0.001]
         both = (tables.markdown(list(BIDVL_COLUMNS.values()), rows), tables.markdown(["operators", "share"], spent))
         parts.append(section("BiDVL with the published CIFAR-10 nets", found, "\n\n".join((BIDVL, *both))))
+    for found in record.read_all(folder, "growth-*.json", growth.SCHEMA):
+        shown = (growth.table(found), growth.large_table(found), growth.threads_table(found))
+        first, *others = (tables.markdown(*part) for part in shown)
+        parts.append(section("Growth", found, "\n\n".join((GROWTH, first, GROWN, *others))))
     parts += [profiled(found) for found in record.read_all(folder, "profile-*.json", profile.SCHEMA)]
     return "\n".join(parts)
 
@@ -181,6 +197,8 @@ def main() -> None:
     DOCUMENT.parent.mkdir(exist_ok=True)
     DOCUMENT.write_text(render(record.RECORDS))
     print(f"wrote {DOCUMENT.name}")
+    for found in record.read_all(record.RECORDS, "growth-*.json", growth.SCHEMA):
+        growth.plot(found, DOCUMENT.parent / "growth.png")
     for found in record.read_all(record.RECORDS, "profile-*.json", profile.SCHEMA):
         if profile_plot.plot(found, path := DOCUMENT.parent / f"{found['name']}.png"):
             print(f"wrote {path.name}")

@@ -1,200 +1,220 @@
 """`eblvm bench compare BASE`: this working tree against another commit, on this machine, by turns.
 
 Both are installed from their own sources into a throw-away folder and run in a process each. Saved bytes, peak bytes,
-FLOPs and operator calls may grow by 2 %; time fails if even head's fastest reading is 25 % above base's slowest.
+FLOPs, operator calls and instructions may grow by 2 %. Time fails if the whole confidence interval of head/base is
+above 1 % (`intervals`), and is so again in a second block with fresh processes that measures the suspects alone.
 """
 
 import contextlib
-import importlib.util
-import json
-import shutil
-import subprocess
+import signal
 import sys
-import tempfile
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO, Any, NamedTuple
+from types import FrameType
+from typing import Any
 
-from tqdm import tqdm
-
-from eblvm.bench.tools import gates, worker
-from eblvm.bench.tools.gates import Change
+from eblvm.bench.tools import building, counting, gates, record
+from eblvm.bench.tools.intervals import TIME_ALLOWED, Interval, median_ratio
 from eblvm.bench.tools.timing import median
+from eblvm.bench.tools.version import Version, cases_of_both
 from eblvm.engine import tables
-from eblvm.engine.errors import UserError
+from eblvm.engine.system import ENDINGS
 
-TIME_ALLOWED = 0.25
+SCHEMA = "eblvm-compare/1"
+MINUTES = 10.0
+LAUNCHES = 12  # pairs of fresh processes in a block, if there is time: one process may be 3 % slower all its life
+LAUNCH_S, CASE_S = 5.0, 0.5  # what a launch needs, and what a case in it: with less it would mostly start up
+CONFIRM_S = 2.0  # of a suspect in a launch of the second block, at most
+SCREENING = 0.55  # of the time that is left when both are built; the rest is for the second block
+BLOCK_MS = 5.0  # of a reading: the shorter, the more of the machine's load is the same for both
 MIB = 2**20
 HEADER = (
-    "case", "base_ms", "head_ms", "base/head", "base saved_mib", "head saved_mib", "base peak_mib", "head peak_mib",
-    "base ops", "head ops",
+    "case", "base_ms", "head_ms", "head/base", "from", "to", "", "base saved_mib", "head saved_mib", "base peak_mib",
+    "head peak_mib", "base ops", "head ops",
 )  # fmt: skip
 
-# An editable install puts a finder before sys.path; without it the worker's own folder is found first.
-BOOT = """
-import sys
-sys.meta_path[:] = [f for f in sys.meta_path if type(f).__name__ != "ScikitBuildRedirectingFinder"]
-sys.path.insert(0, sys.argv[1])
-from eblvm.bench.tools.worker import main
-main()
-"""
+
+@dataclass
+class Measured:
+    """One case: both versions' deterministic figures, readings in ms, and ratios head/base by launch."""
+
+    base: dict[str, Any]
+    head: dict[str, Any]
+    base_ms: list[float] = field(default_factory=list)
+    head_ms: list[float] = field(default_factory=list)
+    ratios: list[list[float]] = field(default_factory=list)
+    confirmed: Interval | None = None  # of the second block, where the first one is suspicious
+
+    @property
+    def interval(self) -> Interval:
+        return median_ratio(self.ratios)
 
 
-class Measured(NamedTuple):
-    """One case of one version: its deterministic figures and its readings in ms."""
+@dataclass(frozen=True)
+class Budget:
+    """How long a comparison may take; with `rounds`, how many rounds a block has instead."""
 
-    figures: dict[str, Any]
-    ms: list[float]
+    minutes: float = MINUTES
+    rounds: int | None = None
+    start: float = field(default_factory=time.monotonic)
+
+    def left(self) -> float:
+        return self.start + 60 * self.minutes - time.monotonic()
+
+    def launches(self, seconds: float, cases: int) -> int:
+        if self.rounds is not None:
+            return max(1, min(LAUNCHES, self.rounds // 2))
+        return max(2, min(LAUNCHES, int(seconds / (LAUNCH_S + CASE_S * cases))))
 
 
-class Version:
-    """A worker process of one version."""
+def run(
+    base: str,
+    here: Path,
+    suite: str = "gates",
+    budget: Budget | None = None,
+    only: str = "",
+    instructions: str = "auto",
+    progress: bool = True,
+) -> tuple[dict[str, Measured], list[str]]:
+    """({case: what was measured}, sentences about every gate that head fails). Head is the working tree around `here`;
+    `only` chooses the cases whose name contains it, or one of several with commas between."""
+    budget = budget or Budget()
 
-    def __init__(self, name: str, site: Path, log: IO[str]):
-        self.name, self.site, self.log = name, site, log
-        self.process = subprocess.Popen(
-            [sys.executable, "-c", BOOT, str(site)],
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, text=True, cwd=site,
-        )  # fmt: skip
+    def say(text: str) -> None:
+        if progress:
+            print(f"[{time.monotonic() - budget.start:4.0f} s] {text}", file=sys.stderr, flush=True)
 
-    def ask(self, **request: str) -> dict[str, Any]:
-        assert self.process.stdin is not None
-        assert self.process.stdout is not None
-        with contextlib.suppress(BrokenPipeError):
-            self.process.stdin.write(json.dumps(request) + "\n")
-            self.process.stdin.flush()
-        line = self.process.stdout.readline()
-        if not line:
-            raise UserError(f"{self.name} cannot be measured: {last_lines(Path(self.log.name).read_text())}")
-        return json.loads(line)
+    if budget.rounds is None:
+        say(f"at most {budget.minutes:g} minutes (--minutes)")
+    repository, commit = building.find(base, here)
+    name = f"base {base}"
+    with endings_clean_up(), building.scratch() as root:
+        trees = {name: building.checkout(repository, commit, root / "tree"), "head": repository}
+        sites = {n: building.build(tree, root / n.split()[0], root, n, say) for n, tree in trees.items()}
 
-    def open(self, suite: str) -> list[str]:
-        answer = self.ask(do="open", suite=suite)
-        if answer["protocol"] != worker.PROTOCOL:
-            raise UserError(
-                f"{self.name} measures by protocol {answer['protocol']}, this version by {worker.PROTOCOL}; "
-                "compare with a commit of the same protocol"
+        def pair(stack: contextlib.ExitStack) -> tuple[Version, Version]:
+            of_base, of_head = (stack.enter_context(Version(n, site, root)) for n, site in sites.items())
+            return of_base, of_head
+
+        with contextlib.ExitStack() as stack:
+            versions = pair(stack)
+            both = cases_of_both(*versions, suite, only)
+            say(f"figures of {len(both)} cases")
+            measured = {case: Measured(*(v.ask(do="footprint", case=case) for v in versions)) for case in both}
+        say(counting.count(instructions, sites, root, suite, measured, say))
+        block(pair, suite, measured, budget, SCREENING * budget.left(), say)
+        suspects = {case: Measured(m.base, m.head) for case, m in measured.items() if m.interval.suspicious}
+        if suspects:
+            say(f"{len(suspects)} of {len(measured)} cases look slower: once more, with fresh processes")
+            block(
+                pair,
+                suite,
+                suspects,
+                budget,
+                min(budget.left(), LAUNCHES * (LAUNCH_S + CONFIRM_S * len(suspects))),
+                say,
             )
-        if Path(answer["source"]).resolve() != self.site.resolve():
-            raise RuntimeError(f"the worker of {self.name} loaded another installation of the engine")
-        return answer["cases"]
-
-    def close(self) -> None:
-        assert self.process.stdin is not None
-        assert self.process.stdout is not None
-        with contextlib.suppress(BrokenPipeError):
-            self.process.stdin.close()
-        self.process.stdout.close()
-        self.process.wait()
-
-
-def run(base: str, suite: str, rounds: int, here: Path, progress: bool = True) -> tuple[str, list[str]]:
-    """(the table, sentences about every gate that head fails), head being the working tree around `here`."""
-    repository = Path(git(here, "not in a git repository", "rev-parse", "--show-toplevel"))
-    commit = git(repository, f"unknown commit {base!r}", "rev-parse", "--verify", "--quiet", f"{base}^{{commit}}")
-    with tempfile.TemporaryDirectory(prefix="eblvm-compare-") as folder, contextlib.ExitStack() as stack:
-        root = Path(folder)
-        tree = stack.enter_context(worktree(repository, commit, root / "tree"))
-        sites = {f"base {base}": build(tree, root, f"base {base}"), "head": build(repository, root, "head")}
-        versions = []
-        for name, site in sites.items():
-            log = stack.enter_context(open(root / f"{site.name}.log", "w"))
-            versions.append(Version(name, site, log))
-            stack.callback(versions[-1].close)
-        measured = measure(versions[0], versions[1], suite, rounds, progress)
-    return format_table(measured), failures(measured)
-
-
-def git(folder: Path, problem: str, *arguments: str) -> str:
-    done = subprocess.run(["git", "-C", folder, *arguments], capture_output=True, text=True)
-    if done.returncode:
-        detail = last_lines(done.stderr) if done.stderr.strip() else "git knows no such name"
-        raise UserError(f"{problem} ({detail}); give 'compare' a branch, tag or commit of the repository you are in")
-    return done.stdout.strip()
+            for case, again in suspects.items():
+                measured[case].confirmed = again.interval
+    return measured, failures(measured)
 
 
 @contextlib.contextmanager
-def worktree(repository: Path, commit: str, path: Path) -> Iterator[Path]:
-    git(repository, "cannot check out the base", "worktree", "add", "--detach", str(path), commit)
+def endings_clean_up() -> Iterator[None]:
+    """SIGTERM and SIGHUP unwind like SIGINT, so that processes end and folders go."""
+
+    def leave(number: int, frame: FrameType | None) -> None:
+        raise SystemExit(128 + number)
+
+    before = {s: signal.signal(s, leave) for s in ENDINGS if s != signal.SIGINT}
     try:
-        yield path
+        yield
     finally:
-        git(repository, "cannot remove the worktree", "worktree", "remove", "--force", str(path))
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
-def build(tree: Path, root: Path, name: str) -> Path:
-    """Install `tree` into a folder of its own under `root`, beside the running environment's dependencies."""
-    site = root / name.split()[0]
-    command = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--no-compile"]
-    if importlib.util.find_spec("scikit_build_core") and (shutil.which("cmake") or importlib.util.find_spec("cmake")):
-        command.append("--no-build-isolation")  # an isolated build would first install a torch of its own
-    command += [
-        "--disable-pip-version-check",
-        "--target",
-        str(site),
-        f"--config-settings=build-dir={root}/build-{site.name}",
-    ]
-    done = subprocess.run([*command, str(tree)], capture_output=True, text=True)
-    if done.returncode:
-        raise UserError(f"{name} does not build: {last_lines(done.stderr)}; choose a commit that installs with pip")
-    if not (site / "eblvm" / "bench" / "tools" / "worker.py").exists():
-        raise UserError(
-            f"{name} is older than 'eblvm bench compare': it has no eblvm.bench.tools.worker; choose a newer commit"
-        )
-    return site
+def block(
+    pair: Callable[[contextlib.ExitStack], tuple[Version, Version]],
+    suite: str,
+    measured: dict[str, Measured],
+    budget: Budget,
+    seconds: float,
+    say: building.Say,
+) -> None:
+    """Launches of fresh processes, each with as many rounds as its part of `seconds` has room for."""
+    count = budget.launches(seconds, len(measured))
+    end = time.monotonic() + seconds
+    for launch in range(count):
+        say(f"launch {launch + 1} of {count}: {len(measured)} cases by turns")
+        until = time.monotonic() + (end - time.monotonic()) / (count - launch)
+        with contextlib.ExitStack() as stack:
+            versions = pair(stack)
+            for version in versions:
+                version.open(suite)
+            extra = {"block_ms": BLOCK_MS} if all("block_ms" in v.extras for v in versions) else {}
+            for m in measured.values():
+                m.ratios.append([])
+            done = 0
+            while done < (budget.rounds // count if budget.rounds else 2) or (
+                budget.rounds is None and time.monotonic() < until
+            ):
+                for case, m in measured.items():
+                    take_round(versions, case, m, done + launch, extra)
+                done += 1
 
 
-def last_lines(output: str, count: int = 3) -> str:
-    lines = [
-        line.strip() for line in output.splitlines() if line.strip() and "note:" not in line and "hint:" not in line
-    ]
-    return " / ".join(lines[-count:]) or "no message"
+def take_round(
+    versions: tuple[Version, Version], case: str, measured: Measured, number: int, extra: dict[str, Any]
+) -> None:
+    """base, head, head, base, or the other way round; the faster of each one's readings counts, as load only slows."""
+    readings: tuple[list[float], list[float]] = ([], [])
+    for side in (0, 1, 1, 0) if number % 2 == 0 else (1, 0, 0, 1):
+        readings[side].append(versions[side].ask(do="time", case=case, **extra)["ms"])
+    measured.base_ms += readings[0]
+    measured.head_ms += readings[1]
+    measured.ratios[-1].append(min(readings[1]) / min(readings[0]))
 
 
-def measure(
-    base: Version, head: Version, suite: str, rounds: int, progress: bool
-) -> dict[str, tuple[Measured, Measured]]:
-    """{case: (base, head)} of the cases that both versions have."""
-    of_base = base.open(suite)
-    of_head = head.open(suite)
-    if dropped := [name for name in of_base if name not in of_head]:
-        raise UserError(
-            f"head has no case {dropped[0]!r} of suite {suite!r}, which {base.name} has; keep it, or rename both"
-        )
-    both = [name for name in of_head if name in of_base]
-    if not both:
-        raise UserError(f"{base.name} and head have no case of suite {suite!r} in common; choose another --suite")
-    pair = (base, head)
-    measured = {
-        name: (Measured(base.ask(do="footprint", case=name), []), Measured(head.ask(do="footprint", case=name), []))
-        for name in both
-    }
-    for r in tqdm(range(rounds), desc="compare", disable=None if progress else True, file=sys.stderr, leave=False):
-        for name in both:
-            for side in (0, 1) if r % 2 == 0 else (1, 0):
-                measured[name][side].ms.append(pair[side].ask(do="time", case=name)["ms"])
-    return measured
-
-
-def failures(measured: dict[str, tuple[Measured, Measured]]) -> list[str]:
+def failures(measured: dict[str, Measured]) -> list[str]:
     found = []
-    for name, (base, head) in measured.items():
-        found += [str(change) for change in gates.grown(name, head.figures, base.figures)]
-        if min(head.ms) > (1 + TIME_ALLOWED) * max(base.ms):
-            change = Change(
-                name, "us a step, fastest of head against slowest of base", 1e3 * max(base.ms), 1e3 * min(head.ms)
+    for name, m in measured.items():
+        found += [str(change) for change in gates.grown(name, m.head, m.base)]
+        if m.confirmed is not None and m.confirmed.suspicious:
+            found.append(
+                f"{name}: time of head/base {m.interval}, with fresh processes {m.confirmed}; "
+                f"allowed is {100 * TIME_ALLOWED:.0f} % at the lower end"
             )
-            found.append(str(change))
     return found
 
 
-def format_table(measured: dict[str, tuple[Measured, Measured]]) -> str:
+def format_table(measured: dict[str, Measured]) -> str:
     def mib(figures: dict[str, Any], name: str) -> float | None:
         return None if figures[name] is None else figures[name] / MIB
 
-    rows = []
-    for name, (base, head) in measured.items():
-        base_ms, head_ms = median(base.ms), median(head.ms)
-        memory = [mib(side.figures, figure) for figure in ("saved_bytes", "peak_bytes") for side in (base, head)]
-        rows.append([name, base_ms, head_ms, base_ms / head_ms, *memory, base.figures["ops"], head.figures["ops"]])
+    rows: list[Sequence[Any]] = []
+    for name, m in measured.items():
+        interval = [f"{x:.3f}" for x in m.interval]
+        memory = [mib(side, figure) for figure in ("saved_bytes", "peak_bytes") for side in (m.base, m.head)]
+        times = [median(m.base_ms), median(m.head_ms), *interval, m.interval.verdict]
+        rows.append([name, *times, *memory, m.base["ops"], m.head["ops"]])
     return tables.text(HEADER, rows)
+
+
+def as_record(base: str, suite: str, measured: dict[str, Measured], command: str) -> dict[str, Any]:
+    rows = [
+        {
+            "case": name,
+            "base_ms": median(m.base_ms),
+            "head_ms": median(m.head_ms),
+            "head_to_base": list(m.interval),
+            "confirmed": m.confirmed and list(m.confirmed),
+            "rounds": [len(launch) for launch in m.ratios],
+            "base": m.base,
+            "head": m.head,
+        }
+        for name, m in measured.items()
+    ]
+    return record.make(SCHEMA, f"compare-{suite}", command, "cpu", {"base": base, "rows": rows})

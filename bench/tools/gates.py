@@ -41,7 +41,7 @@ def grown(case: str, now: Figures, before: Figures, allowed: float = ALLOWED) ->
     return [
         Change(case, name, before[name], now[name])
         for name in before
-        if before[name] is not None and now[name] is not None and now[name] > before[name] * (1 + allowed)
+        if before[name] is not None and now.get(name) is not None and now[name] > before[name] * (1 + allowed)
     ]
 
 

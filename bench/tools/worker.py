@@ -1,8 +1,11 @@
 """One version of the engine as a process that measures on request: `eblvm bench compare` runs two and takes turns.
 
-JSON lines on stdin and stdout: {"do": "open", "suite": S} -> {"protocol", "source", "cases"}; {"do": "footprint",
-"case": C} -> deterministic figures; {"do": "time", "case": C} -> {"ms"}. Each version brings its own cases and set-up,
-so that a change of the engine's interfaces does not stop a comparison; the protocol number changes with this text only.
+JSON lines on stdin and stdout: {"do": "open", "suite": S} -> {"protocol", "source", "cases", "extras"}; {"do":
+"footprint", "case": C} -> deterministic figures; {"do": "time", "case": C} -> {"ms"}. Each version brings its own cases
+and set-up, so that a change of the engine's interfaces does not stop a comparison; the protocol number changes with
+this text only. Extras, which versions of before do not know: "block_ms" of `time` is how long a reading is; {"do":
+"repeat", "case": C, "count": n} takes n steps of a warm case; "instructions" is a figure of the footprint where the
+machine counts them.
 """
 
 import json
@@ -15,10 +18,11 @@ import torch
 
 import eblvm.engine
 from eblvm.bench.contestants.steps import CaseStep
-from eblvm.bench.tools import gates, registry
-from eblvm.bench.tools.timing import elapsed_ms, warmed_repeats
+from eblvm.bench.tools import gates, instructions, registry
+from eblvm.bench.tools.timing import BLOCK_MS, elapsed_ms, warmed_repeats
 
 PROTOCOL = 1
+EXTRAS = ("block_ms", "repeat", "instructions")
 
 
 class Worker:
@@ -30,14 +34,19 @@ class Worker:
         if request["do"] == "open":
             self.cases = {case.name: case for case in registry.cases(request["suite"])}
             source = str(Path(eblvm.engine.__file__).parents[2])
-            return {"protocol": PROTOCOL, "source": source, "cases": list(self.cases)}
+            return {"protocol": PROTOCOL, "source": source, "cases": list(self.cases), "extras": EXTRAS}
         name = request["case"]
         if request["do"] == "footprint":
-            return gates.measure(CaseStep(self.cases[name]))
+            step = CaseStep(self.cases[name])
+            return gates.measure(step) | {"instructions": instructions.per_step(step)}
         if name not in self.steps:
             step = CaseStep(self.cases[name])
-            self.steps[name] = (step, warmed_repeats(step, "cpu"))
-        return {"ms": elapsed_ms(*self.steps[name], "cpu")}
+            block_ms = request.get("block_ms", BLOCK_MS)
+            self.steps[name] = (step, 1 if request["do"] == "repeat" else warmed_repeats(step, "cpu", block_ms))
+        step, repeats = self.steps[name]
+        if request["do"] == "repeat":
+            return {"ms": elapsed_ms(step, request["count"], "cpu")}
+        return {"ms": elapsed_ms(step, repeats, "cpu")}
 
 
 def serve(requests: TextIO, answers: TextIO) -> None:

@@ -1,5 +1,6 @@
 """`eblvm train`: train a recipe, continue or extend a run, or start from another run's weights."""
 
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -57,7 +58,8 @@ def for_gpu(config: Config, out: Path, argv: list[str], recorded: str | None) ->
         before = read_config(out) if (out / "config.json").is_file() else None
         config = gpu_defaults(config, given, before, torch.cuda.get_device_capability(device))
     if is_first():
-        print(sentence(config, torch.cuda.get_device_name(device)))
+        processes = int(os.environ.get("WORLD_SIZE", 1))
+        print(sentence(config, torch.cuda.get_device_name(device), processes))
     return config
 
 

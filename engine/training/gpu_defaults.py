@@ -3,6 +3,10 @@
     networks, compute capability 8.0 or newer, no --precision         tf32: factors of products rounded to 10 bits
     networks in tf32, bf16 or fp16, no --[no-]channels-last           channels_last, the order tensor cores read
     no --deterministic                                                cuDNN tries its algorithms (cudnn.benchmark)
+    a GRBM or an MLP, one process, no --compile, no --deterministic   the step as a CUDA graph (--graphs)
+
+Small kernels take less time than the host takes to launch them: a graph is one launch. A network's kernels are long
+enough, and a graph holds its activations a second time.
 
 `--precision fp32` is exact fp32. Models without convolutions (a GRBM, an MLP) stay exact. A run that exists keeps what
 it began with.
@@ -35,10 +39,18 @@ def gpu_defaults(config: Config, given: Collection[str], before: Config | None, 
     return config.replaced(**changes) if changes else config
 
 
-def sentence(config: Config, gpu: str) -> str:
+def takes_graphs(config: Config, processes: int) -> bool:
+    """Is the step replayed as a CUDA graph? As --[no-]graphs says, else by the rule above."""
+    running = config.running
+    if running.graphs is not None or not running.on_cuda:
+        return bool(running.graphs)
+    return processes == 1 and config.get("channels_last") is None and not (running.compile or running.deterministic)
+
+
+def sentence(config: Config, gpu: str, processes: int = 1) -> str:
     """The rule's outcome in one line."""
     found = [f"--precision {config.model.precision}"]
     found += ["--channels-last"] if config.get("channels_last") else []
     found += ["--deterministic"] if config.running.deterministic else ["cudnn.benchmark"]
-    found += ["--graphs"] if config.running.graphs else []
+    found += ["--graphs"] if takes_graphs(config, processes) else []
     return f"on {gpu}: {', '.join(found)}; flags override this, --precision fp32 --no-channels-last is exact"

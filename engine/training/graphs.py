@@ -99,8 +99,8 @@ class TriedStep:
         beside = tree_map(_own, state) if self._beside is None else self._beside
         try:
             self._beside, _ = self._graphed(beside, v, noise, rates)
-        except RuntimeError as error:
-            self._give_up(f"the step cannot be captured ({str(error).splitlines()[0]})")
+        except (RuntimeError, AssertionError) as error:
+            self._give_up(f"the step cannot be captured ({(str(error) or type(error).__name__).splitlines()[0]})")
         state, info = self._step(state, v, noise, rates)
         self._tried += 1
         if self._graphed is not None and self._tried == TRIAL:

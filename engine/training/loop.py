@@ -30,6 +30,7 @@ from eblvm.engine.optim.schedule import step_rates
 from eblvm.engine.planning import plan
 from eblvm.engine.training import checkpoint, distributed, guard, replicas, sizes
 from eblvm.engine.training.fork import Fork
+from eblvm.engine.training.gpu_defaults import takes_graphs
 from eblvm.engine.training.graphs import CudaRecorder, TriedStep
 from eblvm.engine.training.guard import Interrupt
 from eblvm.engine.training.log import Log, NullLog, Pace
@@ -130,7 +131,7 @@ def training_loop(
     objective = update.objective
     seed = replicas.seeds(optimisation).to(device)
     training_step = training_step_of(config, update)
-    if running.graphs:
+    if takes_graphs(config, collectives.size()):
         training_step = TriedStep(training_step, CudaRecorder(), say)
     here = distributed.local_slice(optimisation.batch)
 

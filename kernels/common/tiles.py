@@ -5,9 +5,10 @@ columns of W stream past. `columns`: a program keeps BH columns of W's gradient,
 stream past. Where programs are few the streamed axis is split; the last program of a block adds the parts in order.
 """
 
+import contextlib
 import json
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cache
 from itertools import product
 from pathlib import Path
@@ -23,6 +24,9 @@ L2_BYTES_PER_CLOCK = 64  # of one multiprocessor
 WAVE_CLOCKS = 1500  # to start a wave of programs
 MULTIPROCESSORS = 108  # where there is no GPU to ask
 MOST_ACCUMULATED = {"rows": 64, "columns": 16}  # registers of a thread; beyond it kernels spill
+# Of a thread, all there are. Left to itself, ptxas spills rather than give up a second program beside the first; the
+# model counts on one program per multiprocessor, and what a loop accumulates must stay in registers.
+ALL_REGISTERS = 255
 MOST_VISIBLE = {8: 256, 4: 1024, 2: 1024}  # columns that fit, by the bytes of an element
 
 _precision: str | None = None
@@ -30,7 +34,7 @@ _precision: str | None = None
 
 class Tiles(NamedTuple):
     """Of one launch: samples, columns of D and of H, what of D a product takes at once, parts of the streamed axis,
-    warps, blocks of D that a program keeps."""
+    warps, blocks of D that a program keeps, the most registers of a thread (None: as many as ptxas likes)."""
 
     BM: int
     BD: int
@@ -39,6 +43,7 @@ class Tiles(NamedTuple):
     split: int
     warps: int
     each: int
+    registers: int | None = ALL_REGISTERS
 
 
 class Problem(NamedTuple):
@@ -152,7 +157,7 @@ def tiles_for(problem: Problem, like: Tensor, run: Callable[[Tiles], object]) ->
     if key not in known:
         known[key] = list(_fastest(problem, like, run))
         _write(torch.cuda.get_device_name(like.device), known)
-    return Tiles(*known[key])
+    return Tiles(*known[key])  # type: ignore[arg-type]
 
 
 def _can_time(like: Tensor) -> bool:
@@ -164,28 +169,32 @@ def _can_time(like: Tensor) -> bool:
 
 
 def _fastest(problem: Problem, like: Tensor, run: Callable[[Tiles], object]) -> Tiles:
-    """By time among the model's best; one that does not launch (too much shared memory) is passed over."""
+    """By time among the model's best, the fastest also with the registers that ptxas would give it; one that does not
+    launch (too much shared memory) is passed over."""
     from triton.runtime.errors import OutOfResources
     from triton.testing import do_bench
 
     times: dict[Tiles, float] = {}
-    for tiles in ranked(problem, torch.cuda.get_device_properties(like.device).multi_processor_count)[:12]:
-        try:
-            times[tiles] = do_bench(lambda tiles=tiles: run(tiles), warmup=5, rep=20)
-        except OutOfResources:
-            continue
-    return min(times, key=lambda tiles: times[tiles])
+
+    def fastest_of(some: Sequence[Tiles]) -> Tiles:
+        for tiles in some:
+            with contextlib.suppress(OutOfResources):
+                times[tiles] = do_bench(lambda tiles=tiles: run(tiles), warmup=5, rep=20)
+        return min(times, key=lambda tiles: times[tiles])
+
+    best = fastest_of(ranked(problem, torch.cuda.get_device_properties(like.device).multi_processor_count)[:12])
+    return fastest_of([best._replace(registers=None)])
 
 
 @cache
-def _known(device: str) -> dict[str, list[int]]:
+def _known(device: str) -> dict[str, list[int | None]]:
     try:
         return dict(json.loads(_file(device).read_text()))
     except (OSError, ValueError):
         return {}
 
 
-def _write(device: str, known: dict[str, list[int]]) -> None:
+def _write(device: str, known: dict[str, list[int | None]]) -> None:
     path = _file(device)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -3,6 +3,8 @@
 `rows()` is the table of `eblvm doctor --kernels`: registers, spills, shared memory and theoretical occupancy.
 """
 
+import contextlib
+import io
 import re
 import subprocess
 import tempfile
@@ -30,6 +32,7 @@ class Variant(NamedTuple):
     fp_fusion: bool = True
     capabilities: tuple[int, ...] = CAPABILITIES  # that it is launched on
     fused: bool = False  # with a product inside: seconds to compile
+    registers: int | None = None  # of a thread, the most; None leaves it to ptxas
 
 
 class Row(NamedTuple):
@@ -64,8 +67,8 @@ REGISTERS, REGISTER_UNIT = 65_536, 256  # of a multiprocessor; handed out to a w
 def compiled(variant: Variant, capability: int) -> Row:
     """Compile for `capability` and ask ptxas what the code uses."""
     import triton
+    from triton import knobs
     from triton.backends.compiler import GPUTarget
-    from triton.backends.nvidia.compiler import get_ptxas, sm_arch_from_capability
     from triton.compiler import ASTSource
 
     signature = variant.signature | dict.fromkeys(variant.constants, "constexpr")
@@ -73,20 +76,30 @@ def compiled(variant: Variant, capability: int) -> Row:
     names = variant.kernel.arg_names
     aligned = {(names.index(name),): [["tt.divisibility", 16]] for name, kind in signature.items() if kind[0] == "*"}
     source = ASTSource(fn=variant.kernel, signature=signature, constexprs=variant.constants, attrs=aligned)
-    options = {"num_warps": variant.warps, "enable_fp_fusion": variant.fp_fusion}
-    built = triton.compile(source, target=GPUTarget("cuda", capability, 32), options=options)
-    with tempfile.TemporaryDirectory() as folder:
-        ptx = Path(folder) / "kernel.ptx"
-        ptx.write_text(built.asm["ptx"])
-        fusion = [] if variant.fp_fusion else ["--fmad=false"]
-        command = [get_ptxas(capability).path, "-v", *fusion, "--regAllocOptLevel=2"]
-        command += [f"--gpu-name={sm_arch_from_capability(capability)}", str(ptx), "-o", f"{folder}/kernel.cubin"]
-        log = subprocess.run(command, check=True, capture_output=True, text=True).stderr
+    options = {"num_warps": variant.warps, "enable_fp_fusion": variant.fp_fusion, "maxnreg": variant.registers}
+    said = io.StringIO()
+    with knobs.nvidia.scope(), contextlib.redirect_stdout(said):
+        knobs.nvidia.dump_ptxas_log = True
+        built = triton.compile(source, target=GPUTarget("cuda", capability, 32), options=options)
+    # Nothing is said where triton's cache had the kernel.
+    log = said.getvalue() or ptxas_log(built.asm["ptx"], capability, variant.fp_fusion)
     registers = int(_found(r"Used (\d+) registers", log))
     spills = sum(int(n) for n in re.findall(r"(\d+) bytes spill (?:stores|loads)", log))
     shared = int(built.metadata.shared)
     filled = occupancy(capability, registers, shared, variant.warps)
     return Row(variant.name, capability, registers, spills, shared, filled, vector_loads(built.asm["ptx"]))
+
+
+def ptxas_log(ptx: str, capability: int, fp_fusion: bool) -> str:
+    """What ptxas says as triton calls it."""
+    from triton.backends.nvidia.compiler import get_ptxas, sm_arch_from_capability
+
+    with tempfile.TemporaryDirectory() as folder:
+        source = Path(folder) / "kernel.ptx"
+        source.write_text(ptx)
+        command = [get_ptxas(capability).path, "-v", *([] if fp_fusion else ["--fmad=false"]), "--regAllocOptLevel=2"]
+        command += [f"--gpu-name={sm_arch_from_capability(capability)}", str(source), "-o", f"{folder}/kernel.cubin"]
+        return subprocess.run(command, check=True, capture_output=True, text=True).stderr
 
 
 def vector_loads(ptx: str) -> float:

@@ -119,7 +119,8 @@ def gibbs(
     def run(t: Tiles) -> None:
         sweeps_kernel[(triton.cdiv(batch, t.BM), replicas)](
             v, W, b, c, log_sigma, u, n, seeds, out, mean, step, purpose_h, purpose_v, first, sweeps, batch,
-            **_constants(problem, t, seed is not None), num_warps=t.warps, enable_fp_fusion=seed is None,
+            **_constants(problem, t, seed is not None), num_warps=t.warps, maxnreg=t.registers,
+            enable_fp_fusion=seed is None,
         )  # fmt: skip
 
     run(tiles.tiles_for(problem, v, run))
@@ -145,6 +146,9 @@ def variants() -> list[Variant]:
             label = f"gibbs {'drawn' if drawn else 'given'} {element} {precision}"
             values = _constants(problem, t, drawn)
             found.append(
-                Variant(label, sweeps_kernel, signature, values, t.warps, not drawn, (capability,), fused=True)
-            )
+                Variant(
+                    label, sweeps_kernel, signature, values, t.warps, not drawn, (capability,), fused=True,
+                    registers=t.registers,
+                )
+            )  # fmt: skip
     return found + triton_wide.variants()

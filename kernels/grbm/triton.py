@@ -18,7 +18,7 @@ from eblvm.kernels.grbm import triton_wide
 from eblvm.kernels.grbm.triton_columns import columns_kernel
 from eblvm.kernels.grbm.triton_rows import FREE, GIVEN, PULL, RESIDUAL, SLICED, rows_kernel
 
-BV = 32  # visible units of a program that sums over samples
+BV = 64  # visible units of a program that sums over samples; a thread loads four of a row at once
 ROW_PRODUCTS = {FREE.value: 2, GIVEN.value: 1, RESIDUAL.value: 2, SLICED.value: 3, PULL.value: 3}
 COLUMN_PRODUCTS = {FREE.value: 4, GIVEN.value: 2, RESIDUAL.value: 5, SLICED.value: 6}  # v + sigma eps costs too
 ROWS_POINTERS = "v eps h g r u W b c log_sigma row curvature out part ticket"
@@ -51,7 +51,7 @@ def launch_rows(
     named = {"v": v, "W": W, "b": b, "c": c, "log_sigma": log_sigma, **others}
     named = {name: t.contiguous() for name, t in named.items()} | {"row": row, "curvature": curvature, "out": out}
     replicas = W.shape[:-2].numel()
-    problem = problem_of("rows", v, W, ROW_PRODUCTS[kind] + max(M - 1, 0))
+    problem = problem_of("rows", v, W, products_of("rows", kind, M))
 
     def run(t: Tiles) -> None:
         blocks = triton.cdiv(batch, t.BM)
@@ -62,6 +62,7 @@ def launch_rows(
             batch,
             **rows_constants(kind, D, H, M, sigma, problem, t),
             num_warps=t.warps,
+            maxnreg=t.registers,
         )
 
     run(tiles.tiles_for(problem, v, run))
@@ -93,7 +94,7 @@ def launch_columns(
         return {name: t.zero_() for name, t in out.items()}
     named = {name: t.contiguous() for name, t in named.items()} | out
     replicas = W.shape[:-2].numel()
-    problem = problem_of("columns", v, W, COLUMN_PRODUCTS[kind] + 2 * max(M - 1, 0))
+    problem = problem_of("columns", v, W, products_of("columns", kind, M))
 
     def run(t: Tiles) -> None:
         blocks = triton.cdiv(H, t.BH) * triton.cdiv(D, t.each * t.BD)
@@ -104,10 +105,17 @@ def launch_columns(
             batch,
             **columns_constants(kind, D, H, M, sigma, problem, t, wants_v, wants_h),
             num_warps=t.warps,
+            maxnreg=t.registers,
         )
 
     run(tiles.tiles_for(problem, v, run))
     return out
+
+
+def products_of(plan: tiles.Plan, kind: int, M: int) -> int:
+    """Of batch x D x H, with M directions."""
+    further = max(M - 1, 0)
+    return ROW_PRODUCTS[kind] + further if plan == "rows" else COLUMN_PRODUCTS[kind] + 2 * further
 
 
 def problem_of(plan: tiles.Plan, v: Tensor, W: Tensor, products: int) -> Problem:
@@ -218,10 +226,11 @@ def fused_variants(
         if capability != 80 and (element, precision) != ("fp32", "ieee"):
             continue
         D = min(D, tiles.MOST_VISIBLE[BYTES[element]])
-        for plan, kinds in (("rows", rows), ("columns", columns)):
+        plans: dict[tiles.Plan, dict[str, int]] = {"rows": rows, "columns": columns}
+        for plan, kinds in plans.items():
             for name, kind in kinds.items():
-                products = ROW_PRODUCTS[kind] if plan == "rows" else COLUMN_PRODUCTS[kind]
-                problem = Problem(plan, batch, D, H, 1, BYTES[element], products, precision, capability)  # type: ignore[arg-type]
+                products = products_of(plan, kind, M)
+                problem = Problem(plan, batch, D, H, 1, BYTES[element], products, precision, capability)
                 t = tiles.ranked(problem)[0]
                 pointers = ROWS_POINTERS if plan == "rows" else COLUMNS_POINTERS
                 signature = {f"{p}_ptr": f"*{element}" for p in pointers.split()} | {"ticket_ptr": "*i32"}
@@ -233,4 +242,7 @@ def fused_variants(
                     kernel = columns_kernel
                     constants = columns_constants(kind, D, H, M, sigma, problem, t, kind == GIVEN.value, False)
                 label = f"{op} {name} {element} {precision}"
-                yield Variant(label, kernel, signature, constants, t.warps, capabilities=(capability,), fused=True)
+                yield Variant(
+                    label, kernel, signature, constants, t.warps, capabilities=(capability,), fused=True,
+                    registers=t.registers,
+                )  # fmt: skip

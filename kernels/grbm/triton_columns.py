@@ -17,14 +17,13 @@ from eblvm.kernels.grbm.triton_rows import GIVEN, RESIDUAL, SLICED, latent, tile
 
 
 @triton.jit
-def cotangent(g_ptr, r_ptr, v_ptr, row, d, batch, D: tl.constexpr, KIND: tl.constexpr, real: tl.constexpr):
-    """A tile of what W is paired with: r; SLICED: f score; GIVEN: r - g v."""
+def cotangent(g, r_ptr, v_ptr, row, d, batch, D: tl.constexpr, KIND: tl.constexpr, real: tl.constexpr):
+    """A tile of what W is paired with: r; SLICED: g score; GIVEN: r - g v."""
     r = tile(r_ptr, row, d, batch, D)
     if KIND == SLICED:
-        r = (vector(g_ptr, row, batch, real)[:, None] * r.to(real)).to(r.dtype)
+        r = (g * r.to(real)).to(r.dtype)
     if KIND == GIVEN:
-        moved = vector(g_ptr, row, batch, real)[:, None] * tile(v_ptr, row, d, batch, D).to(real)
-        r = (r.to(real) - moved).to(r.dtype)
+        r = (r.to(real) - g * tile(v_ptr, row, d, batch, D).to(real)).to(r.dtype)
     return r
 
 
@@ -65,7 +64,7 @@ def latent_columns(
             for inner in range(0, D, BK):
                 d = inner + tl.arange(0, BK)
                 w = tile(W_ptr, d, h, D, H)
-                r = cotangent(g_ptr, r_ptr, v_ptr, row, d, batch, D, KIND, real)
+                r = cotangent(g, r_ptr, v_ptr, row, d, batch, D, KIND, real)
                 t = tl.dot(r, w, t, input_precision=PRECISION, out_dtype=real)
                 if KIND != GIVEN:
                     v = visible(v_ptr, eps_ptr, row, d, batch, D, SIGMA, real)
@@ -87,13 +86,15 @@ def latent_columns(
                     q = latent(along_ptr, along_ptr, W_ptr, row, h, batch, D, H, 0, real, PRECISION, BM, BH, BK)
                     t += (1.0 - 2.0 * mean) * k * q * q
                     sums = added(along_ptr, 2.0 * k * slope * q, sums, row, start, batch, D, PRECISION, real, EACH, BD)
-                g = tl.zeros([BM, 1], dtype=real)
-            x_bar = tl.where((row < batch)[:, None], slope * t - g * mean, 0.0)
+            x_bar = slope * t
+            if KIND != SLICED:
+                x_bar -= g * mean
+            x_bar = tl.where((row < batch)[:, None], x_bar, 0.0)
             c_bar += tl.sum(x_bar, 0)
         moved = ()
         for i in tl.static_range(EACH):
             d = start + i * BD + tl.arange(0, BD)
-            r = cotangent(g_ptr, r_ptr, v_ptr, row, d, batch, D, KIND, real)
+            r = cotangent(g, r_ptr, v_ptr, row, d, batch, D, KIND, real)
             pair = tl.dot(tl.trans(r), mean.to(r.dtype), sums[i], input_precision=PRECISION, out_dtype=real)
             if KIND != GIVEN:
                 v = visible(v_ptr, eps_ptr, row, d, batch, D, SIGMA, real)

@@ -12,6 +12,7 @@ import triton
 from torch import Tensor
 
 from eblvm.kernels.adam_unroll.reference import Rule
+from eblvm.kernels.common.tiles import ALL_REGISTERS
 from eblvm.kernels.common.triton_report import CAPABILITIES, Variant
 from eblvm.kernels.grbm.triton import problem_of
 from eblvm.kernels.grbm_bilevel import reference, triton_rate
@@ -101,6 +102,7 @@ def grbm_bilevel(
     residual_kernel[(triton.cdiv(batch, BM), triton.cdiv(D, tape["constants"]["BD"]), replicas)](
         tape["v"], *numbers, tape["W"], tape["A"], tape["b"], tape["log_sigma"], tape["r"], batch,
         **_constants(tape["constants"], "D H SIGMA TAU WIDE PRECISION BM BD BH"), num_warps=WARPS,
+        maxnreg=ALL_REGISTERS,
     )  # fmt: skip
     scratch = {"gap": (batch, H), "z_bar": (batch, H), "A_bar": (H, D), "G_bar": (H, D)}
     scratch |= {} if sgd else {"m_bar": (H, D), "v_bar": (H, D)}
@@ -109,7 +111,7 @@ def grbm_bilevel(
     tape |= {f"{name}_bar": t for name, t in gradient._asdict().items()} | {"loss": new(blocks)}
     reverse_kernel[(triton.cdiv(H, BH) + blocks, replicas)](
         *(tape.get(name, tape["v"]) for name in REVERSE.split()), batch, K, N,
-        **_constants(tape["constants"], REVERSE_CONSTANTS), BV=BV, num_warps=WARPS,
+        **_constants(tape["constants"], REVERSE_CONSTANTS), BV=BV, num_warps=WARPS, maxnreg=ALL_REGISTERS,
     )  # fmt: skip
     return Result(gradient, moved["phi"], tape["loss"].sum(-1).view(lr.shape), moved["lower"])
 
@@ -164,7 +166,7 @@ def _lower(
     }  # fmt: skip
     lower_kernel[(blocks + 1, replicas)](
         *(tape.get(name, tape["v"]) for name in LOWER.split()), batch, K, N,
-        **_constants(tape["constants"], LOWER_CONSTANTS), num_warps=WARPS,
+        **_constants(tape["constants"], LOWER_CONSTANTS), num_warps=WARPS, maxnreg=ALL_REGISTERS,
     )  # fmt: skip
     reference.tape_bytes = sum(tape[name].nbytes for name in ("z", "G", "m", "v2", "bias") if N and name in tape)
     after = Phi._make(
@@ -239,5 +241,9 @@ def variants() -> list[Variant]:
                 label = f"grbm_bilevel {name} {'dual' if sgd else 'adam'} {element} {precision}"
                 own = {n: (values | mode)[n] for n in constants.split()}
                 places = CAPABILITIES if everywhere else (80,)
-                found.append(Variant(label, kernel, signature, own, WARPS, capabilities=places, fused=True))
+                found.append(
+                    Variant(
+                        label, kernel, signature, own, WARPS, capabilities=places, fused=True, registers=ALL_REGISTERS
+                    )
+                )  # fmt: skip
     return found

@@ -1,14 +1,21 @@
 """`eblvm bench compare`: proven on copies of this tree into which a regression is put."""
 
+import contextlib
+import os
 import shutil
+import signal
 import subprocess
+import sys
+import tempfile
+import time
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from eblvm.bench.tools import compare, record
+from eblvm.bench.tools import building, compare, record
 from eblvm.bench.tools.compare import Measured
+from eblvm.bench.tools.intervals import median_ratio
 from eblvm.engine.errors import UserError
 
 SLOW = """
@@ -84,32 +91,89 @@ def repository(committed: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     git(committed, "reset", "-q", "--hard")
     monkeypatch.chdir(committed)
     monkeypatch.setenv("CXX", "/nonexistent/c++")
+    monkeypatch.setenv("EBLVM_CACHE", str(committed.parent / "cache"))
+    monkeypatch.setattr(tempfile, "tempdir", str(scratch(committed)))
     return committed
 
 
-def worktrees(repository: Path) -> int:
-    listed = subprocess.run(["git", "worktree", "list"], cwd=repository, check=True, capture_output=True, text=True)
-    return len(listed.stdout.splitlines())
+def scratch(repository: Path) -> Path:
+    """Where the comparisons of this repository have their folders."""
+    folder = repository.parent / "scratch"
+    folder.mkdir(exist_ok=True)
+    return folder
+
+
+def left(repository: Path) -> list[Path]:
+    return list(scratch(repository).glob(f"{building.PREFIX}*"))
+
+
+def nothing_left(repository: Path) -> bool:
+    """No worktree, no changed file, no folder."""
+    told = [
+        subprocess.run(["git", *words], cwd=repository, check=True, capture_output=True, text=True).stdout
+        for words in (["worktree", "list"], ["status", "--porcelain", "--", ":!engine"])
+    ]
+    return len(told[0].splitlines()) == 1 and told[1] == "" and not left(repository)
 
 
 @pytest.mark.slow
 def test_an_identical_copy_passes(
-    run: Callable[..., None], repository: Path, capsys: pytest.CaptureFixture[str]
+    run: Callable[..., None], repository: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    run("bench", "compare", "HEAD", "--rounds", "4")
-    out = capsys.readouterr().out
+    run("bench", "compare", "HEAD", "--rounds", "4", "--json", str(tmp_path / "compared.json"))
+    out, err = capsys.readouterr()
     assert "method=dsm" in out
     assert "gates passed" in out
-    assert worktrees(repository) == 1
-    status = subprocess.run(
-        ["git", "status", "--porcelain"], cwd=repository, check=True, capture_output=True, text=True
-    )
-    assert status.stdout == ""
+    assert err.startswith("comparing the working tree with HEAD\n")
+    assert "launch 2 of 2" in err
+    rows = record.read(tmp_path / "compared.json", compare.SCHEMA)["rows"]
+    assert [row["rounds"] for row in rows] == [[2, 2]] * 2
+    assert all(low <= ratio <= high for ratio, low, high in (row["head_to_base"] for row in rows))
+    assert nothing_left(repository)
+    assert "head: the build of the same sources is reused" in err
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("ending", [signal.SIGTERM, signal.SIGKILL])
+def test_a_killed_comparison_leaves_nothing(run: Callable[..., None], repository: Path, ending: int) -> None:
+    """Its processes end. After SIGKILL its folder goes when the next comparison starts."""
+    process = subprocess.Popen(
+        [sys.executable, "-m", "eblvm", "bench", "compare", "HEAD", "--minutes", "5"],
+        stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True, env=os.environ | {"TMPDIR": tempfile.tempdir},
+    )  # fmt: skip
+    assert process.stderr is not None
+    for line in process.stderr:
+        if "figures of" in line:
+            break
+    workers = workers_of(scratch(repository))
+    assert len(workers) == 2
+    process.send_signal(ending)
+    process.communicate(timeout=60)
+    assert process.returncode in (143, -signal.SIGKILL)
+    end = time.monotonic() + 60
+    while workers_of(scratch(repository)) and time.monotonic() < end:
+        time.sleep(0.1)
+    assert not workers_of(scratch(repository))
+    if ending == signal.SIGKILL:
+        with building.scratch() as folder:
+            assert left(repository) == [folder]
+    assert nothing_left(repository)
+
+
+def workers_of(folder: Path) -> list[str]:
+    """The processes that run from a folder."""
+    found = []
+    for process in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            command = (process / "cmdline").read_bytes()
+            if str(folder).encode() in command and b"worker" in command:
+                found.append(process.name)
+    return found
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("injected", "figure"), [(SLOW, "fastest of head"), (SAVING, "saved_bytes")], ids=["slow", "saving"]
+    ("injected", "figure"), [(SLOW, "time of head/base"), (SAVING, "saved_bytes")], ids=["slow", "saving"]
 )
 def test_a_regression_exits_1(
     run: Callable[..., None], repository: Path, injected: str, figure: str, capsys: pytest.CaptureFixture[str]
@@ -117,7 +181,7 @@ def test_a_regression_exits_1(
     with (repository / STEP).open("a") as file:
         file.write(injected)
     with pytest.raises(SystemExit) as stop:
-        run("bench", "compare", "HEAD", "--rounds", "4")
+        run("bench", "compare", "HEAD", "--rounds", "2", "--only", "method=dsm")
     assert stop.value.code == 1
     out, err = capsys.readouterr()
     assert "method=dsm" in out  # the table comes first
@@ -125,7 +189,7 @@ def test_a_regression_exits_1(
     assert any(figure in line for line in failed)
     if injected is SLOW:
         assert all(figure in line for line in failed)
-    assert worktrees(repository) == 1
+    assert nothing_left(repository)
 
 
 @pytest.mark.slow
@@ -137,7 +201,7 @@ def test_a_base_that_does_not_build_is_told(run: Callable[..., None], repository
             run("bench", "compare", "HEAD")
     finally:
         git(repository, "reset", "-q", "--hard", "HEAD~1")
-    assert worktrees(repository) == 1
+    assert nothing_left(repository)
 
 
 def test_an_unknown_base_is_told(run: Callable[..., None], repository: Path) -> None:
@@ -153,9 +217,13 @@ def test_outside_a_repository_is_told(
         run("bench", "compare", "HEAD")
 
 
-def test_time_fails_by_extremes_only() -> None:
+def test_time_fails_only_if_it_repeats() -> None:
     figures = {"saved_bytes": 1, "peak_bytes": 1, "flops": 1, "ops": 1}
-    base = Measured(figures, [1.0, 2.0])
-    assert compare.failures({"c": (base, Measured(figures, [2.4, 9.0]))}) == []
-    (failure,) = compare.failures({"c": (base, Measured(figures, [2.6, 9.0]))})
-    assert "(+30.0 %)" in failure
+    slow = Measured(figures, figures, ratios=[[1.05, 1.06], [1.04, 1.05]])
+    assert slow.interval.suspicious
+    assert compare.failures({"c": slow}) == []
+    slow.confirmed = median_ratio([[1.0, 1.1], [0.99, 1.02]])
+    assert compare.failures({"c": slow}) == []
+    slow.confirmed = median_ratio([[1.03, 1.06], [1.04, 1.02]])
+    (failure,) = compare.failures({"c": slow})
+    assert "x1.050 [1.040, 1.060], with fresh processes x1.035" in failure

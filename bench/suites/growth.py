@@ -1,0 +1,241 @@
+"""`eblvm bench growth`: how a step's time, memory and FLOPs grow, one axis at a time, beside what theory says.
+
+Along an axis a figure is fitted by c + a x^p: what does not grow is c, and p is held against theory. Bytes and FLOPs
+are counted, so their fit is exact up to terms that theory leaves out; times are medians of interleaved readings.
+"""
+
+import math
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from tqdm import tqdm
+
+from eblvm.bench.contestants.steps import CaseStep
+from eblvm.bench.suites import profile
+from eblvm.bench.tools import record
+from eblvm.bench.tools.registry import Case
+from eblvm.bench.tools.timing import interleaved, median
+from eblvm.engine import tables
+from eblvm.engine.config import Config
+from eblvm.engine.planning import plan
+from eblvm.engine.plotting import save, styled, subplots
+from eblvm.engine.recipes import recipe
+
+SCHEMA = "eblvm-growth/1"
+FIGURES = {"step_ms": "time", "saved_mib": "bytes held", "peak_mib": "peak bytes", "gflop": "FLOPs"}
+TOLERANCE = 0.1  # of an exponent
+FLAT = 0.05  # a figure that moves by less than this fraction along an axis does not grow
+POWERS = [p / 100 for p in range(25, 301)]
+LARGE = {"CelebA64": 64, "CelebA128": 128, "CelebA256": 256}
+KEPT = ("none", "blocks", "all")
+
+
+class Axis(NamedTuple):
+    """`theory` has the power of x by figure; what it leaves out is measured and not judged."""
+
+    name: str
+    title: str
+    values: Sequence[int]
+    case: Callable[[int], Case]
+    theory: Mapping[str, float]
+
+
+def grbm(visible: int = 560, **changes: Any) -> Case:
+    """At Frey face's sizes, by the fused step."""
+    return Case(recipe("freyface", method="bidsm").replaced(**changes), (visible,))
+
+
+def deep(size: int = 16, **changes: Any) -> Case:
+    method = changes.pop("method", "bimdsm")
+    base = {"network": "lean", "width": 8, "depth": 12, "batch": 4, "K": 5}
+    return Case(recipe("cifar10", method=method).replaced(**(base | changes)), (3, size, size))
+
+
+def newton(steps: int) -> Case:
+    return grbm(best_response="newton", K=steps)
+
+
+def toy(replicas: int) -> Case:
+    return Case(recipe("checkerboard", method="bidsm").replaced(replicas=replicas), (2,))
+
+
+TIME, HELD, PEAK, FLOPS = FIGURES
+LINEAR = dict.fromkeys(FIGURES, 1.0)
+GROWS, FIXED = {TIME: 1, FLOPS: 1}, {HELD: 0}  # in time and work; not in memory
+AXES = (
+    Axis("B", "batch, GRBM", (100, 200, 400, 800), lambda x: grbm(batch=x), LINEAR),
+    Axis("D", "visible units, GRBM", (560, 1120, 2240, 4480), lambda x: grbm(x), GROWS),
+    Axis("H", "latent units, GRBM", (400, 800, 1600, 3200), lambda x: grbm(latent=x), GROWS),
+    Axis("N", "unrolled steps, GRBM", (5, 10, 20, 40), lambda x: grbm(N=x), GROWS | {HELD: 1}),
+    Axis("K", "real lower steps, GRBM", (5, 10, 20, 40), lambda x: grbm(K=x), GROWS | FIXED),
+    Axis("K, Newton", "the same beside a Newton step", (5, 10, 20, 40), newton, FIXED),
+    Axis("L", "samples of h, VaGES-MDSM, deep", (2, 4, 8, 16), lambda x: deep(method="vages-mdsm", L=x), {FLOPS: 1}),
+    Axis("N, deep", "unrolled steps, deep", (1, 2, 4, 8), lambda x: deep(N=x), {HELD: 0, FLOPS: 1}),
+    Axis("K, deep", "real lower steps, deep", (1, 2, 4, 8), lambda x: deep(K=x), FIXED),
+    Axis("batch, deep", "batch, deep", (4, 8, 16, 32), lambda x: deep(batch=x), GROWS | {HELD: 1}),
+    Axis("S", "image size, deep", (16, 32, 64, 128), deep, {TIME: 2, HELD: 2, FLOPS: 2}),
+    Axis("width", "channels, deep", (16, 32, 64, 128), lambda x: deep(width=x), {FLOPS: 2}),
+    Axis("depth", "layers, deep", (12, 18, 24), lambda x: deep(depth=x), GROWS | {HELD: 1}),
+    Axis("R", "replicas, checkerboard", (8, 16, 32, 64), toy, GROWS | {PEAK: 1}),
+)
+
+
+def exponent(xs: Sequence[float], ys: Sequence[float]) -> float:
+    """p of c + a x^p with c >= 0, by the least relative error; 0 where y does not grow."""
+    if max(ys) - min(ys) <= FLAT * max(ys):
+        return 0.0
+    return min(POWERS, key=lambda p: _misfit([x**p for x in xs], ys))
+
+
+def _misfit(us: Sequence[float], ys: Sequence[float]) -> float:
+    """The relative squares that c + a u leaves of y, with the best a and c >= 0."""
+    u, y = (torch.tensor(values, dtype=torch.float64) for values in (us, ys))
+    design = torch.stack([torch.ones_like(u), u], 1) / y[:, None]
+    ones = torch.ones_like(y)
+    both = torch.linalg.lstsq(design, ones[:, None]).solution[:, 0]
+    if both[0] < 0:
+        slope = torch.dot(design[:, 1], ones) / design[:, 1].square().sum()
+        both = torch.stack([torch.zeros_like(slope), slope])
+    return float((design @ both - ones).square().sum())
+
+
+def run(rounds: int, progress: bool = True, axes: Sequence[Axis] = AXES) -> dict[str, Any]:
+    torch.set_num_threads(1)
+    rows, fits = [], []
+    if progress:
+        print(f"{len(axes)} axes, {rounds} rounds: about {2 + len(axes) * rounds // 12} min", file=sys.stderr)
+    for axis in tqdm(axes, desc="growth", disable=None if progress else True, file=sys.stderr, leave=False):
+        steps = [CaseStep(axis.case(x)) for x in axis.values]
+        (readings,) = interleaved([steps], rounds, "cpu")
+        points = [profile.figures(step, median(found), None) for step, found in zip(steps, readings, strict=True)]
+        rows += [{"axis": axis.name, "x": x} | point for x, point in zip(axis.values, points, strict=True)]
+        for figure in FIGURES:
+            ys = [point[figure] for point in points]
+            if all(y is not None and y > 0 for y in ys):
+                theory = axis.theory.get(figure)
+                fits.append({"axis": axis.name, "figure": figure, "p": exponent(axis.values, ys), "theory": theory})
+    body = {"rounds": rounds, "rows": rows, "fits": fits, "large": large(), "steps": steps_of_a_run()}
+    body["threads"] = threads(rounds)
+    return record.make(SCHEMA, "growth", f"eblvm bench growth --rounds {rounds}", "cpu", body)
+
+
+def large(images: Mapping[str, int] = LARGE, checkpoints: Sequence[str] = KEPT) -> list[dict[str, Any]]:
+    """Memory of the published CelebA64 network and of the same at more pixels, counted on the meta device."""
+    config: Config = recipe("celeba64")
+    found = []
+    for name, size in images.items():
+        for checkpoint in checkpoints:
+            cost = plan.step_cost(config.replaced(checkpoint=checkpoint), (3, size, size))
+            found.append({"images": name, "checkpoint": checkpoint, "batch": config.optimisation.batch,
+                          "state_gib": cost.state_bytes / 2**30, "total_gib": cost.total_bytes / 2**30})  # fmt: skip
+    return found
+
+
+def steps_of_a_run(counts: Sequence[int] = (200, 400, 800, 1600)) -> dict[str, Any]:
+    """CPU seconds of so many steps in a row: a run does not grow slower."""
+    step = CaseStep(grbm(batch=20))
+    step()
+    seconds = []
+    for count in counts:
+        begin = time.process_time()
+        for _ in range(count):
+            step()
+        seconds.append(time.process_time() - begin)
+    return {"counts": list(counts), "seconds": seconds, "p": exponent(counts, seconds), "theory": 1}
+
+
+def threads(rounds: int) -> list[dict[str, Any]]:
+    """Wall time of a step on one thread over that on two, by turns: the one reading here that a busy machine spoils."""
+    cases = {"deep, width 64": deep(32, width=64), "GRBM": grbm(), "checkerboard, 10 replicas": toy(10)}
+    found = []
+    for name, case in cases.items():
+        step, ratios = CaseStep(case), []
+        step()
+        repeats = max(1, math.ceil(0.2 / _wall(step, 1)))
+        for _ in range(rounds):
+            torch.set_num_threads(1)
+            one = _wall(step, repeats)
+            torch.set_num_threads(2)
+            ratios.append(one / _wall(step, repeats))
+        torch.set_num_threads(1)
+        found.append({"step": name, "speed_up": median(ratios)})
+    return found
+
+
+def _wall(step: Callable[[], None], repeats: int) -> float:
+    begin = time.perf_counter()
+    for _ in range(repeats):
+        step()
+    return (time.perf_counter() - begin) / repeats
+
+
+def above(result: dict[str, Any]) -> list[str]:
+    """A sentence for each exponent above theory."""
+    return [
+        f"{fit['axis']}: {FIGURES[fit['figure']]} grows with power {fit['p']:.2f}, theory says {fit['theory']}"
+        for fit in result["fits"]
+        if fit["theory"] is not None and fit["p"] > fit["theory"] + TOLERANCE
+    ]
+
+
+def table(result: dict[str, Any]) -> tuple[list[str], list[list[Any]]]:
+    """A row per axis: the powers fitted, with theory's behind a slash."""
+    header = ["axis", "values", *FIGURES.values()]
+    rows = []
+    for axis in dict.fromkeys(row["axis"] for row in result["rows"]):
+        fits = {fit["figure"]: fit for fit in result["fits"] if fit["axis"] == axis}
+        xs = [row["x"] for row in result["rows"] if row["axis"] == axis]
+        rows.append([axis, f"{xs[0]} to {xs[-1]}", *(_cell(fits.get(figure)) for figure in FIGURES)])
+    steps = result["steps"]
+    span = f"{steps['counts'][0]} to {steps['counts'][-1]}"
+    return header, [*rows, ["steps", span, _cell(steps), *[""] * (len(FIGURES) - 1)]]
+
+
+def _cell(fit: dict[str, Any] | None) -> str:
+    if fit is None:
+        return ""
+    return f"{fit['p']:.2f}" + ("" if fit["theory"] is None else f" / {fit['theory']:g}")
+
+
+def large_table(result: dict[str, Any]) -> tuple[list[str], list[list[Any]]]:
+    names = {"images": "images", "checkpoint": "checkpoint", "batch": "batch", "state_gib": "state GiB",
+             "total_gib": "step GiB"}  # fmt: skip
+    return list(names.values()), [[row[name] for name in names] for row in result["large"]]
+
+
+def threads_table(result: dict[str, Any]) -> tuple[list[str], list[list[Any]]]:
+    return ["step", "two threads over one"], [list(row.values()) for row in result["threads"]]
+
+
+def format_table(result: dict[str, Any]) -> str:
+    parts = (table(result), large_table(result), threads_table(result))
+    return "\n\n".join([*(tables.text(*part) for part in parts), *above(result)])
+
+
+@styled
+def plot(result: dict[str, Any], path: Path) -> None:
+    """A panel per axis: every figure over its first value."""
+    axes = list(dict.fromkeys(row["axis"] for row in result["rows"]))
+    columns = 4
+    figure, panels = subplots(
+        math.ceil(len(axes) / columns), columns, figsize=(13, 3 * math.ceil(len(axes) / columns)), squeeze=False
+    )
+    for panel in panels.flat[len(axes) :]:
+        panel.set_visible(False)
+    for panel, axis in zip(panels.flat, axes, strict=False):
+        rows = [row for row in result["rows"] if row["axis"] == axis]
+        xs = [row["x"] for row in rows]
+        for name, title in FIGURES.items():
+            if all(row[name] for row in rows):
+                panel.plot(xs, [row[name] / rows[0][name] for row in rows], "o-", label=title, markersize=3)
+        panel.set(xscale="log", yscale="log", title=axis, xlabel=axis.split(",")[0])
+        panel.set_xticks(xs, xs)
+        panel.minorticks_off()
+        panel.grid()
+    panels.flat[0].legend(fontsize=7)
+    panels.flat[0].set_ylabel("over the first")
+    save(figure, path, of=result["rows"])
