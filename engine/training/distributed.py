@@ -16,9 +16,10 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from eblvm.engine.autodiff.collectives import rank, size
+from eblvm.engine.autodiff.collectives import gather_rows, local_slice, rank, size
 from eblvm.engine.device import own_device
 from eblvm.engine.errors import LostPeerError, UserError
+from eblvm.engine.methods.types import State
 from eblvm.engine.training.peers import Peers, patience_s
 
 T = TypeVar("T")
@@ -82,9 +83,11 @@ def _unreachable(error: Exception) -> LostPeerError:
     )
 
 
-def local_slice(count: int) -> slice:
-    """This rank's slice of `count` things in a row: as even as can be, all of them with one process."""
-    return slice(count * rank() // size(), count * (rank() + 1) // size())
+def whole_chains(state: State) -> State:
+    """`state` with the chains of all ranks, each of which has moved its own rows only; all must ask together."""
+    if size() == 1 or not state.chain:
+        return state
+    return state._replace(chain={k: gather_rows(x[local_slice(len(x))]) for k, x in state.chain.items()})
 
 
 def total(values: list[float]) -> list[float]:

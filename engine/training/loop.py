@@ -210,6 +210,7 @@ def training_loop(
                 validating = validating or distributed.anywhere(pace.due("validation", running.validate_minutes))
             logging = done % running.log_every == 0 or last or validating
             if saving or logging:
+                state = distributed.whole_chains(state)
                 values = {name: torch.atleast_1d(x).tolist() for name, x in info.items()}
                 if any(values.get("skipped", ())):  # a step of fp16 that overflowed has no other figures
                     values = {name: values[name] for name in ("loss_scale", "skipped")}
@@ -296,8 +297,6 @@ def check_world(config: Config) -> None:
         raise UserError(
             f"{size} processes train one run with the eager step; remove --replicas, --lr lists, --compile and --graphs"
         )
-    if config.method.one_process:
-        raise UserError(f"method {config.method.kind!r} {config.method.one_process}")
 
 
 def silently(sentence: str) -> None:

@@ -48,6 +48,9 @@ CASES = {
     "grbm vages-ssm": POINTS.replaced(method="vages-ssm"),
     "grbm vnce": POINTS.replaced(method="vnce", latent_samples=2),
     "grbm cd": POINTS.replaced(method="cd"),
+    "grbm pcd": POINTS.replaced(method="pcd", sweeps=2),
+    "grbm ksd": POINTS.replaced(method="ksd"),
+    "vages-ksd": DEEP.replaced(method="vages-ksd", L=3, clip_norm=None),
     "bidvl": BIDVL,
     "bidvl N=1 K=2": BIDVL.replaced(N=1, K=2),
     "bidvl complete hinge sigmoid": BIDVL.replaced(
@@ -96,7 +99,11 @@ def trained(config: Config) -> dict[str, Any]:
                 found["gradient"] = collectives.mean(update.objective.gradient(state, v, noise, rates)[0])
         state, info = update(state, v, noise, rates)
     logged = info | {"validation": torch.tensor(validation(config, update.objective, state, dataset))}
-    return found | {"weights": {**state.theta, **state.phi, **state.ema, **state.buffers}, "info": logged}
+    state = distributed.whole_chains(state)
+    return found | {
+        "weights": {**state.theta, **state.phi, **state.ema, **state.buffers, **state.chain},
+        "info": logged,
+    }
 
 
 def all_cases() -> dict[str, dict[str, Any]]:

@@ -45,8 +45,6 @@ def test_64_ranks_start_and_step(job_of_64: None, monkeypatch: pytest.MonkeyPatc
         ({"batch": 100}, "got batch=100 for 64 processes, expected a multiple of 64"),
         ({"replicas": 2}, "remove --replicas, --lr lists, --compile and --graphs"),
         ({"compile": True}, "remove --replicas, --lr lists, --compile and --graphs"),
-        ({"method": "pcd"}, "use 'cd', or start it without torchrun"),
-        ({"method": "vages-ksd"}, "pairs the samples of one process"),
     ],
 )
 def test_what_several_processes_cannot_do(job_of_64: None, changes: dict, sentence: str) -> None:
