@@ -42,7 +42,7 @@ def validation(config: Config, objective: Objective, state: State, dataset: Data
 def chunk_slice(number: int, count: int, paired: bool) -> slice:
     """What this rank has of a chunk: its part, or of pairs the whole chunk if it is this rank's turn."""
     if not paired:
-        return distributed.local_slice(count)
+        return collectives.local_slice(count)
     return slice(0, count if number % collectives.size() == collectives.rank() else 0)
 
 

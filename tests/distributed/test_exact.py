@@ -1,5 +1,6 @@
 """World size does not change the mathematics: 1 x 8 = 2 x 4 = 4 x 2 samples, gradients and ten steps, in fp64."""
 
+import time
 from typing import Any
 
 import pytest
@@ -88,7 +89,7 @@ def trained(config: Config) -> dict[str, Any]:
     dataset = Dataset(data, data[:13], data, dtype=data.dtype)
     update = config.method.build(config.model, config.optimisation, data, *own_models(config))
     state = initial_state(config, update.objective, torch.tensor(0), data[:B], torch.device("cpu"))
-    share = distributed.local_slice(B)
+    share = collectives.local_slice(B)
     found: dict[str, Any] = {}
     for step in range(STEPS):
         v = data[step * B : (step + 1) * B][share]
@@ -171,3 +172,23 @@ def buckets_of_all_kinds() -> list[Tensor]:
 def test_buckets_of_all_kinds() -> None:
     for rank in on_ranks(2, buckets_of_all_kinds):
         assert [x.item() for x in rank] == [1.5, 2.5, 3.5, 4.5, 5.5]
+
+
+def agreed_flags() -> tuple[list[int], int]:
+    """Steps at which this rank knows that rank 1 has raised its flag in step 30, and how often all have asked."""
+    flags, asked, knows = distributed.Flags(0), 0, []
+    for done in range(1, 101):
+        asked += done == flags.next
+        time.sleep(0.002)
+        if flags.agreed(done, collectives.rank() == 1 and done >= 30)[0]:
+            knows.append(done)
+    return knows, asked
+
+
+def test_flags_are_agreed_without_asking_in_every_step() -> None:
+    (first, asked), second = on_ranks(2, agreed_flags)
+    assert second == (first, asked)
+    assert first
+    assert min(first) >= 30
+    assert asked < 50
+    assert distributed.Flags(0).agreed(1, True, False) == [True, False]
