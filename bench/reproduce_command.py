@@ -72,6 +72,13 @@ def main(argv: list[str]) -> None:
         from eblvm.bench.tools import record
 
         words = [w for w in argv if w not in ("--json", str(arguments.json))]
-        command = " ".join(["eblvm reproduce", *(Path(w).name if "/" in w else w for w in words)])
+        command = without_folders(["eblvm reproduce", *words])
+        rows = [row | {"command": without_folders(row["command"].split())} for row in facts["rows"]]
+        facts |= {"rows": rows}
         made = record.make(running.SCHEMA, f"reproduce-{experiment.name}", command, arguments.device, facts)
         print(f"wrote {record.write(made, arguments.json)}")
+
+
+def without_folders(words: list[str]) -> str:
+    """A command for a record, which names no folders of the machine it was made on."""
+    return " ".join(Path(word).name if "/" in word else word for word in words)

@@ -29,7 +29,8 @@ TRAFFIC = """\
 Counted in triton's interpreter from the addresses that the kernels' own tiles touch, float32, B=100, D=560, H=400: no
 GPU was there, and no time is given. MiB counts an address once per launch, as a level-2 cache that holds the launch's
 tensors does, for both paths: programs of one launch read W, or the samples, again from that cache. Unfused is torch's
-products with a Triton kernel after each. With h given every tensor is touched once already: no path moves less.
+products with a Triton kernel after each. With h given every tensor is touched once already: no path moves less. The
+bi-level step has the recipe's K=N=5. With fewer steps fusing it saves less, since either path writes the tape.
 Registers, spills, shared memory, occupancy and vector loads, compiled for compute capability 7.5 to 10.0: `eblvm doctor
 --kernels`; `make kernels` holds them to no spills and vector loads.
 """

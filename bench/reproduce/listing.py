@@ -34,12 +34,13 @@ def differences(facts: dict[str, Any]) -> list[tuple[str, str, float, bool]]:
     found = []
     for row in facts["rows"]:
         for name, paper in row["paper"].items():
-            if name in row["mean"]:
+            if is_known(row["mean"].get(name)):
                 found.append((row["label"], name, abs(row["mean"][name] - paper) / abs(paper), True))
         if row["beside"] and facts["rows"]:
             other = by_label[row["beside"]]["mean"]
             first = next(iter(row["mean"]))
-            found.append((row["label"], first, abs(row["mean"][first] - other[first]), False))
+            if is_known(row["mean"][first]) and is_known(other[first]):
+                found.append((row["label"], first, abs(row["mean"][first] - other[first]), False))
     return found
 
 
@@ -62,7 +63,9 @@ def state(experiment: Experiment) -> str:
         + (f"{100 * d:.2g} % of the paper" if relative else f"{d:.2g} of the row beside")
         for (name, relative), (d, _) in worst.items()
     ]
-    good = all(d <= (CLOSE if relative else NEAR) for (_, relative), (d, _) in worst.items())
+    unknown = sum(not is_known(mean) for row in facts["rows"] for mean in row["mean"].values())
+    parts += [f"{unknown} figure{'s' if unknown > 1 else ''} not known"] if unknown else []
+    good = not unknown and all(d <= (CLOSE if relative else NEAR) for (_, relative), (d, _) in worst.items())
     word = "small scale" if facts["small"] else "reproduced" if good and not shortened else "run"
     return f"{word}: {'; '.join(parts)} ({where})"
 
@@ -109,17 +112,32 @@ def compared(facts: dict[str, Any]) -> tuple[list[str], list[list[Any]]]:
     for row in facts["rows"]:
         for name, mean in row["mean"].items():
             deviation = row["deviation"].get(name, 0.0)
-            ours = f"{mean:.6g}" + (f" +- {deviation:.2g}" if facts["seeds"] > 1 else "")
-            paper = row["paper"].get(name)
-            if paper is not None:
-                lines.append([row["label"], NAMES.get(name, name), f"{paper:g}", ours, f"{mean - paper:+.4g}"])
+            ours = (
+                f"{mean:.6g}" + (f" +- {deviation:.2g}" if facts["seeds"] > 1 else "")
+                if is_known(mean)
+                else "not known"
+            )
+            shown, other = None, row["paper"].get(name)
+            if other is not None:
+                shown = f"{other:g}"
             elif row["beside"] and name == next(iter(row["mean"])):
-                other = by_label[row["beside"]]["mean"][name]
-                lines.append([row["label"], NAMES.get(name, name), f"as {row['beside']}", ours, f"{mean - other:+.4g}"])
-            else:
-                lines.append([row["label"], NAMES.get(name, name), None, ours, None])
+                shown, other = f"as {row['beside']}", by_label[row["beside"]]["mean"][name]
+            difference = f"{mean - other:+.4g}" if is_known(mean) and is_known(other) else None
+            lines.append([row["label"], NAMES.get(name, name), shown, ours, difference])
     return ["run", "figure", "paper", "ours", "difference"], lines
 
 
+def is_known(value: Any) -> bool:
+    """A figure is a sentence where an evaluation says that it cannot know it, and why."""
+    return isinstance(value, int | float)
+
+
 def side_by_side(facts: dict[str, Any]) -> str:
-    return tables.text(*compared(facts))
+    """The table, and why a figure in it is not known."""
+    reasons = [
+        f"{row['label']}, {NAMES.get(name, name)}: {mean}"
+        for row in facts["rows"]
+        for name, mean in row["mean"].items()
+        if not is_known(mean)
+    ]
+    return "\n".join([tables.text(*compared(facts)), *reasons])

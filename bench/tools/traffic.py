@@ -1,8 +1,8 @@
 """Launches and bytes of memory traffic of code on a GPU, counted without one: in triton's interpreter.
 
-Every launch is watched at the addresses that its own tiles load and store. `bytes` counts an address once a launch, as
-a cache that holds the launch's tensors does. An operator of torch is a launch that reads its inputs and writes its
-output once.
+Every launch is watched at the addresses that its own tiles load and store. They depend on no value, so none is loaded,
+stored or multiplied: the results of what is counted are no results. `bytes` counts an address once a launch, as a cache
+that holds the launch's tensors does. An operator of torch is a launch that reads its inputs and writes its output once.
 """
 
 import contextlib
@@ -55,9 +55,10 @@ class _Kernels:
 
     @contextlib.contextmanager
     def watched(self) -> Iterator[None]:
-        from triton.runtime.interpreter import GridExecutor, InterpreterBuilder
+        from triton.runtime.interpreter import GridExecutor, InterpreterBuilder, TensorHandle, _get_np_dtype
 
-        plain = GridExecutor.__call__, InterpreterBuilder.create_masked_load, InterpreterBuilder.create_masked_store
+        names = ("create_masked_load", "create_masked_store", "create_dot")
+        plain = GridExecutor.__call__, {name: getattr(InterpreterBuilder, name) for name in names}
 
         def launch(executor: Any, *args: Any, **kwargs: Any) -> Any:
             self.touched, self.seen = {"loaded": {}, "stored": {}}, {"loaded": set(), "stored": set()}
@@ -72,26 +73,28 @@ class _Kernels:
 
         def load(builder: Any, ptrs: Any, mask: Any, *rest: Any) -> Any:
             self._touch("loaded", ptrs, mask)
-            return plain[1](builder, ptrs, mask, *rest)
+            kind = ptrs.get_element_ty()
+            return TensorHandle(np.ones(ptrs.data.shape, dtype=_get_np_dtype(kind)), kind)
 
-        def store(builder: Any, ptrs: Any, value: Any, mask: Any, *rest: Any) -> Any:
+        def store(builder: Any, ptrs: Any, value: Any, mask: Any, *rest: Any) -> None:
             self._touch("stored", ptrs, mask)
-            return plain[2](builder, ptrs, value, mask, *rest)
+
+        def dot(builder: Any, a: Any, b: Any, total: Any, *rest: Any) -> Any:
+            return total
 
         GridExecutor.__call__ = launch
-        InterpreterBuilder.create_masked_load, InterpreterBuilder.create_masked_store = load, store
+        for name, stand_in in zip(names, (load, store, dot), strict=True):
+            setattr(InterpreterBuilder, name, stand_in)
         try:
             yield
         finally:
             GridExecutor.__call__ = plain[0]
-            InterpreterBuilder.create_masked_load, InterpreterBuilder.create_masked_store = plain[1:]
+            for name, own in plain[1].items():
+                setattr(InterpreterBuilder, name, own)
 
     def _touch(self, kind: str, ptrs: Any, mask: Any) -> None:
         size = ptrs.get_element_ty().primitive_bitwidth // 8
-        addresses = ptrs.data[mask.data]
-        if not len(addresses):
-            return
-        corners = (int(addresses[0]), int(addresses[-1]), len(addresses), size)
-        if corners not in self.seen[kind]:  # a tile of the same corners and size is the same tile
+        corners = (int(ptrs.data.flat[0]), int(ptrs.data.flat[-1]), int(np.count_nonzero(mask.data)), size)
+        if corners not in self.seen[kind]:  # a tile of the same corners and as many addresses is the same tile
             self.seen[kind].add(corners)
-            self.touched[kind].setdefault(size, []).append(addresses)
+            self.touched[kind].setdefault(size, []).append(ptrs.data[mask.data])

@@ -40,7 +40,7 @@ def test_small_mnist_trains_samples_and_evaluates(real_data: Path, tmp_path: Pat
     monkeypatch.setattr(sections, "FITTED", 1000)
     monkeypatch.setattr(deep, "TESTED", 100)
     out = tmp_path / "run"
-    options = [*TINY, "--steps", "150", "--batch", "32", "--log-every", "50", "--lr", "3e-3"]
+    options = [*TINY, "--steps", "60", "--batch", "16", "--log-every", "20", "--lr", "3e-3"]
     assert main(["train", "mnist", "--small", "--data", str(real_data / "mnist.npz"), *options, "--out", str(out)]) == 0
     rows = [json.loads(line) for line in (out / "stats.jsonl").read_text().splitlines()]
     assert rows[-1]["loss"] < rows[0]["loss"]

@@ -108,6 +108,22 @@ def test_paper_and_ours_stand_side_by_side() -> None:
     assert second.split() == ["BiDSM", "Fisher", "as", "DSM", "-5009", "+-", "3", "+1"]
 
 
+def test_a_figure_that_is_not_known_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    why = "not known: chains have not mixed (R-hat 1.42)"
+    facts = FACTS | {"rows": [FACTS["rows"][0], FACTS["rows"][1] | {"mean": {"test_fisher": why}}]}
+    _, first, second, reason = listing.side_by_side(facts).splitlines()
+    assert first.split()[-1] == "-10"
+    assert second.split() == ["BiDSM", "Fisher", "as", "DSM", "not", "known", "-"]
+    assert reason == f"BiDSM, Fisher: {why}"
+    monkeypatch.setattr(listing, "RECORDS", tmp_path)
+    (tmp_path / "reproduce-bism-table1-x.json").write_text(json.dumps(facts))
+    assert listing.state(find("bism-table1")).startswith("run: Fisher within 0.2 % of the paper; 1 figure not known")
+
+
+def test_a_record_names_no_folders() -> None:
+    assert reproduce_command.without_folders(["train", "--data", "/a/b.npz", "--N", "5"]) == "train --data b.npz --N 5"
+
+
 def test_the_state_is_read_from_the_newest_record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(listing, "RECORDS", tmp_path)
     table = find("bism-table1")

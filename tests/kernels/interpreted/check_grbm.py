@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+from eblvm.bench.tools.traffic import count
 from eblvm.kernels import grbm
 from eblvm.kernels.common import tiles
 from eblvm.kernels.grbm import reference, triton
@@ -33,6 +34,13 @@ def test_replicas_and_parts_of_a_split(given, split, split_in, nan_filled) -> No
     *tensors, h = inputs((35, 3, 40), replicas=(2,))
     tensors = [*tensors, h if given else None]
     assert_close(derivatives(through, *tensors), derivatives(reference.value, *tensors), 1e-11)
+
+
+def test_counted_traffic_is_every_tensor_once() -> None:
+    *tensors, _ = inputs((35, 3, 40))
+    results = tensors[0].nbytes + tensors[0][..., 0].nbytes  # the score and the energy
+    found = count(lambda: triton.launch_rows(triton.FREE.value, *tensors))
+    assert found == (1, sum(t.nbytes for t in tensors) + results)
 
 
 @GIVEN
