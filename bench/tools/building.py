@@ -5,6 +5,7 @@ import hashlib
 import importlib.metadata
 import importlib.util
 import io
+import json
 import os
 import shutil
 import signal
@@ -12,6 +13,7 @@ import subprocess
 import sys
 import tarfile
 import tempfile
+import tomllib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -116,14 +118,15 @@ def run_group(command: list[str], environment: dict[str, str]) -> tuple[int, str
 
 def sources(tree: Path, *patterns: str) -> str:
     """A digest of the files that a build is made from: these of the packages, and what says how."""
-    found = [tree / "CMakeLists.txt", tree / "pyproject.toml"]
+    found = [tree / "CMakeLists.txt"]
+    how = tomllib.loads((tree / "pyproject.toml").read_text())
     for package in ("engine", "kernels", "bench"):
         for pattern in patterns:
             found += [path for path in sorted((tree / package).glob(pattern)) if path.suffix not in (".pyc", ".so")]
     facts = [
         f"{path.relative_to(tree)} {hashlib.sha256(path.read_bytes()).hexdigest()}" for path in found if path.is_file()
     ]
-    return digest(*facts)
+    return digest(json.dumps([how.get("build-system"), how.get("tool", {}).get("scikit-build")]), *facts)
 
 
 def environment() -> tuple[str, ...]:

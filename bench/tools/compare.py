@@ -18,14 +18,15 @@ from typing import Any
 from eblvm.bench.tools import building, counting, gates, record
 from eblvm.bench.tools.intervals import TIME_ALLOWED, Interval, median_ratio
 from eblvm.bench.tools.timing import median
-from eblvm.bench.tools.version import Version, cases_of_both
+from eblvm.bench.tools.version import Starter, Version, cases_of_both
 from eblvm.engine import tables
 from eblvm.engine.system import ENDINGS
 
 SCHEMA = "eblvm-compare/1"
 MINUTES = 10.0
 LAUNCHES = 12  # pairs of fresh processes in a block, if there is time: one process may be 3 % slower all its life
-LAUNCH_S, CASE_S = 5.0, 0.5  # what a launch needs, and what a case in it: with less it would mostly start up
+PER_STARTER = 2  # launches that share torch's place in memory
+LAUNCH_S, CASE_S = 4.0, 0.5  # what a launch needs, and what a case in it: with less it would mostly start up
 CONFIRM_S = 2.0  # of a suspect in a launch of the second block, at most
 SCREENING = 0.55  # of the time that is left when both are built; the rest is for the second block
 BLOCK_MS = 5.0  # of a reading: the shorter, the more of the machine's load is the same for both
@@ -94,12 +95,12 @@ def run(
         trees = {name: building.checkout(repository, commit, root / "tree"), "head": repository}
         sites = {n: building.build(tree, root / n.split()[0], root, n, say) for n, tree in trees.items()}
 
-        def pair(stack: contextlib.ExitStack) -> tuple[Version, Version]:
-            of_base, of_head = (stack.enter_context(Version(n, site, root)) for n, site in sites.items())
+        def pair(stack: contextlib.ExitStack, starter: Starter) -> tuple[Version, Version]:
+            of_base, of_head = (stack.enter_context(Version(n, site, root, starter)) for n, site in sites.items())
             return of_base, of_head
 
         with contextlib.ExitStack() as stack:
-            versions = pair(stack)
+            versions = pair(stack, stack.enter_context(Starter()))
             both = cases_of_both(*versions, suite, only)
             say(f"figures of {len(both)} cases")
             measured = {case: Measured(*(v.ask(do="footprint", case=case) for v in versions)) for case in both}
@@ -137,7 +138,7 @@ def endings_clean_up() -> Iterator[None]:
 
 
 def block(
-    pair: Callable[[contextlib.ExitStack], tuple[Version, Version]],
+    pair: Callable[[contextlib.ExitStack, Starter], tuple[Version, Version]],
     suite: str,
     measured: dict[str, Measured],
     budget: Budget,
@@ -145,25 +146,34 @@ def block(
     say: building.Say,
 ) -> None:
     """Launches of fresh processes, each with as many rounds as its part of `seconds` has room for."""
-    count = budget.launches(seconds, len(measured))
-    end = time.monotonic() + seconds
-    for launch in range(count):
-        say(f"launch {launch + 1} of {count}: {len(measured)} cases by turns")
-        until = time.monotonic() + (end - time.monotonic()) / (count - launch)
-        with contextlib.ExitStack() as stack:
-            versions = pair(stack)
-            for version in versions:
-                version.open(suite)
-            extra = {"block_ms": BLOCK_MS} if all("block_ms" in v.extras for v in versions) else {}
-            for m in measured.values():
-                m.ratios.append([])
-            done = 0
-            while done < (budget.rounds // count if budget.rounds else 2) or (
-                budget.rounds is None and time.monotonic() < until
-            ):
-                for case, m in measured.items():
-                    take_round(versions, case, m, done + launch, extra)
-                done += 1
+    count, end = budget.launches(seconds, len(measured)), time.monotonic() + seconds
+    for first in range(0, count, PER_STARTER):
+        with Starter() as starter:
+            for number in range(first, min(count, first + PER_STARTER)):
+                if number >= 2 and budget.rounds is None and time.monotonic() > end:
+                    return  # the machine is slower than thought
+                say(f"launch {number + 1} of {count}: {len(measured)} cases by turns")
+                until = time.monotonic() + (end - time.monotonic()) / (count - number)
+                with contextlib.ExitStack() as stack:
+                    versions = pair(stack, starter)
+                    for version in versions:
+                        version.open(suite)
+                    least = budget.rounds // count if budget.rounds else 2
+                    launch(versions, measured, number, least, until if budget.rounds is None else 0.0)
+
+
+def launch(
+    versions: tuple[Version, Version], measured: dict[str, Measured], number: int, least: int, until: float
+) -> None:
+    """`least` rounds over all cases, and more until a time."""
+    extra = {"block_ms": BLOCK_MS} if all("block_ms" in v.extras for v in versions) else {}
+    for m in measured.values():
+        m.ratios.append([])
+    done = 0
+    while done < least or time.monotonic() < until:
+        for case, m in measured.items():
+            take_round(versions, case, m, done + number, extra)
+        done += 1
 
 
 def take_round(

@@ -42,14 +42,14 @@ def by_callgrind(sites: dict[str, Path], root: Path, suite: str, measured: dict[
             folder = root / f"callgrind-{site.name}"
             folder.mkdir()
             under = instructions.callgrind(worker_command(site), folder)
-            versions.append((stack.enter_context(Version(name, site, root, under, PYTHONHASHSEED="0")), folder))
+            versions.append((stack.enter_context(Version(name, site, root, None, under)), folder))
         for version, _ in versions:
             version.open(suite)
             if "repeat" not in version.extras:
                 return f"instructions: not compared; {version.name} is older than their count"
             for case in measured:
                 version.ask(do="repeat", case=case, count=2)
-            instructions.control(version.process.pid, "-i", "on")
+            instructions.control(version.pid, "-i", "on")
         for case, m in measured.items():
             for figures, (version, folder) in zip((m.base, m.head), versions, strict=True):
 
@@ -57,5 +57,5 @@ def by_callgrind(sites: dict[str, Path], root: Path, suite: str, measured: dict[
                     version.ask(do="repeat", case=case, count=steps)
 
                 take_steps(1)
-                figures["instructions"] = instructions.callgrind_per_step(take_steps, version.process.pid, folder)
+                figures["instructions"] = instructions.callgrind_per_step(take_steps, version.pid, folder)
     return "instructions: under callgrind"

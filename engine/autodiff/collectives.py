@@ -7,6 +7,9 @@ rank's own until they meet such a mean, and theta's gradient is averaged at the 
 the identity. Starting and ending processes is `engine/training/distributed.py`.
 """
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any
 
 import torch
@@ -19,12 +22,41 @@ from eblvm.engine.autodiff.derivatives import inside_torch_func
 BUCKET_BYTES = 25 * 2**20  # large enough for the network's full speed, small enough to pack one while another travels
 
 
+ALONE = ContextVar("ALONE", default=False)
+
+
+@contextmanager
+def alone() -> Iterator[None]:
+    """Inside, this process works on something of its own: there is one process, and no collective."""
+    token = ALONE.set(True)
+    try:
+        yield
+    finally:
+        ALONE.reset(token)
+
+
 def size() -> int:
-    return dist.get_world_size() if dist.is_available() and dist.is_initialized() else 1
+    return dist.get_world_size() if dist.is_available() and dist.is_initialized() and not ALONE.get() else 1
 
 
 def rank() -> int:
     return dist.get_rank() if size() > 1 else 0
+
+
+def local_slice(count: int) -> slice:
+    """This rank's slice of `count` things in a row: as even as can be, all of them with one process."""
+    return slice(count * rank() // size(), count * (rank() + 1) // size())
+
+
+def gather_rows(x: Tensor) -> Tensor:
+    """All ranks' rows in order; every rank has as many. Derivatives reach this rank's own rows only, so the sum over
+    ranks of what they give is the whole derivative."""
+    if size() == 1:
+        return x
+    parts = [torch.empty_like(x, memory_format=torch.contiguous_format) for _ in range(size())]
+    dist.all_gather(parts, x.detach().contiguous())
+    parts[rank()] = x
+    return torch.cat(parts)
 
 
 def mean(tree: Any) -> Any:

@@ -6,6 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from eblvm.engine.autodiff import collectives
 from eblvm.engine.autodiff.derivatives import grad
 from eblvm.engine.methods.types import Info, Noise, Rates, State
 from eblvm.engine.models.energy import call
@@ -14,6 +15,19 @@ from eblvm.engine.optim.optimizers import Optimizer
 from eblvm.engine.types import Params
 from eblvm.kernels import philox
 from eblvm.kernels.philox import Key, Purpose, purpose
+
+
+def local_rows(chain: Tensor) -> Tensor:
+    """The chains that this process moves. Each holds the rows of all; the others' are as old as the last checkpoint."""
+    return chain if collectives.size() == 1 else chain[collectives.local_slice(len(chain))]
+
+
+def with_local_rows(chain: Tensor, moved: Tensor) -> Tensor:
+    if collectives.size() == 1:
+        return moved
+    chain = chain.clone()
+    chain[collectives.local_slice(len(chain))] = moved
+    return chain
 
 
 @dataclass(frozen=True)
@@ -50,9 +64,11 @@ class ContrastiveDivergence:
         return loss, loss.detach()
 
     def gradient(self, state: State, v: Tensor, noise: Noise, rates: Rates) -> tuple[Params, State, Info]:
-        model_v, _ = sweep(state.theta, state.chain["v"] if self.persistent else v, noise["sweeps"])
+        start = local_rows(state.chain["v"]) if self.persistent else v
+        model_v, _ = sweep(state.theta, start, noise["sweeps"])
         gradient, loss = grad(lambda theta: self._contrast(theta, v, model_v), state.theta)
-        return gradient, state._replace(chain={"v": model_v} if self.persistent else {}), {"loss": loss}
+        moved = {"v": with_local_rows(state.chain["v"], model_v)} if self.persistent else {}
+        return gradient, state._replace(chain=moved), {"loss": loss}
 
     def validation(self, state: State, v: Tensor, noise: Noise) -> Tensor:
         """The squared error of one-sweep reconstruction: the usual early-stopping signal of CD."""

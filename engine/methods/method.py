@@ -24,8 +24,7 @@ class Method(Options):
     group = "method"
     learns_q: ClassVar[bool] = False  # it has a posterior q(h|v; phi), of a model with latent units
     needs_conditionals: ClassVar[bool] = False  # it needs p(h|v), p(v|h) or the free energy in closed form
-    pairs_samples: ClassVar[bool] = False  # its loss is of pairs of samples: an even batch, in one process
-    one_process: ClassVar[str] = ""  # why several processes cannot train it; empty: they can
+    pairs_samples: ClassVar[bool] = False  # its loss is of pairs of samples: an even batch
     micro_batches: ClassVar[bool] = False  # its gradient can be taken over parts of a batch
     fused_step: ClassVar[bool] = False  # it has a hand-written step on a GRBM
     compiles: ClassVar[bool] = True

@@ -34,7 +34,7 @@ def sample_over_ranks(
     """`sample`, each process drawing its slice; all of them on the first, and on the others their own."""
     if count < collectives.size():
         raise UserError(f"got a count of {count} for {collectives.size()} processes, expected at least one for each")
-    here = distributed.local_slice(count)
+    here = collectives.local_slice(count)
     samples = sample(run, model, here.stop - here.start, steps, seed, kind, here.start, count, start)
     return distributed.gather_to_rank0(samples)
 

@@ -1,12 +1,13 @@
 """Several processes on one run, as `torchrun` starts them: each takes its slice of every batch.
 
 World size does not change the mathematics: `engine/autodiff/collectives.py` has the means over ranks. Reductions are
-explicit. torch's DistributedDataParallel skips a parameter that the score does not see, in silence, and sharded
-parameters (FSDP) have no second derivative: see `refuse_wrapped`.
+explicit. torch's DistributedDataParallel skips a parameter that the score does not see, in silence, and FSDP's hooks
+free gathered parameters before their second derivative: see `refuse_wrapped`.
 """
 
 import os
 import signal
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from datetime import timedelta
@@ -16,12 +17,14 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from eblvm.engine.autodiff.collectives import rank, size
+from eblvm.engine.autodiff.collectives import gather_rows, local_slice, rank, size
 from eblvm.engine.device import own_device
 from eblvm.engine.errors import LostPeerError, UserError
+from eblvm.engine.methods.types import State
 from eblvm.engine.training.peers import Peers, patience_s
 
 T = TypeVar("T")
+ASK_S = 0.2
 
 
 def is_first() -> bool:
@@ -82,9 +85,11 @@ def _unreachable(error: Exception) -> LostPeerError:
     )
 
 
-def local_slice(count: int) -> slice:
-    """This rank's slice of `count` things in a row: as even as can be, all of them with one process."""
-    return slice(count * rank() // size(), count * (rank() + 1) // size())
+def whole_chains(state: State) -> State:
+    """`state` with the chains of all ranks, each of which has moved its own rows only; all must ask together."""
+    if size() == 1 or not state.chain:
+        return state
+    return state._replace(chain={k: gather_rows(x[local_slice(len(x))]) for k, x in state.chain.items()})
 
 
 def total(values: list[float]) -> list[float]:
@@ -96,9 +101,26 @@ def total(values: list[float]) -> list[float]:
     return sums.tolist()
 
 
-def anywhere(flag: bool) -> bool:
-    """Is it true on any rank? Asked on the host: no GPU waits for the answer."""
-    return total([float(flag)])[0] > 0
+class Flags:
+    """What any process asks for, as all of them know it. They ask together about every ASK_S seconds and not in every
+    step: with each answer the first rank says in how many steps the next one is."""
+
+    def __init__(self, step: int) -> None:
+        self.next = step + 1
+        self.last = (step, time.monotonic())
+
+    def agreed(self, done: int, *flags: bool) -> list[bool]:
+        """Is each flag up on any rank, after `done` steps? One process knows at once."""
+        if size() == 1:
+            return list(flags)
+        if done < self.next:
+            return [False] * len(flags)
+        (before, then), now = self.last, time.monotonic()
+        self.last = (done, now)
+        ahead = int(ASK_S * (done - before) / max(now - then, 1e-9)) if rank() == 0 else 0
+        *sums, ahead_of_all = total([*map(float, flags), float(ahead)])
+        self.next = done + max(1, int(ahead_of_all))
+        return [x > 0 for x in sums]
 
 
 def gather_to_rank0(x: Tensor) -> Tensor:
@@ -156,9 +178,9 @@ def refuse_wrapped(model: nn.Module | None) -> None:
 
     if any(isinstance(p, DTensor) for p in model.parameters()):
         raise UserError(
-            "got a model sharded by FSDP, whose gathered parameters have no second derivative, which score matching "
-            "needs; give the plain module: every rank holds all parameters, and --checkpoint and --micro-batch save "
-            "the activations, which are most of the memory"
+            "got a model sharded by FSDP, whose hooks free the gathered parameters before the second derivative of "
+            "score matching needs them; give the plain module: every rank holds all parameters, and --checkpoint and "
+            "--micro-batch save the activations, which are most of the memory"
         )
     if any(isinstance(m, nn.parallel.DistributedDataParallel) for m in model.modules()):
         raise UserError(

@@ -133,7 +133,7 @@ def training_loop(
     training_step = training_step_of(config, update)
     if takes_graphs(config, collectives.size()):
         training_step = TriedStep(training_step, CudaRecorder(), say)
-    here = distributed.local_slice(optimisation.batch)
+    here = collectives.local_slice(optimisation.batch)
 
     # The state: from the newest good checkpoint, or from the beginning.
     payload, passed_over = distributed.broadcast_from_rank0(
@@ -182,7 +182,7 @@ def training_loop(
     first = distributed.is_first()
     distributed.on_rank0(begin_writing)
     kept = start if payload is not None or fork is not None else None  # step of the newest checkpoint
-    stop = Interrupt()
+    stop, flags = Interrupt(), distributed.Flags(start)
     pace = Pace(start, optimisation.batch, device, log.seconds)
     log.doing("compiling" if running.compile else "preparing")
     validate_every = max(1, steps // running.validations) if running.validations else 0
@@ -193,11 +193,14 @@ def training_loop(
             noise = objective.draw(Key(seed, step), v, here.start, optimisation.batch)
             rates = step_rates(optimisation, step, v, config.method.lower_lr, config.method.unroll_lr)
             state, info = training_step(state, v, noise, rates)
-            # Asked together, so that all processes save in the same steps.
-            asked = distributed.total(
-                [float(stop.requested), float(pace.due("checkpoint", running.checkpoint_minutes))]
+            done = step + 1
+            # Agreed, so that all processes save and validate in the same steps.
+            stopping, due, validation_due = flags.agreed(
+                done,
+                stop.requested,
+                pace.due("checkpoint", running.checkpoint_minutes),
+                pace.due("validation", running.validate_minutes),
             )
-            done, stopping, due = step + 1, asked[0] > 0, asked[1] > 0
             log.bar.update()
             if step == start:
                 log.doing()
@@ -205,11 +208,10 @@ def training_loop(
             # What is logged and checked leaves the device here and nowhere else.
             last = done == steps
             saving = done % running.checkpoint_every == 0 or last or stopping or due
-            validating = validate_every > 0 and (done % validate_every == 0 or last)
-            if running.validate_minutes:
-                validating = validating or distributed.anywhere(pace.due("validation", running.validate_minutes))
+            validating = (validate_every > 0 and (done % validate_every == 0 or last)) or validation_due
             logging = done % running.log_every == 0 or last or validating
             if saving or logging:
+                state = distributed.whole_chains(state)
                 values = {name: torch.atleast_1d(x).tolist() for name, x in info.items()}
                 if any(values.get("skipped", ())):  # a step of fp16 that overflowed has no other figures
                     values = {name: values[name] for name in ("loss_scale", "skipped")}
@@ -296,8 +298,6 @@ def check_world(config: Config) -> None:
         raise UserError(
             f"{size} processes train one run with the eager step; remove --replicas, --lr lists, --compile and --graphs"
         )
-    if config.method.one_process:
-        raise UserError(f"method {config.method.kind!r} {config.method.one_process}")
 
 
 def silently(sentence: str) -> None:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
+from eblvm.engine.autodiff import collectives
 from eblvm.engine.config import Config
 from eblvm.engine.methods.types import Objective, State
 from eblvm.engine.training import distributed, replicas
@@ -27,13 +29,21 @@ def validation(config: Config, objective: Objective, state: State, dataset: Data
     states = [replicas.pick(state, r) for r in range(count)] if config.replicated else [state]
     totals = [0.0] * len(states)
     for i, chunk in enumerate(dataset.valid.split(size)):
-        here = distributed.local_slice(len(chunk))
+        here = chunk_slice(i, len(chunk), config.method.pairs_samples)
         v = dataset.floats(chunk[here])
         if len(v):
             noise = objective.draw(Key(VALIDATION_SEED, i), v, here.start, len(chunk))
-            losses = [float(objective.validation(s, v, noise)) for s in states]
+            with collectives.alone() if config.method.pairs_samples else nullcontext():
+                losses = [float(objective.validation(s, v, noise)) for s in states]
             totals = [t + loss * len(v) for t, loss in zip(totals, losses, strict=True)]
     return [total / len(dataset.valid) for total in distributed.total(totals)]
+
+
+def chunk_slice(number: int, count: int, paired: bool) -> slice:
+    """What this rank has of a chunk: its part, or of pairs the whole chunk if it is this rank's turn."""
+    if not paired:
+        return collectives.local_slice(count)
+    return slice(0, count if number % collectives.size() == collectives.rank() else 0)
 
 
 def better(best: dict[str, Any], step: int, values: list[float], state: State) -> dict[str, Any]:

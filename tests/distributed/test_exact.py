@@ -1,5 +1,6 @@
 """World size does not change the mathematics: 1 x 8 = 2 x 4 = 4 x 2 samples, gradients and ten steps, in fp64."""
 
+import time
 from typing import Any
 
 import pytest
@@ -48,6 +49,9 @@ CASES = {
     "grbm vages-ssm": POINTS.replaced(method="vages-ssm"),
     "grbm vnce": POINTS.replaced(method="vnce", latent_samples=2),
     "grbm cd": POINTS.replaced(method="cd"),
+    "grbm pcd": POINTS.replaced(method="pcd", sweeps=2),
+    "grbm ksd": POINTS.replaced(method="ksd"),
+    "vages-ksd": DEEP.replaced(method="vages-ksd", L=3, clip_norm=None),
     "bidvl": BIDVL,
     "bidvl N=1 K=2": BIDVL.replaced(N=1, K=2),
     "bidvl complete hinge sigmoid": BIDVL.replaced(
@@ -85,7 +89,7 @@ def trained(config: Config) -> dict[str, Any]:
     dataset = Dataset(data, data[:13], data, dtype=data.dtype)
     update = config.method.build(config.model, config.optimisation, data, *own_models(config))
     state = initial_state(config, update.objective, torch.tensor(0), data[:B], torch.device("cpu"))
-    share = distributed.local_slice(B)
+    share = collectives.local_slice(B)
     found: dict[str, Any] = {}
     for step in range(STEPS):
         v = data[step * B : (step + 1) * B][share]
@@ -96,7 +100,11 @@ def trained(config: Config) -> dict[str, Any]:
                 found["gradient"] = collectives.mean(update.objective.gradient(state, v, noise, rates)[0])
         state, info = update(state, v, noise, rates)
     logged = info | {"validation": torch.tensor(validation(config, update.objective, state, dataset))}
-    return found | {"weights": {**state.theta, **state.phi, **state.ema, **state.buffers}, "info": logged}
+    state = distributed.whole_chains(state)
+    return found | {
+        "weights": {**state.theta, **state.phi, **state.ema, **state.buffers, **state.chain},
+        "info": logged,
+    }
 
 
 def all_cases() -> dict[str, dict[str, Any]]:
@@ -164,3 +172,23 @@ def buckets_of_all_kinds() -> list[Tensor]:
 def test_buckets_of_all_kinds() -> None:
     for rank in on_ranks(2, buckets_of_all_kinds):
         assert [x.item() for x in rank] == [1.5, 2.5, 3.5, 4.5, 5.5]
+
+
+def agreed_flags() -> tuple[list[int], int]:
+    """Steps at which this rank knows that rank 1 has raised its flag in step 30, and how often all have asked."""
+    flags, asked, knows = distributed.Flags(0), 0, []
+    for done in range(1, 101):
+        asked += done == flags.next
+        time.sleep(0.002)
+        if flags.agreed(done, collectives.rank() == 1 and done >= 30)[0]:
+            knows.append(done)
+    return knows, asked
+
+
+def test_flags_are_agreed_without_asking_in_every_step() -> None:
+    (first, asked), second = on_ranks(2, agreed_flags)
+    assert second == (first, asked)
+    assert first
+    assert min(first) >= 30
+    assert asked < 50
+    assert distributed.Flags(0).agreed(1, True, False) == [True, False]

@@ -47,4 +47,3 @@ class Cd(Method):
 class Pcd(Cd):
     kind = "pcd"
     persistent = True
-    one_process = "keeps its chains in one process; use 'cd', or start it without torchrun"

@@ -44,10 +44,6 @@ class ScoreMatching(Method):
         return self.loss.pairs_samples
 
     @property
-    def one_process(self) -> str:  # type: ignore[override]
-        return "pairs the samples of one process; start it without torchrun" if self.loss.pairs_samples else ""
-
-    @property
     def micro_batches(self) -> bool:  # type: ignore[override]
         return not self.loss.pairs_samples
 

@@ -26,7 +26,7 @@ class Loss(Options):
     group = "method"
     estimators: ClassVar[tuple[str, ...]] = ()  # that give what it reads, by kind
     perturbs: ClassVar[bool] = False  # it adds noise to the data
-    pairs_samples: ClassVar[bool] = False  # its terms are of pairs: an even batch, all of it in one process
+    pairs_samples: ClassVar[bool] = False  # its terms are of pairs: an even batch, not split into micro-batches
     derivatives: ClassVar[int] = 2  # of the energy, with the one of training
     scales_gradients: ClassVar[bool] = False  # can run in fp16 with a loss scale
     batch_axes: ClassVar[dict[str, int]] = {}  # of the noise that `draw` gives, by name

@@ -32,13 +32,23 @@ class Ksd(Loss):
     def __call__(self, estimate: ScoreEstimate, batch: Batch, noise: Noise) -> Tensor:
         import torch
 
-        (x, y), (s_x, s_y) = self.halves(batch.v.flatten(1)), self.halves(estimate.score().flatten(1))
+        from eblvm.engine.autodiff import collectives
+
+        # Several processes: everyone has all pairs, with derivatives by its own scores.
+        v, score = collectives.gather_rows(batch.v.flatten(1)), collectives.gather_rows(estimate.score().flatten(1))
+        (x, y), (s_x, s_y) = self.halves(v), self.halves(score)
         k, distance = self.kernel(x, y)
         precision = self.kernel_width**-2
         # s(v).(v - v') and (v - v').s(v'), without the differences of all pairs.
         along = (s_x * x).sum(1)[:, None] - s_x @ y.T - x @ s_y.T + (y * s_y).sum(1)
         pairs = k * (s_x @ s_y.T + precision * along + precision * x.shape[1] - precision**2 * distance)
-        return torch.cat([pairs.mean(1), pairs.mean(0)])
+        terms = torch.cat([pairs.mean(1), pairs.mean(0)])
+        if collectives.size() == 1:
+            return terms
+        # The mean over processes of means over samples has this process's terms as value, and as derivative that of
+        # the whole: each pair is in two samples' terms, often of two processes.
+        whole = collectives.size() * pairs.mean()
+        return terms[collectives.local_slice(len(terms))].detach() + (whole - whole.detach())
 
     def halves(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """The first and the second half of [..., B, D]; the last of an odd number has no partner."""

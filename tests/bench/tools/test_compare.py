@@ -161,12 +161,11 @@ def test_a_killed_comparison_leaves_nothing(run: Callable[..., None], repository
 
 
 def workers_of(folder: Path) -> list[str]:
-    """The processes that run from a folder."""
+    """The processes that work in a folder."""
     found = []
     for process in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):
-            command = (process / "cmdline").read_bytes()
-            if str(folder).encode() in command and b"worker" in command:
+            if (process / "cwd").readlink().is_relative_to(folder):
                 found.append(process.name)
     return found
 
