@@ -176,9 +176,14 @@ def reproduced(path: Path) -> str:
     shortened = f", {facts['steps']} steps" if facts["steps"] is not None else ""
     origin = f"Collected {facts['date']} at commit {facts['commit']}, {facts['machine']['cpu']}: {many}{shortened}."
     lines = [f"## {facts['experiment']}: {experiment.title}", "", f"`{facts['command']}`", ""]
+    models = " and ".join(sorted({row["model"] for row in facts["rows"] if row.get("model")}))
+    origin += f" Models: {models}." if models else ""
     if experiment.says:
         lines += [f"The paper: {experiment.says}.", ""]
-    return "\n".join([*lines, origin, "", tables.markdown(*listing.compared(facts)), ""])
+    lines += [origin, "", tables.markdown(*listing.compared(facts)), ""]
+    for picture in sorted(DOCUMENT.parent.glob(f"reproduce-{facts['experiment']}*.png")):
+        lines += [f"![{experiment.title}]({picture.name})", ""]
+    return "\n".join(lines)
 
 
 def deep_figures(row: dict[str, Any]) -> list[tuple[str, str]]:

@@ -106,7 +106,7 @@ def one(experiment: Experiment, commands: dict[str, list[str]], small: bool) -> 
 
 
 def compared(facts: dict[str, Any]) -> tuple[list[str], list[list[Any]]]:
-    """Header and lines of a table: every row's figures, the paper's, ours with the deviation over seeds."""
+    """Header and lines of a table: every row's figures, the paper's, ours with deviation and range over seeds."""
     by_label = {row["label"]: row for row in facts["rows"]}
     lines = []
     for row in facts["rows"]:
@@ -123,8 +123,12 @@ def compared(facts: dict[str, Any]) -> tuple[list[str], list[list[Any]]]:
             elif row["beside"] and name == next(iter(row["mean"])):
                 shown, other = f"as {row['beside']}", by_label[row["beside"]]["mean"][name]
             difference = f"{mean - other:+.4g}" if is_known(mean) and is_known(other) else None
-            lines.append([row["label"], NAMES.get(name, name), shown, ours, difference])
-    return ["run", "figure", "paper", "ours", "difference"], lines
+            by_seed = [found[name] for found in row.get("by_seed", ()) if is_known(found.get(name))]
+            extent = f"{min(by_seed):.4g} to {max(by_seed):.4g}" if len(by_seed) > 1 else None
+            lines.append([row["label"], NAMES.get(name, name), shown, ours, difference, extent])
+    header = ["run", "figure", "paper", "ours", "difference", "by seed"]
+    count = len(header) if facts["seeds"] > 1 else len(header) - 1
+    return header[:count], [line[:count] for line in lines]
 
 
 def is_known(value: Any) -> bool:

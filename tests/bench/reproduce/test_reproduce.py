@@ -104,16 +104,16 @@ FACTS = {
 
 def test_paper_and_ours_stand_side_by_side() -> None:
     first, second = listing.side_by_side(FACTS).splitlines()[1:]
-    assert first.split() == ["DSM", "Fisher", "-5000", "-5010", "+-", "2", "-10"]
-    assert second.split() == ["BiDSM", "Fisher", "as", "DSM", "-5009", "+-", "3", "+1"]
+    assert first.split() == ["DSM", "Fisher", "-5000", "-5010", "+-", "2", "-10", "-"]
+    assert second.split() == ["BiDSM", "Fisher", "as", "DSM", "-5009", "+-", "3", "+1", "-"]
 
 
 def test_a_figure_that_is_not_known_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     why = "not known: chains have not mixed (R-hat 1.42)"
     facts = FACTS | {"rows": [FACTS["rows"][0], FACTS["rows"][1] | {"mean": {"test_fisher": why}}]}
     _, first, second, reason = listing.side_by_side(facts).splitlines()
-    assert first.split()[-1] == "-10"
-    assert second.split() == ["BiDSM", "Fisher", "as", "DSM", "not", "known", "-"]
+    assert first.split()[-2] == "-10"
+    assert second.split() == ["BiDSM", "Fisher", "as", "DSM", "not", "known", "-", "-"]
     assert reason == f"BiDSM, Fisher: {why}"
     monkeypatch.setattr(listing, "RECORDS", tmp_path)
     (tmp_path / "reproduce-bism-table1-x.json").write_text(json.dumps(facts))
