@@ -131,7 +131,7 @@ def training_loop(
     objective = update.objective
     seed = replicas.seeds(optimisation).to(device)
     training_step = training_step_of(config, update)
-    if takes_graphs(config, collectives.size()):
+    if running.on_cuda and takes_graphs(config, collectives.size()):
         training_step = TriedStep(training_step, CudaRecorder(), say)
     here = collectives.local_slice(optimisation.batch)
 
