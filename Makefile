@@ -11,11 +11,12 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 # The package states ranges, make installs the tested versions; the second name is for builds of newer pips.
 export PIP_CONSTRAINT ?= $(CURDIR)/constraints.txt
 export PIP_BUILD_CONSTRAINT ?= $(CURDIR)/constraints.txt
-# One torch thread per worker: two busy workers with two threads each would fight over the cores.
-WORKERS ?= 2
+# One torch thread per worker: busy workers with two threads each would fight over the cores. A third of them works
+# while others wait for the processes that they started.
+WORKERS ?= 3
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: setup demo docs docs-serve docs-test test fuzz two-hosts kills sanitize kernels lint typecheck format bench clean
+.PHONY: setup demo docs docs-serve docs-test test long fuzz two-hosts kills sanitize kernels lint typecheck format bench clean
 
 setup: $(STAMP)
 
@@ -43,7 +44,11 @@ demo: $(DEMO)
 	$(BIN)/eblvm demo
 
 test: setup
-	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile
+	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile -m 'not long'
+
+# The tests of half a minute and more, which have a shorter one beside them.
+long: setup
+	$(BIN)/python -m pytest -n $(WORKERS) -m long
 
 # Every property of tests/fuzz at this many examples: 20,000 command lines, every crash point; half an hour. The seed is in
 # the report's header (EBLVM_FUZZ_SEED).

@@ -9,6 +9,7 @@ from eblvm.engine.cli.parser import Parser
 from eblvm.engine.errors import UserError, unknown
 
 SUITES = ("grbm", "toy", "deep", "vages", "bidvl", "data", "growth", "kernels")
+CONTESTED = tuple(suite for suite in SUITES if suite != "growth")  # growth is the engine beside theory
 MODES = ("compare", "gates", "history")
 EXAMPLES = (
     "eblvm bench grbm --rounds 31 --json bench/records",
@@ -78,13 +79,13 @@ def command_bench(arguments: argparse.Namespace) -> None:
         raise UserError(f"'eblvm bench {suite}' knows no --compile, --device or --update; remove it")
     if arguments.data is not None and suite not in ("data", "all"):
         raise UserError(f"suite {suite!r} needs no data; --data is for 'eblvm bench data'")
-    if arguments.contestants and (suite in MODES or arguments.compile or arguments.device != "cpu"):
+    if arguments.contestants and (suite in (*MODES, "growth") or arguments.compile or arguments.device != "cpu"):
         raise UserError("--contestants measures a suite, or 'all', on the CPU; remove --compile and --device")
     if suite == "all" and arguments.json and not arguments.json.is_dir():
         raise UserError(f"'eblvm bench all' writes a record per suite, got --json {arguments.json}; give a folder")
     once = bench_contest if arguments.contestants else bench_suite
     modes_of = {"compare": bench_compare, "gates": bench_gates, "history": bench_history}
-    for one in SUITES if suite == "all" else (suite,):
+    for one in (suite,) if suite != "all" else CONTESTED if arguments.contestants else SUITES:
         chosen = argparse.Namespace(**vars(arguments) | {"suite": one})
         modes_of.get(suite, once)(chosen)
 

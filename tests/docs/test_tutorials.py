@@ -1,6 +1,6 @@
 """Every tutorial runs as it stands, from top to bottom in an empty folder, with fewer and smaller steps.
 
-Fences of `sh` hold commands, one a line; those of `python` run in one namespace. Both run in this process, in the order
+Fences of `sh` hold commands, one a line; those of `python` run in one namespace; `yaml` is for other programs. Both run in this process, in the order
 of the page; a line of torchrun runs on two processes over gloo, as torchrun's would.
 """
 
@@ -30,7 +30,7 @@ SMALLER = {  # of a recipe's models
 
 def blocks(page: str) -> list[tuple[str, str]]:
     found = re.findall(r"^```(\w+)\n(.*?)^```", (TUTORIALS / f"{page}.md").read_text(), re.MULTILINE | re.DOTALL)
-    return [(kind, text) for kind, text in found if kind != "math"]
+    return [(kind, text) for kind, text in found if kind not in ("math", "yaml")]
 
 
 def shortened(words: list[str]) -> list[str]:

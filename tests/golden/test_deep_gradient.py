@@ -185,7 +185,7 @@ def test_memory_modes(sgd: bool, divergence: str, memory: str, checkpoint: str) 
     compare(divergence=divergence, sgd=sgd, memory=memory, checkpoint=checkpoint)
 
 
-@pytest.mark.parametrize(("divergence", "sgd"), [("fisher", False), ("kl", True)])
+@pytest.mark.parametrize(("divergence", "sgd"), [("fisher", False), pytest.param("kl", True, marks=pytest.mark.long)])
 def test_compiled_step(divergence: str, sgd: bool) -> None:
     """The compiler traces the same derivatives (its own kernels are not asked here: they take minutes to build)."""
     compare(divergence=divergence, sgd=sgd, compiled=True)

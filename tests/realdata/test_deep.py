@@ -37,7 +37,7 @@ def test_dry_run_prints_the_config(recipe: str, capsys) -> None:
 
 
 def test_small_mnist_trains_samples_and_evaluates(real_data: Path, tmp_path: Path, monkeypatch) -> None:
-    monkeypatch.setattr(sections, "FITTED", 1000)
+    monkeypatch.setattr(sections, "FITTED", 500)
     monkeypatch.setattr(deep, "TESTED", 100)
     out = tmp_path / "run"
     options = [*TINY, "--steps", "60", "--batch", "16", "--log-every", "20", "--lr", "3e-3"]

@@ -10,7 +10,7 @@ import pytest
 import torch
 from PIL import Image
 
-from eblvm.bench.cli import SUITES
+from eblvm.bench.cli import CONTESTED
 from eblvm.bench.contestants import by_naive, roster
 from eblvm.bench.contestants.roster import Contestant
 from eblvm.bench.contestants.steps import CaseStep
@@ -168,7 +168,7 @@ def test_pictures_are_the_same(tmp_path: Path) -> None:
 
 
 def test_every_suite_has_tasks_and_contestants() -> None:
-    for suite in SUITES:
+    for suite in CONTESTED:
         assert roster.of_suite(suite), suite
         assert suite == "data" or contest_tasks.tasks(suite), suite
 

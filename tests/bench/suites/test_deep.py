@@ -25,6 +25,7 @@ def test_a_wrong_gradient_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
         deep.difference(SMALL.replaced(batch=4, dtype="float64", noise="fresh", N=1, K=1))
 
 
+@pytest.mark.long
 def test_record_of_a_small_model() -> None:
     result = deep.run(1, progress=False, found=deep.cases(SMALL))
     assert [set(row) for row in result["rows"]] == [set(deep.COLUMNS)] * 13

@@ -134,7 +134,7 @@ def test_an_identical_copy_passes(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("ending", [signal.SIGTERM, signal.SIGKILL])
+@pytest.mark.parametrize("ending", [signal.SIGTERM, pytest.param(signal.SIGKILL, marks=pytest.mark.long)])
 def test_a_killed_comparison_leaves_nothing(run: Callable[..., None], repository: Path, ending: int) -> None:
     """Its processes end. After SIGKILL its folder goes when the next comparison starts."""
     process = subprocess.Popen(
@@ -172,7 +172,9 @@ def workers_of(folder: Path) -> list[str]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("injected", "figure"), [(SLOW, "time of head/base"), (SAVING, "saved_bytes")], ids=["slow", "saving"]
+    ("injected", "figure"),
+    [(SLOW, "time of head/base"), pytest.param(SAVING, "saved_bytes", marks=pytest.mark.long)],
+    ids=["slow", "saving"],
 )
 def test_a_regression_exits_1(
     run: Callable[..., None], repository: Path, injected: str, figure: str, capsys: pytest.CaptureFixture[str]

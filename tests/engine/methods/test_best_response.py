@@ -124,10 +124,10 @@ def test_a_cut_step_is_seen_in_the_log(tmp_path: Path) -> None:
     ("method", "changes"),
     [
         ("bimdsm", {}),
-        ("bidsm", {"divergence": "kl"}),
-        ("bissm", {}),
+        pytest.param("bidsm", {"divergence": "kl"}, marks=pytest.mark.long),
+        pytest.param("bissm", {}, marks=pytest.mark.long),
         ("bimdsm", {"response_block": "full", "response_score": "pairs"}),
-        ("bimdsm", {"solver": "cg", "response_score": "single"}),
+        pytest.param("bimdsm", {"solver": "cg", "response_score": "single"}, marks=pytest.mark.long),
         ("bimdsm", {"micro_batch": 5, "checkpoint": "blocks"}),
         ("bimdsm", {"replicas": 2}),
         ("bimdsm", {"precision": "bf16", "dtype": "float32"}),

@@ -68,7 +68,7 @@ def test_any_end_at_any_moment_then_continue_is_bitwise_equal(tmp_path: Path) ->
     """Killed in start-up and at a random step, asked to stop by both signals: the end is that of an unbroken run.
 
     `make kills` does so two hundred times."""
-    steps, whole, broken = 1500, tmp_path / "whole", tmp_path / "broken"
+    steps, whole, broken = 600, tmp_path / "whole", tmp_path / "broken"
     subprocess.run(train_command(whole, steps), check=True, **QUIET)
     dice = random.Random(0)
     start_up = subprocess.Popen(train_command(broken, steps), **QUIET)

@@ -115,6 +115,7 @@ def losses(kind: str, steps: int, folder: Path, lr: float = 3e-4) -> torch.Tenso
     return torch.tensor([found[step] for step in range(1, steps + 1)]).unfold(0, 10, 10).nanmean(1)
 
 
+@pytest.mark.long
 def test_loss_curve_of_bf16(tmp_path: Path) -> None:
     """Equal until the loss begins to fall, and again at its end. Between the two a change of 1e-6 in theta moves the
     fall of a bf16 run by tens of steps and its end by up to 5 %: no closer bound would be one on the loss_scale."""
@@ -124,6 +125,7 @@ def test_loss_curve_of_bf16(tmp_path: Path) -> None:
     assert max(curve[-5:].mean() / curve[:3].mean() for curve in (full, half)) < 0.65
 
 
+@pytest.mark.long
 def test_loss_curve_of_fp16(tmp_path: Path) -> None:
     """Steps that overflow at a first, too large scale are left out, so its curve is some steps behind."""
     full, half = (losses(kind, 60, tmp_path) for kind in ("fp32", "fp16"))
