@@ -1,7 +1,7 @@
 """Every tutorial runs as it stands, from top to bottom in an empty folder, with fewer and smaller steps.
 
-Fences of `sh` hold commands, one a line; those of `python` run in one namespace; `yaml` is for other programs. Both run in this process, in the order
-of the page; a line of torchrun runs on two processes over gloo, as torchrun's would.
+Fences of `sh` hold commands, one a line; those of `python` run in one namespace; `yaml` is for other programs. Both run
+in this process, in the order of the page; a line of torchrun runs on two processes over gloo, as torchrun's would.
 """
 
 import re
