@@ -7,6 +7,12 @@ import pytest
 import torch
 
 torch.set_num_threads(1)
+LONGEST = ("tests/rehearsal", "tests/kernels/test_triton", "tests/realdata", "tests/distributed")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """The longest files first, so that no worker is alone with one at the end."""
+    items.sort(key=lambda item: not item.nodeid.startswith(LONGEST))
 
 
 @pytest.fixture(scope="session", autouse=True)
