@@ -50,6 +50,7 @@ def grbm(visible: int = 560, **changes: Any) -> Case:
 
 
 def deep(size: int = 16, **changes: Any) -> Case:
+    """Small: where time is judged an axis is wider, as operators that compute little take their time to start."""
     method = changes.pop("method", "bimdsm")
     base = {"network": "lean", "width": 8, "depth": 12, "batch": 4, "K": 5}
     return Case(recipe("cifar10", method=method).replaced(**(base | changes)), (3, size, size))
@@ -76,10 +77,10 @@ AXES = (
     Axis("L", "samples of h, VaGES-MDSM, deep", (2, 4, 8, 16), lambda x: deep(method="vages-mdsm", L=x), {FLOPS: 1}),
     Axis("N, deep", "unrolled steps, deep", (1, 2, 4, 8), lambda x: deep(N=x), {HELD: 0, FLOPS: 1}),
     Axis("K, deep", "real lower steps, deep", (1, 2, 4, 8), lambda x: deep(K=x), FIXED),
-    Axis("batch, deep", "batch, deep", (4, 8, 16, 32), lambda x: deep(batch=x), GROWS | {HELD: 1}),
+    Axis("batch, deep", "batch, deep", (4, 8, 16, 32), lambda x: deep(32, width=32, batch=x), GROWS | {HELD: 1}),
     Axis("S", "image size, deep", (16, 32, 64, 128), deep, {TIME: 2, HELD: 2, FLOPS: 2}),
     Axis("width", "channels, deep", (16, 32, 64, 128), lambda x: deep(width=x), {FLOPS: 2}),
-    Axis("depth", "layers, deep", (12, 18, 24), lambda x: deep(depth=x), GROWS | {HELD: 1}),
+    Axis("depth", "layers, deep", (12, 18, 24), lambda x: deep(32, width=64, depth=x), GROWS | {HELD: 1}),
     Axis("R", "replicas, checkerboard", (8, 16, 32, 64), toy, GROWS | {PEAK: 1}),
 )
 
