@@ -230,9 +230,10 @@ def plot(result: dict[str, Any], path: Path) -> None:
     for panel, axis in zip(panels.flat, axes, strict=False):
         rows = [row for row in result["rows"] if row["axis"] == axis]
         xs = [row["x"] for row in rows]
-        for name, title in FIGURES.items():
+        for i, (name, title) in enumerate(FIGURES.items()):
             if all(row[name] for row in rows):
-                panel.plot(xs, [row[name] / rows[0][name] for row in rows], "o-", label=title, markersize=3)
+                ys = [row[name] / rows[0][name] for row in rows]
+                panel.plot(xs, ys, "o-", color=f"C{i}", label=title, markersize=3)
         panel.set(xscale="log", yscale="log", title=axis, xlabel=axis.split(",")[0])
         panel.set_xticks(xs, xs)
         panel.minorticks_off()
