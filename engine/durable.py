@@ -12,6 +12,9 @@ from eblvm.engine.errors import UserError
 from eblvm.engine.system import FOLDER, NO_LINKS, flock
 
 OTHER = "give a path that can be read and written"
+# What the system says of a lock that another process has, and of a file system without locks.
+HELD = (errno.EAGAIN, errno.EACCES)
+UNSUPPORTED = (errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOLCK, errno.ENOSYS, errno.EINVAL)
 
 
 def write_atomic(path: Path, content: bytes) -> None:
@@ -86,10 +89,6 @@ def failed(path: Path, error: OSError, kept: str = "") -> UserError:
         errno.ELOOP: "it is a link, which is not followed: remove it",
     }.get(error.errno or 0, OTHER)
     return UserError(f"{path} cannot be written ({error.strerror or error}); {kept + '; ' if kept else ''}{what}")
-
-
-HELD = (errno.EAGAIN, errno.EACCES)
-UNSUPPORTED = (errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOLCK, errno.ENOSYS, errno.EINVAL)
 
 
 def take_lock(path: Path, wait: bool) -> IO[bytes]:

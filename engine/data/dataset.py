@@ -9,7 +9,7 @@ from torch import Tensor
 from eblvm.engine.errors import UserError
 
 LARGEST = 1e6  # models and their noise are scaled for data of about 1
-CHUNK = 4096  # samples that are looked at together
+CHUNK = 4096  # samples that are looked at, or resized, together
 
 
 class Dataset(NamedTuple):
@@ -70,5 +70,5 @@ def resized(v: Tensor, size: int | None) -> Tensor:
     """uint8 images [n, C, H, W] averaged over areas to squares of `size` pixels."""
     if size is None or v.shape[-2:] == (size, size):
         return v
-    chunks = [F.adaptive_avg_pool2d(chunk.float(), size).round().byte() for chunk in v.split(4096)]
+    chunks = [F.adaptive_avg_pool2d(chunk.float(), size).round().byte() for chunk in v.split(CHUNK)]
     return torch.cat(chunks)
