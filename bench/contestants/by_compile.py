@@ -8,6 +8,7 @@ from torch import Tensor
 from torch._inductor import config as inductor
 
 from eblvm.bench.contestants import functional_grbm
+from eblvm.bench.contestants.grbm_settings import Settings
 from eblvm.bench.contestants.roster import Entrant, contestant
 from eblvm.bench.contestants.steps import CaseStep
 from eblvm.bench.tools.registry import Case
@@ -22,18 +23,8 @@ class CompiledGrbm:
     def __init__(self, case: Case):
         c = case.config
         self.case, self.bilevel = case, c["method"] == "bidsm"
-        bilevel = self.bilevel
-        self.how = functional_grbm.Settings(
-            N=c["N"] if bilevel else 0,
-            K=c["K"] if bilevel else 0,
-            sigma=c["sigma"],
-            lr=c["lr"][0],
-            betas=c.optimisation.betas,
-            temperature=c["temperature"] if bilevel else 1.0,
-            sgd_rate=c["unroll_lr"] if bilevel and c["unroll_optimizer"] == "sgd" else None,
-            exact=bilevel and c["divergence"] == "kl-exact",
-        )
-        function = functional_grbm.gradient if bilevel else functional_grbm.dsm_gradient
+        self.how = Settings.of(case)
+        function = functional_grbm.gradient if self.bilevel else functional_grbm.dsm_gradient
         one = partial(function, self.how)
         inductor.compile_threads = 1  # others' threads would not survive the fork of its workers
         self.compiled = torch.compile(torch.vmap(one) if c.replicated else one)

@@ -8,6 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from eblvm.bench.contestants.grbm_settings import Settings
 from eblvm.bench.contestants.roster import Entrant, contestant
 from eblvm.bench.contestants.steps import CaseStep
 from eblvm.bench.tools.registry import Case
@@ -40,35 +41,42 @@ def tensors(tree: Any) -> Params:
     return {name: torch.from_numpy(np.array(x)) for name, x in tree.items()}
 
 
-class JaxGrbm:
+class JaxStep:
+    """A compiled step of one case: `step` maps `state` and the batch `v` to the next state."""
+
+    def __init__(self, case: Case):
+        self.jax, self.case = import_jax(), case
+        self.state: Any
+        self.v: Any
+        self.step: Any
+
+    def precision(self) -> Any:
+        return self.jax.enable_x64(self.case.config["dtype"] == "float64")
+
+    def __call__(self) -> None:
+        with self.precision():
+            self.state = self.step(self.state, self.v)
+            self.jax.block_until_ready(self.state.theta)
+
+    def inputs(self) -> None:
+        return None  # XLA allocates for itself
+
+
+class JaxGrbm(JaxStep):
     """BiDSM or DSM of one case."""
 
     def __init__(self, case: Case):
-        self.jax = import_jax()
+        super().__init__(case)
         from eblvm.bench.contestants import jax_grbm
 
-        self.grbm, self.case, c = jax_grbm, case, case.config
-        bilevel = c["method"] == "bidsm"
-        self.how = jax_grbm.Settings(
-            N=c["N"] if bilevel else 0,
-            K=c["K"] if bilevel else 0,
-            sigma=c["sigma"],
-            lr=c["lr"][0],
-            betas=c.optimisation.betas,
-            temperature=c["temperature"] if bilevel else 1.0,
-            sgd_rate=c["unroll_lr"] if bilevel and c["unroll_optimizer"] == "sgd" else None,
-            exact=bilevel and c["divergence"] == "kl-exact",
-            shared=bilevel and c["noise"] == "shared",
-        )
+        self.grbm, c = jax_grbm, case.config
+        self.how = Settings.of(case)
         engine = CaseStep(case)
         keys = self.jax.random.split(self.jax.random.key(c["seed"]), c["replicas"])
         with self.precision():
             self.state = self.training(engine.state, keys if c.replicated else keys[0])
             self.v = arrays(engine.v)
             self.step = jax_grbm.compiled_step(self.how, c.replicated)
-
-    def precision(self) -> Any:
-        return self.jax.enable_x64(self.case.config["dtype"] == "float64")
 
     def moments(self, found: Any) -> Any:
         import jax.numpy as jnp
@@ -106,14 +114,6 @@ class JaxGrbm:
 
     def jitted(self, name: str) -> Any:
         return self.jax.jit(partial(getattr(self.grbm, name), self.how))
-
-    def __call__(self) -> None:
-        with self.precision():
-            self.state = self.step(self.state, self.v)
-            self.jax.block_until_ready(self.state.theta)
-
-    def inputs(self) -> None:
-        return None  # XLA allocates for itself
 
 
 @contestant("jax", "grbm", "toy", needs="jax")

@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from eblvm.bench.contestants.by_jax import arrays, import_jax
+from eblvm.bench.contestants.by_jax import JaxStep, arrays
 from eblvm.bench.contestants.deep import can, pairs
 from eblvm.bench.contestants.roster import contestant
 from eblvm.bench.contestants.steps import CaseStep
@@ -30,14 +30,14 @@ def from_kernel(t: Tensor) -> Tensor:
     return t.permute(3, 2, 0, 1) if t.dim() == 4 else t
 
 
-class JaxDeep:
+class JaxDeep(JaxStep):
     """MDSM or BiMDSM of one case on the lean network."""
 
     def __init__(self, case: Case):
-        self.jax = import_jax()
+        super().__init__(case)
         from eblvm.bench.contestants import jax_deep
 
-        self.deep, self.case, c = jax_deep, case, case.config
+        self.deep, c = jax_deep, case.config
         naive = deep.naive_method(c, case.shape)  # type: ignore[arg-type]
         bilevel = c["method"] == "bimdsm"
         self.theta_names = [name for name, _ in naive.model.named_parameters()]
@@ -58,9 +58,6 @@ class JaxDeep:
             self.state = self.training(engine.state, self.jax.random.key(c["seed"]))
             self.v = arrays(channels_last(engine.v))
             self.step = jax_deep.compiled_step(self.how)
-
-    def precision(self) -> Any:
-        return self.jax.enable_x64(self.case.config["dtype"] == "float64")
 
     def renamed(self, tree: Params, names: list[str]) -> Any:
         return {name: arrays(kernel(t)) for name, t in zip(names, tree.values(), strict=True)}
@@ -88,14 +85,6 @@ class JaxDeep:
             g, *_ = function(at.theta, at.phi, at.phi_moments, images, arrays(eps), arrays(latents))
             found = [from_kernel(torch.tensor(g[name].__array__())) for name in self.theta_names]
         return dict(zip(state.theta, found, strict=True))
-
-    def __call__(self) -> None:
-        with self.precision():
-            self.state = self.step(self.state, self.v)
-            self.jax.block_until_ready(self.state.theta)
-
-    def inputs(self) -> None:
-        return None  # XLA allocates for itself
 
 
 @contestant("jax", "deep", needs="jax")

@@ -6,25 +6,14 @@ Shape tags: B batch, D visible units, H latent units.
 """
 
 from collections.abc import Sequence
-from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 from torch.func import grad
 
+from eblvm.bench.contestants.grbm_settings import Settings
 from eblvm.engine.types import Params
-
-
-class Settings(NamedTuple):
-    N: int
-    K: int
-    sigma: float
-    lr: float
-    betas: tuple[float, float]
-    temperature: float
-    sgd_rate: float | None
-    exact: bool
 
 
 def quadratic(theta: Params, v_BD: Tensor) -> Tensor:

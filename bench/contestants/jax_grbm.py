@@ -12,6 +12,8 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
+from eblvm.bench.contestants.grbm_settings import Settings
+
 Tree = dict[str, Array]
 
 
@@ -19,20 +21,6 @@ class Moments(NamedTuple):
     m: Tree
     s: Tree
     count: Array
-
-
-class Settings(NamedTuple):
-    """What is constant in a compiled step."""
-
-    N: int
-    K: int
-    sigma: float
-    lr: float
-    betas: tuple[float, float]
-    temperature: float
-    sgd_rate: float | None
-    exact: bool
-    shared: bool
 
 
 def quadratic(theta: Tree, v_BD: Array) -> Array:
