@@ -172,7 +172,7 @@ def _plus(total: Any, tree: Any, weight: float = 1.0) -> Any:
 
 
 def _adding(total: Any, weight: float, finish: Finish | None, scale: Tensor | float | None = None) -> Finish:
-    """The `finish` of a chunk's gradient: it becomes `_plus(total, gradient / scale, weight)`, then given to `finish`."""
+    """The `finish` of a chunk's gradient: `_plus(total, gradient / scale, weight)`, given to `finish` in its turn."""
     leaves = None if total is None else tree_leaves(total)
 
     def add(i: int, g: Tensor) -> Tensor:
