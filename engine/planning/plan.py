@@ -179,8 +179,8 @@ def _counted(
 def _counted_replicas(
     update: Update, state: State, v: Tensor, noise: Noise, rates: Rates, batch: int
 ) -> tuple[int, int, int]:
-    """`_counted` of the whole vectorised update, which gives a new state beside the old one. No hook sees what its graphs
-    hold: that is one replica's, times their number."""
+    """`_counted` of the whole vectorised update, which gives a new state beside the old one. No hook sees what graphs
+    hold in it: that is one replica's, times their number."""
     if update.ema_decay is not None:  # the averages move as well
         ema, phi_ema = tree_map(torch.empty_like, (state.theta, state.phi))
         state = state._replace(ema=ema, phi_ema=phi_ema)

@@ -5,7 +5,9 @@ import hashlib
 import os
 import threading
 import time
+from itertools import pairwise
 from pathlib import Path
+from statistics import median
 
 import pytest
 import torch
@@ -168,6 +170,31 @@ def test_a_disk_that_takes_its_time_delays_no_step(tmp_path: Path, monkeypatch: 
     ended = time.monotonic()
     assert begun[-1] - begun[0] < 1.0 < 2.0 < ended - begun[0]  # the run itself is complete when it says so
     assert checkpoint.steps(tmp_path / "run" / "checkpoints") == [9, 5]
+
+
+def test_a_save_costs_the_steps_less_than_5_percent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By the processor's time of the steps' thread, which neither other programs nor the disk change."""
+    save, rates = Writer.save, loop.step_rates
+    saves: list[float] = []
+    begun: list[float] = []
+
+    def timed(writer: Writer, content: dict) -> None:
+        before = time.thread_time()
+        save(writer, content)
+        saves.append(time.thread_time() - before)
+
+    def stamped(*arguments: object) -> object:
+        begun.append(time.thread_time())
+        return rates(*arguments)
+
+    monkeypatch.setattr(Writer, "save", timed)
+    monkeypatch.setattr(loop, "step_rates", stamped)
+    deep = recipes.recipe("digits", "deep").replaced(
+        batch=64, width=16, ema=0.9, steps=6, checkpoint_every=1, log_every=100, validations=0, threads=1
+    )
+    assert train(deep, tmp_path / "run")
+    steps = [after - before for before, after in pairwise(begun)]
+    assert median(saves) < 0.05 * median(steps)
 
 
 @pytest.mark.parametrize("code", [errno.ENOSPC, errno.EIO])
