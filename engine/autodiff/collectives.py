@@ -7,7 +7,7 @@ rank's own until they meet such a mean, and theta's gradient is averaged at the 
 the identity. Starting and ending processes is `engine/training/distributed.py`.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any
@@ -64,18 +64,57 @@ def mean(tree: Any) -> Any:
     if size() == 1:
         return tree
     leaves, spec = tree_flatten(tree)
-    under_way = []
-    for bucket in _buckets(leaves):
-        flat = torch.cat([leaves[i].detach().reshape(-1) for i in bucket])
-        under_way.append((bucket, flat, dist.all_reduce(flat, async_op=True)))
-    for bucket, flat, work in under_way:
-        work.wait()
-        flat /= size()
-        for i, piece in zip(bucket, flat.split([leaves[i].numel() for i in bucket]), strict=True):
-            # Memory order is kept: optimisers walk through a parameter and its gradient side by side.
-            x, piece = leaves[i], piece.view(leaves[i].shape)
-            leaves[i] = piece if x.is_contiguous() else torch.empty_like(x).copy_(piece)
-    return tree_unflatten(leaves, spec)
+    return tree_unflatten(MeanUnderWay(leaves).wait(leaves), spec)
+
+
+class MeanUnderWay:
+    """The mean over ranks of tensors that come one by one: a bucket travels as soon as it is full.
+
+    Called with a tensor and its place among `like`, it gives the tensor's place in a bucket; so theta's gradient is
+    reduced while backward still runs, as its `finish`. What a bucket holds does not depend on the order in which
+    tensors come. That order must be the same on all ranks: autograd's is, for it takes its nodes by their numbers.
+    """
+
+    def __init__(self, like: Sequence[Tensor]):
+        self._buckets = _buckets(like)
+        self._bucket_of = {i: number for number, bucket in enumerate(self._buckets) for i in bucket}
+        self._numels = [x.numel() for x in like]
+        self._flat: dict[int, Tensor] = {}  # buckets by number, made when the first of their tensors comes
+        self._pieces: dict[int, Tensor] = {}  # of buckets, by tensor
+        self._came: dict[int, Tensor] = {}  # shapes and strides, without memory, of the tensors that have come
+        self._travelling: list[tuple[Tensor, Any]] = []
+
+    def __call__(self, i: int, x: Tensor) -> Tensor:
+        number = self._bucket_of[i]
+        bucket = self._buckets[number]
+        if number not in self._flat:
+            numels = [self._numels[j] for j in bucket]
+            flat = self._flat[number] = torch.empty(sum(numels), dtype=x.dtype, device=x.device)
+            self._pieces |= zip(bucket, flat.split(numels), strict=True)
+        self._came[i] = torch.empty_like(x, device="meta")
+        piece = self._pieces[i] = self._pieces[i].view(x.shape)
+        piece.copy_(x.detach())
+        if all(j in self._came for j in bucket):
+            flat = self._flat[number]
+            self._travelling.append((flat, dist.all_reduce(flat, async_op=True)))
+        return piece
+
+    def wait(self, leaves: Sequence[Tensor]) -> list[Tensor]:
+        """The means of all. Of `leaves` those are sent now that have not come before."""
+        for i, x in enumerate(leaves):
+            if i not in self._came:
+                self(i, x)
+        for flat, work in self._travelling:
+            work.wait()
+            flat /= size()
+        return [self._ordered(i) for i in range(len(leaves))]
+
+    def _ordered(self, i: int) -> Tensor:
+        """In the memory order that it came in: optimisers walk through a parameter and its gradient side by side."""
+        came, piece = self._came[i], self._pieces[i]
+        if came.is_contiguous():
+            return piece
+        return torch.empty_strided(came.shape, came.stride(), dtype=piece.dtype, device=piece.device).copy_(piece)
 
 
 def differentiable_mean(tree: Any) -> Any:
@@ -106,7 +145,7 @@ class _Mean(torch.autograd.Function):
         return _Mean.apply(cotangent)
 
 
-def _buckets(leaves: list[Tensor]) -> list[list[int]]:
+def _buckets(leaves: Sequence[Tensor]) -> list[list[int]]:
     """Places of tensors that travel together: of one dtype and device, in order, up to BUCKET_BYTES."""
     found: list[list[int]] = []
     filling: dict[tuple[torch.dtype, torch.device], int] = {}  # a kind's bucket that still has room

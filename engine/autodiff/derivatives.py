@@ -10,12 +10,15 @@ count memory. Inside `torch.func` transforms and `torch.compile` only `torch.fun
 holds the two to each other.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.utils._pytree import tree_flatten, tree_map, tree_unflatten
+
+Finish = Callable[[int, Tensor], Tensor]  # of leaf number i: its gradient -> what is returned in the gradient's place
 
 
 def inside_torch_func() -> bool:
@@ -36,45 +39,77 @@ def _alias(x: Tensor) -> Tensor:
     return x.view_as(x) if x.requires_grad else x.detach().requires_grad_()
 
 
-def grad(fn: Callable[[Any], tuple[Tensor, Any]], x: Any) -> tuple[Any, Any]:
-    """(d fn(x)[0] / dx, fn(x)[1]) for a scalar first output and any pytree x; zeros for leaves that fn does not use."""
+def grad(fn: Callable[[Any], tuple[Tensor, Any]], x: Any, finish: Finish | None = None) -> tuple[Any, Any]:
+    """(d fn(x)[0] / dx, fn(x)[1]) for a scalar first output and any pytree x; zeros for leaves that fn does not use.
+
+    `finish` gets the gradient of each leaf of x as soon as it is complete, while backward goes on with the others."""
     if inside_torch_func():
-        return torch.func.grad(fn, has_aux=True)(x)
+        gradient, aux = torch.func.grad(fn, has_aux=True)(x)
+        return _finished(gradient, finish), aux
     create_graph = torch.is_grad_enabled()
     with torch.enable_grad():
         alias = tree_map(_alias, x)
         value, aux = fn(alias)
     leaves, spec = tree_flatten(alias)
-    gradients = torch.autograd.grad(value, leaves, create_graph=create_graph, materialize_grads=True)
-    return tree_unflatten(list(gradients), spec), aux
+    gradients = _gradients([value], leaves, finish, create_graph=create_graph, materialize_grads=True)
+    return tree_unflatten(gradients, spec), aux
+
+
+def _gradients(outputs: Sequence[Tensor], leaves: Sequence[Tensor], finish: Finish | None, **how: Any) -> list[Tensor]:
+    """`torch.autograd.grad`, with `finish` called inside of backward."""
+    if finish is None:
+        return list(torch.autograd.grad(outputs, leaves, **how))
+    met: set[int] = set()
+
+    def complete(i: int, g: Tensor | None) -> Tensor | None:
+        if g is None:  # reached, and without a gradient: zeros in the end
+            return None
+        met.add(i)
+        return finish(i, g)
+
+    handles = [leaf.register_hook(partial(complete, i)) for i, leaf in enumerate(leaves)]
+    try:
+        gradients = torch.autograd.grad(outputs, leaves, **how)
+    finally:
+        for handle in handles:
+            handle.remove()
+    return [g if i in met else finish(i, g) for i, g in enumerate(gradients)]
+
+
+def _finished(tree: Any, finish: Finish | None) -> Any:
+    if finish is None:
+        return tree
+    leaves, spec = tree_flatten(tree)
+    return tree_unflatten([finish(i, g) for i, g in enumerate(leaves)], spec)
 
 
 def vjp(fn: Callable[[Any], Any], x: Any) -> tuple[Any, Callable[..., Any]]:
     """(y, pull) with y = fn(x) and pull(u) = u^T dy/dx, for pytrees x, y and u.
 
     For leaves of x that y does not depend on, pull(u) has zeros, and pull(u, materialize=False) may have None. In
-    no-grad mode pull frees what it has used, unless it is told to keep it for another call.
+    no-grad mode pull frees what it has used, unless it is told to keep it for another call. `finish` is that of `grad`.
     """
     if inside_torch_func():
         y, pull_func, *_ = torch.func.vjp(fn, x)
-        return y, lambda u, materialize=True, keep=False: pull_func(u)[0]
+        return y, lambda u, materialize=True, keep=False, finish=None: _finished(pull_func(u)[0], finish)
     with torch.enable_grad():
         alias = tree_map(_alias, x)
         y = fn(alias)
 
-    def pull(u: Any, materialize: bool = True, keep: bool = False) -> Any:
+    def pull(u: Any, materialize: bool = True, keep: bool = False, finish: Finish | None = None) -> Any:
         leaves, spec = tree_flatten(alias)
         pairs = zip(tree_flatten(y)[0], tree_flatten(u)[0], strict=True)
         tracked = [(out, cotangent) for out, cotangent in pairs if out.requires_grad]
-        gradients = torch.autograd.grad(
+        gradients = _gradients(
             [out for out, _ in tracked],
             leaves,
-            [cotangent for _, cotangent in tracked],
+            finish,
+            grad_outputs=[cotangent for _, cotangent in tracked],
             create_graph=torch.is_grad_enabled(),
             retain_graph=keep or torch.is_grad_enabled(),
             allow_unused=True,
             materialize_grads=materialize,
         )
-        return tree_unflatten(list(gradients), spec)
+        return tree_unflatten(gradients, spec)
 
     return y, pull

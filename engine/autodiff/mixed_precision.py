@@ -20,7 +20,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_map
 
 from eblvm.engine.autodiff.convolution import convolve
-from eblvm.engine.autodiff.derivatives import grad
+from eblvm.engine.autodiff.derivatives import Finish, grad
 
 PRECISIONS = ("fp32", "tf32", "bf16", "fp16")
 HALVES = {"bf16": torch.bfloat16, "fp16": torch.float16}
@@ -52,15 +52,19 @@ class ShapesAutocast(TorchFunctionMode):
         return func(*args, **(kwargs or {}))
 
 
-def grad_scaled(fn: Callable[[Any], tuple[Tensor, Any]], x: Any, scale: Tensor | None) -> tuple[Any, Any]:
+def grad_scaled(
+    fn: Callable[[Any], tuple[Tensor, Any]], x: Any, scale: Tensor | None, finish: Finish | None = None
+) -> tuple[Any, Any]:
     """`grad` of fn, its backward pass run at `scale` times the size and the result divided by it."""
     if scale is None:
-        return grad(fn, x)
+        return grad(fn, x, finish)
 
     def scaled(y: Any) -> tuple[Tensor, Any]:
         value, aux = fn(y)
         return value * scale, aux
 
+    if finish is not None:
+        return grad(scaled, x, lambda i, g: finish(i, g / scale))
     gradient, aux = grad(scaled, x)
     return tree_map(lambda g: g / scale, gradient), aux
 

@@ -13,13 +13,13 @@ Samples keep their global positions: noise and MDSM's levels are slices of the w
 
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
-from torch.utils._pytree import tree_map
+from torch.utils._pytree import tree_leaves, tree_map
 
-from eblvm.engine.autodiff.derivatives import vjp
+from eblvm.engine.autodiff.derivatives import Finish, vjp
 from eblvm.engine.autodiff.mixed_precision import grad_scaled
 from eblvm.engine.methods.bilevel import BilevelScore, VariationalScore
 from eblvm.engine.methods.score_matching import ScoreMatchingObjective, scales
@@ -36,6 +36,7 @@ class MicroBatched:
 
     objective: ScoreMatchingObjective
     size: int
+    overlaps: ClassVar[bool] = True
 
     def init(self, key: Key, v: Tensor) -> State:
         return self.objective.init(key, v)
@@ -43,20 +44,24 @@ class MicroBatched:
     def draw(self, key: Key, v: Tensor, first: int = 0, total: int | None = None) -> Noise:
         return self.objective.draw(key, v, first, total)
 
-    def gradient(self, state: State, v: Tensor, noise: Noise, rates: Rates) -> tuple[Params, State, Info]:
+    def gradient(
+        self, state: State, v: Tensor, noise: Noise, rates: Rates, finish: Finish | None = None
+    ) -> tuple[Params, State, Info]:
         estimator = self.objective.estimator
         if isinstance(estimator, BilevelScore) and estimator.options.best_response.unrolls:
-            return self._bilevel_gradient(estimator, state, v, noise, rates)
-        objective, found = self.objective, None
+            return self._bilevel_gradient(estimator, state, v, noise, rates, finish)
+        objective, gradient, upper_info = self.objective, None, None
         lower_info: Info = {}
         if isinstance(estimator, VariationalScore):
             state, lower_info = self._lower_steps(estimator, state, v, noise, rates)
             objective = replace(objective, estimator=estimator.without_steps())
-        for chunk, chunk_noise, weight in self._chunks(v, noise):
-            gradient, _, info = objective.gradient(state, chunk, chunk_noise, rates)
-            found = _plus(found, (gradient, info), weight)
-        assert found is not None
-        return found[0], state, lower_info | found[1]
+        for chunk, chunk_noise, weight, last in self._chunks(v, noise):
+            add = _adding(gradient, weight, finish if last else None)
+            gradient, _, info = objective.gradient(state, chunk, chunk_noise, rates, add)
+            upper_info = _plus(upper_info, info, weight)
+        assert gradient is not None
+        assert upper_info is not None
+        return gradient, state, lower_info | upper_info
 
     def _lower_steps(
         self, estimator: VariationalScore, state: State, v: Tensor, noise: Noise, rates: Rates
@@ -76,7 +81,13 @@ class MicroBatched:
         return tree_map(lambda *parts: torch.cat(parts), *(_features(energy, x, theta) for x in v.split(self.size)))
 
     def _bilevel_gradient(
-        self, estimator: BilevelScore, state: State, v: Tensor, noise: Noise, rates: Rates
+        self,
+        estimator: BilevelScore,
+        state: State,
+        v: Tensor,
+        noise: Noise,
+        rates: Rates,
+        finish: Finish | None,
     ) -> tuple[Params, State, Info]:
         theta, energy = state.theta, estimator.energy
         scale, rates = scales(state, rates)
@@ -90,20 +101,24 @@ class MicroBatched:
         )
         phi_N = tree_map(Tensor.detach, unrolled)
 
-        found: Any = None
-        for chunk, chunk_noise, weight in self._chunks(v, noise):
+        pulls_back = bool(estimator.options.unrolled or estimator.options.posterior.exact)
+        bars: Any = None  # of (theta, phi_N)
+        upper_info: Any = None
+        for chunk, chunk_noise, weight, last in self._chunks(v, noise):
             upper = partial(self._upper, estimator, chunk, chunk_noise, rates)
-            found = _plus(found, grad_scaled(upper, (theta, phi_N), scale), weight)
-        (gradient, phi_bar), upper_info = found
+            of_theta = None if finish is None or pulls_back or not last else _of_first(len(theta), finish)
+            bars, chunk_info = grad_scaled(upper, (theta, phi_N), scale, _adding(bars, weight, of_theta))
+            upper_info = _plus(upper_info, chunk_info, weight)
+        gradient, phi_bar = bars
 
-        if estimator.options.unrolled or estimator.options.posterior.exact:
+        if pulls_back:
             upscale = 1.0 if scale is None else scale
             theta_bar, f_bar = pull(tree_map(lambda x: x * upscale, phi_bar))
             gradient = _plus(gradient, tree_map(lambda x: x / upscale, theta_bar))
             for i, x in enumerate(perturbed):
                 _, pull_features = vjp(partial(_features, energy, x), theta)
-                bar = pull_features(_rows(f_bar, i * self.size, len(x)))
-                gradient = _plus(gradient, tree_map(lambda x: x / upscale, bar))
+                add = _adding(gradient, 1.0, finish if i == len(perturbed) - 1 else None, upscale)
+                gradient = pull_features(_rows(f_bar, i * self.size, len(x)), finish=add)
         return gradient, state._replace(phi=phi, phi_opt=phi_opt), info | upper_info
 
     def _upper(
@@ -118,13 +133,13 @@ class MicroBatched:
 
     def validation(self, state: State, v: Tensor, noise: Noise) -> Tensor:
         chunks = self._chunks(v, noise)
-        return torch.stack([self.objective.validation(state, x, n) * weight for x, n, weight in chunks]).sum()
+        return torch.stack([self.objective.validation(state, x, n) * weight for x, n, weight, _ in chunks]).sum()
 
-    def _chunks(self, v: Tensor, noise: Noise) -> list[tuple[Tensor, Noise, float]]:
-        """(samples, their noise, their fraction of the batch) of every chunk."""
+    def _chunks(self, v: Tensor, noise: Noise) -> list[tuple[Tensor, Noise, float, bool]]:
+        """(samples, their noise, their fraction of the batch, is it the last) of every chunk."""
         starts = range(0, len(v), self.size)
         return [
-            (x, _slice(noise, i, len(x), self.objective.batch_axes), len(x) / len(v))
+            (x, _slice(noise, i, len(x), self.objective.batch_axes), len(x) / len(v), i + len(x) == len(v))
             for i, x in zip(starts, v.split(self.size), strict=True)
         ]
 
@@ -154,3 +169,19 @@ def _plus(total: Any, tree: Any, weight: float = 1.0) -> Any:
     if total is None:
         return tree_map(lambda x: x * weight, tree)
     return tree_map(lambda t, x: t.add_(x, alpha=weight), total, tree)
+
+
+def _adding(total: Any, weight: float, finish: Finish | None, scale: Tensor | float | None = None) -> Finish:
+    """The `finish` of a chunk's gradient: `_plus(total, gradient / scale, weight)`, given to `finish` in its turn."""
+    leaves = None if total is None else tree_leaves(total)
+
+    def add(i: int, g: Tensor) -> Tensor:
+        found: Tensor = _plus(None if leaves is None else leaves[i], g if scale is None else g / scale, weight)
+        return found if finish is None else finish(i, found)
+
+    return add
+
+
+def _of_first(count: int, finish: Finish) -> Finish:
+    """`finish` for the first `count` leaves; the others are left as they are."""
+    return lambda i, g: finish(i, g) if i < count else g

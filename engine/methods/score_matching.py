@@ -4,10 +4,12 @@ model."""
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 
+from eblvm.engine.autodiff.derivatives import Finish
 from eblvm.engine.autodiff.mixed_precision import grad_scaled
 from eblvm.engine.methods.bilevel import ExactScore, VariationalScore
 from eblvm.engine.methods.losses import Loss
@@ -25,6 +27,7 @@ class ScoreMatchingObjective:
     estimator: ExactScore | VariationalScore
     loss: Loss
     theta_optimizer: Optimizer
+    overlaps: ClassVar[bool] = True
 
     def init(self, key: Key, v: Tensor) -> State:
         theta = self.estimator.energy.initial(key)
@@ -61,10 +64,12 @@ class ScoreMatchingObjective:
         """The axis of the samples in every kind of noise."""
         return {"perturb": 0, "latent": 1} | self.estimator.batch_axes | self.loss.batch_axes
 
-    def gradient(self, state: State, v: Tensor, noise: Noise, rates: Rates) -> tuple[Params, State, Info]:
+    def gradient(
+        self, state: State, v: Tensor, noise: Noise, rates: Rates, finish: Finish | None = None
+    ) -> tuple[Params, State, Info]:
         scale, rates = scales(state, rates)
         gradient, (phi, phi_opt, info) = grad_scaled(
-            lambda theta: self.upper(theta, state, v, noise, rates), state.theta, scale
+            lambda theta: self.upper(theta, state, v, noise, rates), state.theta, scale, finish
         )
         return gradient, state._replace(phi=phi, phi_opt=phi_opt), info
 

@@ -6,11 +6,12 @@ Files that declare options import this one, so torch is imported for type checke
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol, runtime_checkable
 
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from eblvm.engine.autodiff.derivatives import Finish
     from eblvm.engine.optim.optimizers import Moments
     from eblvm.engine.types import Params
     from eblvm.kernels.philox import Key
@@ -85,3 +86,15 @@ class Objective(Protocol):
     def draw(self, key: Key, v: Tensor, first: int = 0, total: int | None = None) -> Noise: ...
     def gradient(self, state: State, v: Tensor, noise: Noise, rates: Rates) -> tuple[Params, State, Info]: ...
     def validation(self, state: State, v: Tensor, noise: Noise) -> Tensor: ...
+
+
+@runtime_checkable
+class OverlappingObjective(Protocol):
+    """An objective whose `gradient` gives each parameter's to `finish` (see `grad`) as soon as backward has completed
+    it, and returns what it gets for it: several processes then reduce it while backward goes on."""
+
+    overlaps: ClassVar[bool]
+
+    def gradient(
+        self, state: State, v: Tensor, noise: Noise, rates: Rates, finish: Finish | None = None
+    ) -> tuple[Params, State, Info]: ...

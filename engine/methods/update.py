@@ -13,7 +13,7 @@ from eblvm.engine.autodiff import collectives
 from eblvm.engine.autodiff.mixed_precision import SMALLEST, next_scale
 from eblvm.engine.autodiff.ranges import named
 from eblvm.engine.errors import UserError
-from eblvm.engine.methods.types import Info, Noise, Objective, Rates, State
+from eblvm.engine.methods.types import Info, Noise, Objective, OverlappingObjective, Rates, State
 from eblvm.engine.optim.apex import apex_adam_
 from eblvm.engine.optim.optimizers import Adam, AdamState, Optimizer, averaged
 from eblvm.engine.optim.options import Optimisation
@@ -42,10 +42,7 @@ class Update:
     @torch.no_grad()
     def __call__(self, state: State, v: Tensor, noise: Noise, rates: Rates) -> tuple[State, Info]:
         before = state
-        with named("gradient"):
-            gradient, state, info = self.objective.gradient(state, v, noise, rates)
-        with named("mean over processes"):
-            gradient, info = collectives.mean((gradient, info))
+        gradient, state, info = self.mean_gradient(state, v, noise, rates)
         go = None
         if before.scale:
             value = before.scale["value"]
@@ -62,6 +59,22 @@ class Update:
             else:
                 go = None
         return self.move(state, gradient, info, rates, go)
+
+    def mean_gradient(self, state: State, v: Tensor, noise: Noise, rates: Rates) -> tuple[Params, State, Info]:
+        """What the objective gives, gradient and info as means over processes. Of an objective that says when a part of
+        its gradient is complete, the parts travel while backward goes on; of others all travels at the end."""
+        if collectives.size() == 1 or not isinstance(self.objective, OverlappingObjective):
+            with named("gradient"):
+                gradient, state, info = self.objective.gradient(state, v, noise, rates)
+            with named("mean over processes"):
+                gradient, info = collectives.mean((gradient, info))
+            return gradient, state, info
+        under_way = collectives.MeanUnderWay(list(state.theta.values()))
+        with named("gradient"):
+            gradient, state, info = self.objective.gradient(state, v, noise, rates, under_way)
+        with named("mean over processes"):
+            means = under_way.wait(list(gradient.values()))
+            return dict(zip(gradient, means, strict=True)), state, collectives.mean(info)
 
     def move(
         self, state: State, gradient: Params, info: Info, rates: Rates, go: Tensor | None = None

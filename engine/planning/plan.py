@@ -7,7 +7,8 @@ end. What a device holds is then
     inputs  this process's slice of the batch and its noise
     peak    the most that is alive at once beyond those: activations, cotangents, the gradient
 
-and RESERVED bytes of a GPU go to the CUDA context, cuDNN's workspaces and the allocator's gaps, which no count sees.
+While a checkpoint is written, the host holds a copy of the state and its serialised form beside these. RESERVED bytes
+of a GPU go to the CUDA context, cuDNN's workspaces and the allocator's gaps, which no count sees.
 """
 
 import re
@@ -17,7 +18,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils._pytree import tree_leaves
+from torch.utils._pytree import tree_leaves, tree_map
 
 from eblvm.engine.config import Config
 from eblvm.engine.errors import UserError
@@ -84,22 +85,31 @@ def step_cost(config: Config, shape: Sequence[int], gpus: int = 1) -> StepCost:
     """Count one step of this configuration on samples of `shape`, as one of `gpus` processes takes it."""
     optimisation, running, method = config.optimisation, config.running, config.method
     batch, micro_batch = optimisation.batch, running.micro_batch
-    if not method.plans or config.replicated or running.compile:
+    if not method.plans or running.compile:
         raise UserError(
-            f"a plan is for the eager, single run of a score matching method or of bidvl, got {method.kind!r}; "
-            "remove --replicas, --lr lists and --compile"
+            f"a plan is for the eager run of a score matching method or of bidvl, got {method.kind!r}; remove --compile"
+        )
+    if config.replicated and (gpus > 1 or method.kind == "bidvl"):
+        raise UserError(
+            "a plan of replicas is for a score matching method in one process; remove --replicas, --lr lists"
         )
     if batch % gpus:
         raise UserError(f"got batch={batch} for {gpus} GPUs, expected a multiple of {gpus}")
     v = torch.empty(batch // gpus, *shape, device="meta", dtype=getattr(torch, running.dtype))
     update = micro_batched(method.build(config.model, optimisation, v), micro_batch)
-    state = _state(update, v.dtype)
+    state, replicas = _state(update, v.dtype), optimisation.replicas * len(optimisation.lr)
+    if config.replicated:
+        state, v = tree_map(lambda x: x.new_empty(replicas, *x.shape), (state, v))
     theta, phi = state.theta, state.phi
     like = torch.empty(0, dtype=v.dtype)
     rates = step_rates(optimisation, 0, like, method.lower_lr, method.unroll_lr)
     rates = {k: rate.to("meta") for k, rate in rates.items()}
-    noise = update.objective.draw(Key(0, 0), v, 0, batch)
-    peak, saved, flops = _counted(update, state, v, noise, rates, batch, micro_batch)
+    seed = torch.zeros(replicas, dtype=torch.int64) if config.replicated else 0
+    noise = update.objective.draw(Key(seed, 0), v, 0, batch)
+    if config.replicated:
+        peak, saved, flops = _counted_replicas(update, state, v, noise, rates, batch)
+    else:
+        peak, saved, flops = _counted(update, state, v, noise, rates, batch, micro_batch)
     kept = _bytes(theta) + _bytes(phi) if running.validations else 0
     averages = _bytes(theta) * (2 if running.validations else 1) + _bytes(phi) if optimisation.ema is not None else 0
     ring = 2 * (gpus - 1) / gpus
@@ -166,6 +176,24 @@ def _counted(
     return counted.storages.peak, saved, counted.flops
 
 
+def _counted_replicas(
+    update: Update, state: State, v: Tensor, noise: Noise, rates: Rates, batch: int
+) -> tuple[int, int, int]:
+    """`_counted` of the whole vectorised update, which gives a new state beside the old one. No hook sees what graphs
+    hold in it: that is one replica's, times their number."""
+    if update.ema_decay is not None:  # the averages move as well
+        ema, phi_ema = tree_map(torch.empty_like, (state.theta, state.phi))
+        state = state._replace(ema=ema, phi_ema=phi_ema)
+    given = (state, v, noise, rates)
+    with torch.no_grad(), Operators(Storages(_tensors(given))) as counted:
+        torch.vmap(update.__call__)(*given)
+    objective, replicas = update.objective, len(v)
+    assert isinstance(objective, ScoreMatchingObjective)
+    one, v_one, rates_one = tree_map(lambda x: x[0], (state, v, rates))
+    saved = replicas * saved_bytes(objective, one, v_one, batch, rates_one)
+    return counted.storages.peak, saved, counted.flops
+
+
 def saved_bytes(plain: ScoreMatchingObjective, state: State, v: Tensor, batch: int, rates: Rates) -> int:
     """Held by graphs when the loss is known and its backward has not begun."""
     if isinstance(plain.estimator, VariationalScore):
@@ -179,6 +207,9 @@ def step_costs(config: Config, shape: Sequence[int], gpus: int, memory: int | No
     """In the order of their work: of every checkpointing (its own, or all for 'auto') the whole slice of the
     batch at once, and smaller chunks of it until one fits."""
     local, given, asked = config.optimisation.batch // gpus, config.running.micro_batch, config.model.checkpoint
+    if config.replicated:  # one setting: a vectorised step has neither checkpointing nor micro-batches
+        yield step_cost(config.replaced(checkpoint="none") if config.model.plans else config, shape, gpus)
+        return
     for checkpoint in CHECKPOINTS if asked == "auto" else [asked]:
         sizes = sorted({-(-local // parts) for parts in SPLITS}, reverse=True)
         for size in sizes if given is None and config.method.micro_batches else [given or local]:
@@ -216,6 +247,8 @@ def next_smaller(config: Config, shape: Sequence[int], gpus: int) -> str:
     """What to do when the memory was not enough, in words."""
     if not (config.model.plans and config.method.plans):
         return "use a smaller --batch, or more processes"
+    if config.replicated:
+        return "use fewer --replicas and learning rates --lr, or a smaller --batch"
     present = step_cost(config, shape, gpus)
     others = step_costs(config.replaced(checkpoint="auto", micro_batch=None), shape, gpus, memory=0)
     following = next((n for n in others if n.total_bytes < present.total_bytes), None)
@@ -252,6 +285,7 @@ def plan(config: Config, Ns: Sequence[int], gpus: int, memory: int | None) -> di
         "memory_mib": None if memory is None else memory / MIB,
         "reserved_mib": RESERVED / MIB,
         "batch": config.optimisation.batch,
+        "replicas": config.optimisation.replicas * len(config.optimisation.lr),
         "rows": [n.row(memory) for n in found],
         "command": None if chosen is None else command(chosen.config, gpus),
         "versions": versions(),
@@ -273,6 +307,8 @@ def format_table(facts: dict[str, Any]) -> str:
         f"{facts['recipe']}: {rows[0]['parameters'] / 1e6:.1f} million parameters, batch {facts['batch']} over "
         f"{facts['gpus']}; per process and step"
     )
+    if facts["replicas"] > 1:
+        head += f", all {facts['replicas']} replicas together"
     if memory is not None:
         head += f"; fits: total and {facts['reserved_mib']:.0f} MiB in reserve within {memory:.0f} MiB"
     return "\n".join([head, *lines, f"use: {facts['command'] or 'more GPUs, or a smaller --batch: nothing fits'}"])

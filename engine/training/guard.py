@@ -2,6 +2,7 @@
 
 import math
 import signal
+from collections.abc import Callable
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -41,9 +42,14 @@ ADVICE = {
 
 
 def check(
-    step: int, quantities: dict[str, list[float]], last_good: int | None, energy_limit: float | None = None
+    step: int,
+    quantities: dict[str, list[float]],
+    kept: Callable[[], int | None] = lambda: None,
+    energy_limit: float | None = None,
 ) -> None:
-    """Raise `DivergedError` naming the first broken quantity (and replica) of `quantities`, values by replica."""
+    """Raise `DivergedError` naming the first broken quantity (and replica) of `quantities`, values by replica.
+
+    `kept` gives the step of the newest checkpoint on disk; it is asked when something is broken."""
     for name, values in quantities.items():
         for replica, value in enumerate(values):
             limit = math.inf if name in UNBOUNDED else LIMIT
@@ -54,11 +60,10 @@ def check(
             if math.isfinite(value) and abs(value) < limit:
                 continue
             where = f" of replica {replica}" if len(values) > 1 else ""
-            kept = (
-                f"the checkpoint of step {last_good} is kept" if last_good is not None else "no checkpoint was made yet"
-            )
+            good = kept()
+            said = f"the checkpoint of step {good} is kept" if good is not None else "no checkpoint was made yet"
             raise DivergedError(
-                f"stopped at step {step}: {name}{where} is {value}; {kept}. Try {ADVICE.get(name, 'a smaller --lr')}."
+                f"stopped at step {step}: {name}{where} is {value}; {said}. Try {ADVICE.get(name, 'a smaller --lr')}."
             )
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -33,11 +32,12 @@ from eblvm.engine.training.fork import Fork
 from eblvm.engine.training.gpu_defaults import takes_graphs
 from eblvm.engine.training.graphs import CudaRecorder, TriedStep
 from eblvm.engine.training.guard import Interrupt
-from eblvm.engine.training.log import Log, NullLog, Pace
+from eblvm.engine.training.log import Pace
 from eblvm.engine.training.parent import PARENT, Parent, begins_at
 from eblvm.engine.training.run import Run
-from eblvm.engine.training.run_folder import open_run, write_config
+from eblvm.engine.training.run_folder import open_run
 from eblvm.engine.training.validation import better, validation
+from eblvm.engine.training.writer import Writer
 from eblvm.kernels.common import dispatch
 from eblvm.kernels.philox import Key
 
@@ -145,7 +145,7 @@ def training_loop(
     if payload is not None:
         start, best, state = payload["step"], payload["best"], state_from(payload["state"], device)
         distributed.broadcast_from_rank0(lambda: checkpoint.set_aside(out / "checkpoints", start))
-        guard.check(start, guard.sizes(state, optimisation.replicated), None)
+        guard.check(start, guard.sizes(state, optimisation.replicated))
         if start >= steps:
             say(f"{out} is complete: {start} steps")
             return True
@@ -160,28 +160,13 @@ def training_loop(
     saved = payload and payload.get("input")
     batches = open_input(*source, saved, collectives.rank(), collectives.size())
 
-    log: Log | NullLog = NullLog()
+    def content(step: int) -> dict[str, Any]:
+        """What a checkpoint holds."""
+        return {"step": step, "best": best, "state": tree(state), "input": batches.state()}
 
-    def begin_writing() -> None:
-        nonlocal log
-        write_config(config, out)
-        if fork is not None:  # from here on it does not need its parent
-            begun = {"step": 0, "best": best, "state": tree(state), "input": batches.state()}
-            checkpoint.save(out / "checkpoints", 0, begun, running.keep)
-        title, labels = f"{config.recipe} {config.method.kind}", replicas.rate_labels(optimisation)
-        log = Log(out, start, steps, title, labels, running.logger, config.to_json())
-
-    def write_row(step: int, values: dict[str, list[float]], measured: dict[str, float]) -> None:
-        guard.require_folder(out)
-        log.write(step, values, measured)
-
-    def save(step: int, payload: dict[str, Any]) -> None:
-        guard.require_folder(out)
-        checkpoint.save(out / "checkpoints", step, payload, running.keep)
-
-    first = distributed.is_first()
-    distributed.on_rank0(begin_writing)
-    kept = start if payload is not None or fork is not None else None  # step of the newest checkpoint
+    kept = start if payload is not None or fork is not None else None
+    writer = Writer(config, out, start, None if fork is None else content(0), kept)
+    log = writer.log
     stop, flags = Interrupt(), distributed.Flags(start)
     pace = Pace(start, optimisation.batch, device, log.seconds)
     log.doing("compiling" if running.compile else "preparing")
@@ -195,12 +180,15 @@ def training_loop(
             state, info = training_step(state, v, noise, rates)
             done = step + 1
             # Agreed, so that all processes save and validate in the same steps.
-            stopping, due, validation_due = flags.agreed(
+            failed, stopping, due, validation_due = flags.agreed(
                 done,
+                writer.failed,
                 stop.requested,
                 pace.due("checkpoint", running.checkpoint_minutes),
                 pace.due("validation", running.validate_minutes),
             )
+            if failed:
+                writer.wait()
             log.bar.update()
             if step == start:
                 log.doing()
@@ -223,29 +211,29 @@ def training_loop(
                 watched = values | guard.sizes(state, optimisation.replicated)
                 if last:
                     watched["q"] = guard.q_sizes(plain, state, dataset.floats(dataset.valid[:Q_SAMPLES]))
-                guard.check(done, watched, kept, config.method.energy_limit)
+                guard.check(done, watched, writer.kept, config.method.energy_limit)
             if validating:
                 best = better(best, done, values["validation"], state)
             if logging:
                 values["lr"] = torch.atleast_1d(rates["theta"]).tolist()
-                distributed.on_rank0(partial(write_row, done, values, pace.measured(done)))
+                writer.row(done, values, pace.measured(done))
             every = running.preview_every
             drawing = validating and pace.due("preview", 1) if every is None else every > 0 and done % every == 0
-            if drawing and show is not None and first:
+            if drawing and show is not None and distributed.is_first():
                 log.doing("drawing")
                 log.images(done, show(done, state))
                 log.doing()
                 pace.did("preview")
             if saving:
                 pace.did("checkpoint")
-                payload = {"step": done, "best": best, "state": tree(state), "input": batches.state()}
-                distributed.on_rank0(partial(save, done, payload))
-                kept = done
+                writer.save(content(done))  # by a thread, while steps go on
+            if last or stopping:
+                writer.wait()
             if stopping and done < steps:
                 say(f"interrupted: saved at step {done} in {out}; the same command continues it")
                 return False
     finally:
-        log.close()
+        writer.close()
         stop.restore()
     return True
 

@@ -15,22 +15,23 @@ ROOT = Path(__file__).parents[2]
 MOST_FILES, MOST_RETURNS = 25, 35
 # In a process of its own: what is cached or imported by other tests would hide calls.
 TRACE = """
-import inspect, json, sys
+import inspect, json, sys, threading
 from pathlib import Path
 import eblvm.engine.cli as cli
 
 root, entered, seen = Path(cli.__file__).parents[1], [], set()
+END = ("training/checkpoint.py", "save")
 
 def enter(frame, event, argument):
     code = frame.f_code
+    if END in entered:
+        return
     if event != "call" or code in seen or not code.co_flags & inspect.CO_OPTIMIZED or "<" in code.co_qualname:
         return  # bodies of modules and classes, and functions inside of functions, which their reader has read
     path = Path(code.co_filename)
     if path.is_relative_to(root) and not importing(frame):
         seen.add(code)
         entered.append((str(path.relative_to(root)), code.co_qualname))
-        if entered[-1] == ("training/checkpoint.py", "save"):
-            sys.setprofile(None)
 
 def importing(frame):
     while frame := frame.f_back:
@@ -39,6 +40,7 @@ def importing(frame):
     return False
 
 sys.setprofile(enter)
+threading.setprofile(enter)  # a checkpoint is written by a thread
 cli.main(sys.argv[1:])
 print(json.dumps(entered))
 """

@@ -18,6 +18,7 @@ from eblvm.engine.planning import plan
 from eblvm.engine.planning.footprint import Saved, Storages
 from eblvm.engine.recipes import recipe
 from eblvm.engine.training import loop as train
+from eblvm.engine.training import replicas
 from eblvm.kernels import philox
 from eblvm.kernels.common.dispatch import NATIVE_LIBRARY
 from eblvm.kernels.philox import Key
@@ -34,12 +35,13 @@ def rates_of(config: Config, v: torch.Tensor) -> dict[str, torch.Tensor]:
     return step_rates(config.optimisation, 0, v, config.method.lower_lr, config.method.unroll_lr)
 
 
-def measured_peak_bytes(config: Config, folder: Path) -> int:
+def measured_peak_bytes(config: Config, folder: Path, shape: tuple[int, ...] = SHAPE) -> int:
     """Most bytes that torch's allocator gave out at once in a real step on the CPU, beyond what was there before."""
-    v = philox.uniform(Key(0, 0), 0, config.optimisation.batch, SHAPE)
-    update = micro_batched(built(config, v), config.running.micro_batch)
-    state: State = train.initial_state(config, update.objective, torch.tensor(0), v, torch.device("cpu"))
-    noise, rates = update.objective.draw(Key(0, 0), v, 0, config.optimisation.batch), rates_of(config, v)
+    seed, batch = replicas.seeds(config.optimisation), config.optimisation.batch
+    v = philox.uniform(Key(seed, 0), 0, batch, shape)
+    update = micro_batched(built(config, torch.zeros(batch, *shape)), config.running.micro_batch)
+    state: State = train.initial_state(config, update.objective, seed, v, torch.device("cpu"))
+    noise, rates = update.objective.draw(Key(seed, 0), v, 0, batch), rates_of(config, v)
     step = train.training_step_of(config, update)
     state, _ = step(state, v, noise, rates)
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True) as profiler:
@@ -62,6 +64,13 @@ def measured_peak_bytes(config: Config, folder: Path) -> int:
         {"N": 5, "unroll_memory": "recompute", "checkpoint": "blocks"},
         {"N": 0, "checkpoint": "all"},
         {"N": 2, "micro_batch": 5},
+        {"N": 0, "micro_batch": 4},
+        {"method": "mdsm", "micro_batch": 5},
+        {"method": "vages-mdsm", "L": 5, "C": 2},
+        {"method": "vages-mdsm", "checkpoint": "blocks"},
+        {"method": "vages-mdsm", "micro_batch": 5},
+        {"best_response": "newton"},
+        {"best_response": "newton", "micro_batch": 5},
     ],
     ids=lambda c: "-".join(f"{k}={v}" for k, v in c.items()),
 )
@@ -69,6 +78,40 @@ def test_counted_peak_is_what_a_real_step_allocates(changes: dict, tmp_path: Pat
     config = MODEL.replaced(**changes)
     counted = plan.step_cost(config, SHAPE).peak_bytes
     assert counted == pytest.approx(measured_peak_bytes(config, tmp_path), rel=0.10)
+
+
+REPLICAS = recipe("digits", "deep").replaced(batch=16, replicas=3, width=8, latent=6)
+
+
+@pytest.mark.skipif(NATIVE_LIBRARY is None, reason="a plan counts fused activations, which this CPU does not have")
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"N": 2, "ema": 0.9},
+        {"method": "vages-mdsm"},
+        {"method": "mdsm", "lr": (1e-3, 1e-4)},
+        {"best_response": "newton"},
+    ],
+    ids=str,
+)
+def test_counted_peak_of_replicas_is_what_a_real_step_allocates(changes: dict, tmp_path: Path) -> None:
+    config, shape = REPLICAS.replaced(**changes), (1, 8, 8)
+    found, one = (plan.step_cost(c, shape) for c in (config, config.replaced(replicas=1, lr=(1e-3,))))
+    assert found.peak_bytes == pytest.approx(measured_peak_bytes(config, tmp_path, shape), rel=0.10)
+    count = 3 * len(config.optimisation.lr)
+    assert found.state_bytes == count * one.state_bytes
+    assert found.saved_bytes == count * one.saved_bytes
+
+
+def test_a_plan_of_replicas(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main("plan digits --model deep --replicas 3 --batch 8 --memory 8GiB".split()) == 0
+    said = capsys.readouterr().out
+    assert "per process and step, all 3 replicas together" in said
+    assert len(said.splitlines()) == 5  # a head, names, fp32, bf16 and the command
+    assert "--replicas 3" in said
+    assert main("plan digits --model deep --replicas 3 --batch 8 --gpus 2".split()) == 2
+    assert "a plan of replicas is for a score matching method in one process" in capsys.readouterr().err
+    assert "fewer --replicas" in plan.next_smaller(REPLICAS, (1, 8, 8), 1)
 
 
 def test_autocast_on_the_meta_device_keeps_what_it_keeps_on_the_cpu() -> None:

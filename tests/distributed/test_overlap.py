@@ -1,0 +1,202 @@
+"""theta's gradient travels while backward still runs: the same bits as after it, and a timeline that shows it."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from eblvm.engine.autodiff import collectives
+from eblvm.engine.config import Config
+from eblvm.engine.methods.micro_batches import micro_batched
+from eblvm.engine.methods.types import OverlappingObjective
+from eblvm.engine.methods.update import Update
+from eblvm.engine.optim.schedule import step_rates
+from eblvm.engine.recipes import recipe
+from eblvm.engine.training.loop import initial_state
+from eblvm.kernels import philox
+from eblvm.kernels.philox import Key
+from tests.distributed.ranks import on_ranks
+
+B, SMALL_BUCKET = 8, 1500  # bytes: smaller than some parameters, larger than most
+WIDE_BUCKET = 2**18  # of the network whose timeline is taken
+DEEP = recipe("digits", "deep").replaced(width=4, latent=3, head_width=5, posterior_width=2, batch=B, K=2)
+VAGES = DEEP.replaced(method="vages-mdsm", L=3, C=1)
+CASES = {
+    "mdsm": DEEP.replaced(method="mdsm"),
+    "dsm": DEEP.replaced(method="dsm"),
+    "bimdsm N=0": DEEP,
+    "bimdsm N=2": DEEP.replaced(N=2),
+    "bimdsm N=2 recompute checkpoint": DEEP.replaced(N=2, unroll_memory="recompute", checkpoint="blocks"),
+    "bimdsm N=2 kl fresh": DEEP.replaced(N=2, divergence="kl", noise="fresh"),
+    "bimdsm newton": DEEP.replaced(best_response="newton"),
+    "vages-mdsm": VAGES,
+    "vages-ksd": VAGES.replaced(method="vages-ksd", L=3),
+    "mdsm fp16": DEEP.replaced(method="mdsm", precision="fp16"),
+    "mdsm micro-batch": DEEP.replaced(method="mdsm", micro_batch=1),
+    "bimdsm N=0 micro-batch": DEEP.replaced(micro_batch=1),
+    "bimdsm N=2 micro-batch": DEEP.replaced(N=2, micro_batch=1),
+    "bimdsm N=2 fp16 micro-batch": DEEP.replaced(N=2, micro_batch=1, precision="fp16"),
+    "vages-mdsm micro-batch": VAGES.replaced(micro_batch=1),
+}
+OF_FOUR = ["mdsm", "bimdsm N=2", "vages-mdsm", "bimdsm N=2 micro-batch"]
+
+
+class Arguments(NamedTuple):
+    state: Any
+    v: Tensor
+    noise: Any
+    rates: Any
+
+
+def step_of(config: Config) -> tuple[Update, Arguments]:
+    """The update of this rank's samples, and what its second step is given: Adam's moments are no longer zero."""
+    data = philox.uniform(Key(7, 0), 0, B, (1, 8, 8))
+    update = micro_batched(config.method.build(config.model, config.optimisation, data), config.running.micro_batch)
+    state = initial_state(config, update.objective, torch.tensor(0), data, torch.device("cpu"))
+    if state.scale:
+        state.scale["value"].fill_(16.0)  # with which nothing overflows
+    share = collectives.local_slice(B)
+    v = data[share]
+    rates = step_rates(config.optimisation, 0, v, config.method.lower_lr, config.method.unroll_lr)
+    noise = [update.objective.draw(Key(0, step), v, share.start, B) for step in range(2)]
+    state, _ = update(state, v, noise[0], rates)
+    return update, Arguments(state, v, noise[1], rates)
+
+
+class Timeline:
+    """Reductions that started in the last backward pass of the loss and, when it had ended, were complete already."""
+
+    def __init__(self) -> None:
+        self.works: list[Any] = []
+        self.addresses: list[int] = []
+        self.complete = 0
+
+
+@contextmanager
+def traced(parameters: int) -> Iterator[Timeline]:
+    """The timeline of what is done inside. A backward pass of the loss gives at least so many gradients."""
+    found, all_reduce, backward = Timeline(), dist.all_reduce, torch.autograd.grad
+    running = False
+
+    def traced_all_reduce(x: Tensor, *rest: Any, async_op: bool = False) -> Any:
+        work = all_reduce(x, *rest, async_op=async_op)
+        if async_op and running:
+            found.works.append(work)
+            found.addresses.append(x.data_ptr())
+        return work
+
+    def traced_backward(outputs: Any, inputs: Any, *rest: Any, **how: Any) -> Any:
+        nonlocal running
+        if running or len(inputs) < parameters:  # a lower step that is rebuilt, or another inner derivative
+            return backward(outputs, inputs, *rest, **how)
+        found.__init__()  # type: ignore[misc]
+        running = True
+        result = backward(outputs, inputs, *rest, **how)
+        running = False
+        found.complete = sum(work.is_completed() for work in found.works)
+        return result
+
+    dist.all_reduce, torch.autograd.grad = traced_all_reduce, traced_backward
+    try:
+        yield found
+    finally:
+        dist.all_reduce, torch.autograd.grad = all_reduce, backward
+
+
+def by_hand(gradient: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Its mean over ranks, one tensor after the other."""
+    found = {}
+    for name, g in gradient.items():
+        found[name] = g.clone(memory_format=torch.contiguous_format)
+        dist.all_reduce(found[name])
+        found[name] /= dist.get_world_size()
+    return found
+
+
+@torch.no_grad()
+def compared(name: str) -> tuple[list[str], list[str], int, int]:
+    """Parameters whose overlapped mean is not bitwise that of one tensor after the other, and not that of the same
+    buckets after backward; buckets, and how many of them started before backward had ended."""
+    collectives.BUCKET_BYTES = SMALL_BUCKET
+    update, given = step_of(CASES[name])
+    assert isinstance(update.objective, OverlappingObjective)
+    local, state, info = update.objective.gradient(*given)
+    assert all(g.isfinite().all() for g in local.values())
+    after = collectives.mean(local)
+    alone = by_hand(local)
+    with traced(len(local)) as timeline:
+        found, found_state, found_info = update.mean_gradient(*given)
+    for k, x in state.phi.items():
+        assert torch.equal(found_state.phi[k], x), k
+    for k, x in info.items():
+        assert torch.equal(found_info[k], collectives.mean(x)), k
+    differing = [[k for k, g in found.items() if not torch.equal(g, other[k])] for other in (alone, after)]
+    buckets = len(collectives._buckets(list(local.values())))
+    return *differing, buckets, len(timeline.works)
+
+
+def all_compared(names: list[str]) -> dict[str, tuple[list[str], list[str], int, int]]:
+    return {name: compared(name) for name in names}
+
+
+@pytest.fixture(scope="module")
+def two() -> list[dict[str, Any]]:
+    return on_ranks(2, all_compared, list(CASES))
+
+
+@pytest.fixture(scope="module")
+def four() -> list[dict[str, Any]]:
+    return on_ranks(4, all_compared, OF_FOUR)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_overlap_changes_no_bits(name: str, two: list[dict[str, Any]]) -> None:
+    for rank in two:
+        differing_alone, differing_after, buckets, early = rank[name]
+        assert differing_alone == []
+        assert differing_after == []
+        assert buckets >= 4
+        assert early >= buckets - 1  # the last pass of an unroll in micro-batches does not visit the head
+
+
+@pytest.mark.parametrize("name", OF_FOUR)
+def test_overlap_changes_no_bits_of_four_ranks(name: str, four: list[dict[str, Any]]) -> None:
+    """Against the same buckets: gloo's order of summation depends on a number's place in its bucket from 3 ranks on."""
+    for rank in four:
+        assert rank[name][1] == []
+
+
+@torch.no_grad()
+def timeline_of_a_wide_network() -> tuple[int, list[int], int]:
+    """Buckets; numbers of those that started in backward, in the order of their start; and how many of them were
+    complete when it ended."""
+    collectives.BUCKET_BYTES = WIDE_BUCKET
+    update, given = step_of(DEEP.replaced(width=32, N=2))
+    made: list[collectives.MeanUnderWay] = []
+
+    class Kept(collectives.MeanUnderWay):
+        def __init__(self, like: Any):
+            super().__init__(like)
+            made.append(self)
+
+    plain, collectives.MeanUnderWay = collectives.MeanUnderWay, Kept  # type: ignore[misc]
+    with traced(len(given.state.theta)) as timeline:
+        update.mean_gradient(*given)
+    collectives.MeanUnderWay = plain  # type: ignore[misc]
+    (under_way,) = [x for x in made if len(x._numels) == len(given.state.theta)]
+    numbers = {flat.data_ptr(): number for number, flat in under_way._flat.items()}
+    return len(numbers), [numbers[address] for address in timeline.addresses], timeline.complete
+
+
+def test_timeline_shows_reductions_under_backward() -> None:
+    (buckets, started, complete), other = on_ranks(2, timeline_of_a_wide_network)
+    assert other[:2] == (buckets, started)
+    assert buckets >= 10
+    assert sorted(started) == list(range(buckets))
+    assert started[0] >= buckets - 2  # the last layers first,
+    assert started[-1] == 0  # and the first layers last
+    assert max(complete, other[2]) >= 1
