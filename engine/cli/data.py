@@ -135,7 +135,7 @@ def contact_sheet(contents: Contents, path: Path) -> None:
     places = np.linspace(0, len(images) - 1, min(SHEET, len(images))).astype(int)
     if isinstance(images, Pictures):
         decode = PillowDecoder(Framing(64, contents.crop_fraction))
-        found = decode([images.paths[i].read_bytes() for i in places])
+        found = decode([images.files[i].read_bytes() for i in places])
         rows = np.stack([np.zeros((3, 64, 64), np.uint8) if isinstance(one, str) else one for one in found])
     else:
         rows = np.asarray(images[places])

@@ -17,11 +17,11 @@ from eblvm.engine.evaluation.eval_model import EVAL_SEED, EvalModel, eval_models
 from eblvm.engine.evaluation.figures import Figures
 from eblvm.engine.evaluation.fingerprint import fingerprint
 from eblvm.engine.evaluation.image_sets import as_bytes, as_images, read_images
+from eblvm.engine.evaluation.metrics.extractor import Extractor
 from eblvm.engine.evaluation.metrics.features import PROBES, tsne
 from eblvm.engine.evaluation.metrics.grid_likelihood import GridLikelihood, grid_log_likelihood, log_marginal_of
 from eblvm.engine.evaluation.metrics.image_distances import Images, cached_images, image_distances
 from eblvm.engine.evaluation.metrics.importance import LogDensity
-from eblvm.engine.evaluation.metrics.inception import Inception
 from eblvm.engine.evaluation.metrics.inception import load as load_inception
 from eblvm.engine.evaluation.metrics.neighbours import neighbours
 from eblvm.engine.evaluation.metrics.ood import auroc
@@ -277,7 +277,7 @@ def _fid(run: Run, source: drawn.Source, options: Options, given: Tensor | None)
 
 def fid_inputs(
     run: Run, source: drawn.Source, options: Options, given: Tensor | None = None
-) -> tuple[Images, Images, Inception]:
+) -> tuple[Images, Images, Extractor]:
     """The samples, drawn or given, the training images that they are compared with, and the Inception."""
     assert options.fid is not None
     if not has_images(run):
