@@ -168,8 +168,8 @@ def training_loop(
         if fork is not None:  # from here on it does not need its parent
             begun = {"step": 0, "best": best, "state": tree(state), "input": batches.state()}
             checkpoint.save(out / "checkpoints", 0, begun, running.keep)
-        title, labels = f"{config.recipe} {config.method.kind}", replicas.rate_labels(optimisation)
-        log = Log(out, start, steps, title, labels, running.logger, config.to_json())
+        title, names = f"{config.recipe} {config.method.kind}", replicas.names(optimisation)
+        log = Log(out, start, steps, title, names, running.logger, config.to_json())
 
     def write_row(step: int, values: dict[str, list[float]], measured: dict[str, float]) -> None:
         guard.require_folder(out)
