@@ -79,8 +79,8 @@ class Members(Sequence[Member]):
     def __getitem__(self, place: int | slice) -> "Member | Members":
         if isinstance(place, slice):
             start = place.indices(len(self))[0]
-            columns = (column[place] for column in (self.shard, self.offset, self.size, self.name_end))
-            return Members(self.shards, *columns, self.names, self._name_start(start))
+            shard, offset, size, name_end = (c[place] for c in (self.shard, self.offset, self.size, self.name_end))
+            return Members(self.shards, shard, offset, size, name_end, self.names, self._name_start(start))
         place = range(len(self))[place]
         inner = os.fsdecode(self.names[self._name_start(place) : self.name_end[place]])
         return Member(self.shards[self.shard[place]], inner, int(self.offset[place]), int(self.size[place]))
