@@ -78,7 +78,8 @@ class Members(Sequence[Member]):
     def __getitem__(self, place: slice) -> "Members": ...
     def __getitem__(self, place: int | slice) -> "Member | Members":
         if isinstance(place, slice):
-            start = place.indices(len(self))[0]
+            start, _, step = place.indices(len(self))
+            assert step == 1  # or a name would not begin where the one before it ends
             shard, offset, size, name_end = (c[place] for c in (self.shard, self.offset, self.size, self.name_end))
             return Members(self.shards, shard, offset, size, name_end, self.names, self._name_start(start))
         place = range(len(self))[place]

@@ -67,8 +67,8 @@ def read_shards(paths: list[Path]) -> Contents:
                 column.append(value)
             if label is not None:
                 classes.append(label)
-    columns = (np.array(column) for column in (which, offset, size, ends))
-    pictures = Pictures(Members(shards, *columns, bytes(names)))
+    place, start, length, end = (np.array(column) for column in (which, offset, size, ends))
+    pictures = Pictures(Members(shards, place, start, length, end, bytes(names)))
     labels = np.array(classes) if len(classes) == len(pictures) else None
     whole = Contents("WebDataset shards", {"all": Split(pictures, labels)}, where=printable(paths[0].parent))
     held_out = min(MOST_HELD_OUT, max(1, len(pictures) // 20))
