@@ -41,7 +41,8 @@ def preview(run: Run, thorough: bool) -> dict[str, Path]:
                 v = run.dataset.floats(run.dataset.valid[: SHOWN // 2])
                 pairs = torch.stack([as_images(x, run.image_shape) for x in (v, evaluated.reconstruct(v))], 1)
                 found["reconstruction"] = folder / f"reconstruction-{step:08d}.png"
-                plots.image_grid(pairs.flatten(0, 1), found["reconstruction"], columns=12)
+                title = f"step {step}, pairs: a validation image (left) and its reconstruction (right)"
+                plots.image_grid(pairs.flatten(0, 1), found["reconstruction"], columns=12, title=title)
         with quietly():
             quick = run.config.model.generates or isinstance(run.energy, GRBM)
             if quick or thorough:

@@ -1,6 +1,6 @@
 """The public names, `import eblvm`: stable, documented in docs/api.md, and imported when first used."""
 
-from eblvm.engine.api import Run, fid, load, train
+from eblvm.engine.api import Run, distances, fid, load, train
 from eblvm.engine.autodiff.checkpointing import checkpointed
 from eblvm.engine.autodiff.collectives import differentiable_mean
 from eblvm.engine.autodiff.derivatives import grad, vjp
@@ -48,6 +48,7 @@ __all__ = [
     "Vages",
     "checkpointed",
     "differentiable_mean",
+    "distances",
     "elu_second_order",
     "fid",
     "gibbs",

@@ -25,10 +25,13 @@ BOARD = "train checkerboard --method bidsm --N 1 --K 1 --validations 4 --checkpo
 
 
 def run(*arguments: str | Path) -> str:
-    """The command's output; it must succeed."""
+    """The command's output; it must succeed, and end with what to do next."""
     said = io.StringIO()
     with contextlib.redirect_stdout(said):
         assert main([str(a) for a in arguments]) == 0
+    last = said.getvalue().partition("\nnext: ")[2]
+    assert last.startswith(("eblvm ", "python ", "open ")), f"{arguments[0]} says no next step: {said.getvalue()}"
+    assert last.count("\n") <= 2, f"{arguments[0]} says more after its next step: {last}"
     return said.getvalue()
 
 
@@ -61,7 +64,11 @@ def test_a_day(tmp_path: Path) -> None:
     assert f"next: eblvm report {board} {fork}" in run("runs", "compare", board, fork)
 
     # Figures, a page, samples.
-    assert "test_log_likelihood" in run("eval", board)
+    said = run("eval", board)
+    assert "test_log_likelihood" in said
+    assert 0 <= said.index("to do: ") < said.index("test_log_likelihood")  # what it costs comes before what it gives
+    run("eval", fork)
+    assert "test_log_likelihood" in run("eval", "--compare", board, fork, "--plot", tmp_path / "compare.png")
     said = run("report", board, fork, sweep, "--out", tmp_path / "day.html")
     assert "next: " in said
     assert "vages-dsm" in (tmp_path / "day.html").read_text()
@@ -84,8 +91,11 @@ def test_pictures_of_ones_own_and_their_fid(tmp_path: Path) -> None:
         Image.fromarray(random.integers(0, 256, (20 + i % 3, 24, 3), dtype=np.uint8)).save(photos / f"{i:02}.png")
     out = tmp_path / "run"
     small = ["--width", "4", "--batch", "4", "--steps", "3", "--validations", "1", "--posterior-width", "4"]
+    assert "images --size" in run("data", "info", photos, "--sheet", tmp_path / "sheet.png")
     run("train", "images", "--data", photos, "--size", "16", *small, "--out", out)
     assert eblvm.load(out, data=photos).saved.shape == (3, 16, 16)
+    drawn = tmp_path / "drawn"
+    assert f"next: eblvm fid {out / 'samples.pt'}" in run("sample", out, "--count", "5", "--steps", "2", "--png", drawn)
     try:
         inception.find()
     except eblvm.UserError as error:
@@ -94,4 +104,8 @@ def test_pictures_of_ones_own_and_their_fid(tmp_path: Path) -> None:
     few.mkdir()
     for picture in sorted(photos.iterdir())[:5]:
         picture.rename(few / picture.name)
-    assert re.search(r"FID -?0\.0", run("fid", few, few))
+    said = run("fid", few, few)
+    assert re.search(r"FID -?0\.0", said)
+    assert "precision 1.000" in said
+    assert "recall 1.000" in said
+    assert float(re.search(r"FID (.*)", run("fid", drawn, few))[1]) > 1

@@ -96,7 +96,7 @@ def run(rounds: int, data: Path | None, progress: bool = True) -> dict[str, Any]
         tqdm(total=2 * rounds, desc="data", disable=None if progress else True, file=sys.stderr, leave=False) as bar,
     ):
         faces = recipe("celeba64", small=True).replaced(data=str(pictures), cache=cache)
-        rows = [*decoders(images.paths, faces, rounds, bar.update), memory(rounds, bar.update), stream(faces)]
+        rows = [*decoders(images.files, faces, rounds, bar.update), memory(rounds, bar.update), stream(faces)]
     body = {"rounds": rounds, "pictures": len(images), "rows": rows}
     return record.make(SCHEMA, "data", f"eblvm bench data --rounds {rounds}", "cpu", body)
 

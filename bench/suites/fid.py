@@ -18,7 +18,7 @@ from eblvm.engine import tables
 from eblvm.engine.errors import UserError
 from eblvm.engine.evaluation.metrics import inception
 from eblvm.engine.evaluation.metrics.frechet import Moments, frechet_distance
-from eblvm.engine.evaluation.metrics.image_distances import cached_images, inception_features
+from eblvm.engine.evaluation.metrics.image_distances import cached_images, extracted
 from eblvm.engine.evaluation.metrics.kernel_distance import kernel_distance
 from eblvm.engine.recipes import recipe
 from eblvm.kernels.philox import Key
@@ -70,7 +70,7 @@ def run(path: Path, sizes: list[int]) -> dict[str, Any]:
             f"{2 * max(sizes)} and {max(sizes)}; give smaller --sizes"
         )
     unseen, *seen = (
-        torch.cat(list(inception_features(cached_images(x), net, description=split)))
+        torch.cat(list(extracted(cached_images(x), net, description=split)))
         for split, x in (("test", data.test), ("train", data.train), ("valid", data.valid))
     )
     rows = measure(torch.cat(seen), unseen, sizes)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from shlex import quote
 from typing import TYPE_CHECKING, Any
 
 from eblvm.engine.cli.parser import Parser, at_least, write_json
@@ -13,6 +14,7 @@ if TYPE_CHECKING:
 
 SHEET = 100  # images of the contact sheet
 PUBLISHED = {True: "yes, by checksum", False: "no, others of the same form", None: "no checksum known"}
+RECIPES = {"MNIST": "mnist", "CIFAR-10": "cifar10", "SVHN": "svhn", "Frey": "freyface", "CelebA": "celeba"}
 EXAMPLES = ("eblvm data prepare celeba/ celeba64.store --size 64", "eblvm data info cifar-10-python.tar.gz")
 PREPARE = (EXAMPLES[0], "eblvm data prepare photos/ photos.store --size 48 --crop 1 --skip 0.01")
 INFO = (EXAMPLES[1], "eblvm data info celeba64.store --sheet faces.png --json faces.json")
@@ -38,7 +40,7 @@ def prepare_store(argv: list[str]) -> None:
     from eblvm.engine.data.prepare import SKIP_LIMIT, prepare
 
     parser = Parser("data prepare", "Decode, crop and resize pictures once, into a memory-mapped store.", PREPARE)
-    parser.add_argument("source", metavar="SRC", type=Path, help="files as they are published, or a folder of pictures")
+    parser.add_argument("source", metavar="SRC", type=Path, help="published files, a folder of pictures, or shards")
     parser.add_argument("folder", metavar="DST", type=Path, help="folder of the store; an unfinished one is continued")
     parser.add_argument("--size", type=int, help="pixels of an image, such as 32, 64 or 128")
     parser.add_argument("--crop", type=float, help="fraction of the width to keep (CelebA: 140/178; others: a square)")
@@ -70,6 +72,7 @@ def prepare_store(argv: list[str]) -> None:
     if made.manifest.skipped:
         print(f"  skipped           {len(made.manifest.skipped)}, listed in {arguments.folder / store.MANIFEST}")
     write_json(arguments.json, facts)
+    print(f"next: eblvm train {recipe_of(facts)} --data {arguments.folder}")
 
 
 def info(argv: list[str]) -> None:
@@ -87,6 +90,7 @@ def info(argv: list[str]) -> None:
     contact_sheet(contents, sheet)
     print(f"  contact sheet     {sheet}")
     write_json(arguments.json, facts)
+    print(f"next: eblvm train {recipe_of(facts)} --data {quote(str(arguments.path))}")
 
 
 def describe(contents: Contents) -> dict[str, Any]:
@@ -98,6 +102,16 @@ def describe(contents: Contents) -> dict[str, Any]:
         "attributes": list(contents.attributes),
         "published": contents.published,
     }
+
+
+def recipe_of(facts: dict[str, Any]) -> str:
+    """The recipe of a published set; `images`, with the size of the images, for any other."""
+    kind, (split, *_) = facts["kind"].removeprefix("store of "), facts["splits"].values()
+    size = split["shape"][-1] if split["shape"] else 64
+    found = next((recipe for name, recipe in RECIPES.items() if kind.startswith(name)), "images")
+    if found == "celeba":
+        return f"celeba{size}" if size in (32, 64, 128) else f"celeba64 --size {size}"
+    return f"images --size {size}" if found == "images" else found
 
 
 def show(path: Path, facts: dict[str, Any]) -> None:
@@ -135,7 +149,7 @@ def contact_sheet(contents: Contents, path: Path) -> None:
     places = np.linspace(0, len(images) - 1, min(SHEET, len(images))).astype(int)
     if isinstance(images, Pictures):
         decode = PillowDecoder(Framing(64, contents.crop_fraction))
-        found = decode([images.paths[i].read_bytes() for i in places])
+        found = decode([images.files[i].read_bytes() for i in places])
         rows = np.stack([np.zeros((3, 64, 64), np.uint8) if isinstance(one, str) else one for one in found])
     else:
         rows = np.asarray(images[places])

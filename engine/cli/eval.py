@@ -3,7 +3,7 @@
 import argparse
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from eblvm.engine import tables
 from eblvm.engine.cli.parser import Parser, at_least, at_most, write_json
@@ -99,7 +99,7 @@ def main(argv: list[str]) -> None:
     model = arguments.model or run.default_model()
     if arguments.shard is not None:
         evaluation.make_shard(run, model, options, Shard(*arguments.shard))
-        print("this shard is made; when all are, the same command without --shard gives the figures")
+        print("next: when all shards are made, the same command without --shard gives the figures")
         return
     studies = {None: evaluate, "bias": bias, "early-stopping": early_stopping}
     write_json(arguments.json, studies[arguments.study](run, arguments.model, options))
@@ -137,10 +137,19 @@ def evaluate(run: "Run", model: str | None, options: "Options") -> dict[str, obj
         print(f"{section}: {how}" if how else section)
         for name, value in facts["mean"].items():
             if name.partition(" ")[0] in found["figures"][0]:
-                deviation = facts["deviation"][name]
-                print(f"  {name:28} {shown(value)}" + (f" +- {deviation:.4f}" if deviation else ""))
+                deviation, each = facts["deviation"][name], of_replicas(facts["replicas"], name)
+                own = f"  ({', '.join(shown(x) for x in each)})" if len(each) > 1 else ""
+                print(f"  {name:28} {shown(value)}" + (f" +- {deviation:.4f}" if deviation else "") + own)
+    if len(facts["replicas"]) > 1:
+        print(f"in brackets, in this order: {', '.join(row['replica'] for row in facts['replicas'])}")
     print(f"next: eblvm report {run.folder}; eblvm export {run.folder}")
     return facts
+
+
+def of_replicas(rows: list[dict[str, Any]], name: str) -> list[Any]:
+    """A figure of every replica at the learning rate that stands behind its name, in the order of the replicas."""
+    figure, _, rate = name.partition(" ")
+    return [row[figure] for row in rows if figure in row and row["replica"].partition(" ")[2] == rate]
 
 
 def bias(run: "Run", model: str | None, options: "Options") -> dict[str, object]:
@@ -153,6 +162,7 @@ def bias(run: "Run", model: str | None, options: "Options") -> dict[str, object]
             print(f"{'K=' + str(K):>31}" + "".join(f"  {x:<8.2e}" for x in (*row, newton)))
     print(f"plot: {run.folder / 'gradient_bias.png'}")
     write_json(str(run.folder / "gradient_bias.json"), facts)
+    print(f"next: eblvm train --init {run.folder} --N n --K k --out DIR, with the N and K of a small bias")
     return facts
 
 
@@ -165,6 +175,7 @@ def early_stopping(run: "Run", model: str | None, options: "Options") -> dict[st
         print(f"  step {step:<9} {fid:.3f}" + ("  lowest" if step == facts["best_step"] else ""))
     print(f"plot: {run.folder / 'early_stopping.png'}")
     write_json(str(run.folder / "early_stopping.json"), facts)
+    print(f"next: eblvm eval {run.folder} --step {facts['best_step']} --fid 50000")
     return facts
 
 
@@ -177,6 +188,7 @@ def compare_runs(arguments: argparse.Namespace) -> None:
     print(tables.markdown(["figure", *runs], rows))
     print(f"plot: {arguments.plot}")
     write_json(arguments.json, found)
+    print(f"next: eblvm report {' '.join(arguments.compare)}")
 
 
 def _cell(figure: tuple[float | str, float] | None) -> str:

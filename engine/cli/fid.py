@@ -1,33 +1,55 @@
-"""`eblvm fid`: the Frechet Inception distance between two sets of images."""
+"""`eblvm fid`: distances between two sets of images, by the features of Inception or of DINOv2."""
 
 from pathlib import Path
 
 from eblvm.engine.cli.parser import Parser, write_json
 from eblvm.engine.errors import UserError
 
-EXAMPLES = ("eblvm fid samples/ photos/", "eblvm fid runs/mnist/samples.pt mnist.npz --inception inception.pth")
+EXAMPLES = ("eblvm fid samples/ photos/", "eblvm fid runs/mnist/samples.pt mnist.npz --features dinov2 --dinov2 FILE")
+FULL_RANK = {"inception": 2048, "dinov2": 1024}  # features: with fewer images a covariance has not full rank
 
 
 def main(argv: list[str]) -> None:
-    text = "FID between two sets: folders of pictures, .npz or .pt files. Small sets are biased upwards: equal counts."
+    text = "FID, KID, precision and recall of samples A against real images B: folders of pictures, .npz or .pt files."
     parser = Parser("fid", text, EXAMPLES)
-    parser.add_argument("a", metavar="A", help="a folder of pictures, an .npz or a .pt file")
-    parser.add_argument("b", metavar="B", help="the set to compare it with")
+    parser.add_argument("a", metavar="A", help="samples: a folder of pictures, an .npz or a .pt file")
+    parser.add_argument("b", metavar="B", help="the real images to compare them with")
+    parser.add_argument("--features", choices=["inception", "dinov2"], help="of which network (default inception)")
     parser.add_argument("--inception", metavar="FILE", help="Inception weights, if not the installed ones")
+    parser.add_argument("--dinov2", metavar="FILE", help="DINOv2 weights, if not $EBLVM_DINOV2 or torch.hub's")
     parser.add_json()
     arguments = parser.parse(argv)
     for path in (arguments.a, arguments.b):
         if not Path(path).exists():
             raise UserError(f"{path} does not exist; give a folder of pictures, an .npz or a .pt file")
+    features = arguments.features or ("dinov2" if arguments.dinov2 else "inception")
+    other = {"inception": "dinov2", "dinov2": "inception"}[features]
+    if getattr(arguments, other) is not None:
+        raise UserError(f"got --{other} and --features {features}; remove one of them")
 
-    from eblvm.engine.api import fid
+    from eblvm.engine.api import distances
     from eblvm.engine.evaluation.image_sets import read_images
 
     sets = [read_images(Path(path), None) for path in (arguments.a, arguments.b)]
     counts = [len(images) for images in sets]
-    print(f"{counts[0]} images of {arguments.a} against {counts[1]} of {arguments.b}: {sum(counts)} through Inception")
-    value = fid(*sets, weights=arguments.inception)
-    print(f"FID {value:.4f}")
-    if min(counts) < 2048:
-        print("fewer than 2048 images: the covariance has not full rank, compare such values with equal counts only")
-    write_json(arguments.json, {"fid": value, "counts": counts})
+    if min(counts) < 4:
+        raise UserError(f"got {counts[0]} and {counts[1]} images, expected at least 4 of each; draw more")
+    name = {"inception": "Inception", "dinov2": "DINOv2"}[features]
+    print(f"{counts[0]} images of {arguments.a} against {counts[1]} of {arguments.b}: {sum(counts)} through {name}")
+    found = distances(*sets, features=features, weights=getattr(arguments, features))
+    more, titles = ("", ("FID", "KID")) if features == "inception" else ("_dinov2", ("FD-DINOv2", "KD-DINOv2"))
+    short = ("fid", "kid") if features == "inception" else ("fd_dinov2", "kd_dinov2")
+    print(f"{titles[0]} {found[short[0]]:.4f}")
+    print(f"{titles[1]} {found[short[1]]:.5f} +- {found[f'{short[1]}_deviation']:.5f}")
+    print(f"precision {found[f'precision{more}']:.3f} (of A, in the manifold of B; k = 3)")
+    print(f"recall {found[f'recall{more}']:.3f} (of B, in the manifold of A; k = 3)")
+    if min(counts) < FULL_RANK[features]:
+        limit = FULL_RANK[features]
+        print(
+            f"fewer than {limit} images: the covariance has not full rank, compare such values with equal counts only"
+        )
+    write_json(arguments.json, found | {"counts": counts})
+    if min(counts) < FULL_RANK[features]:
+        print("next: eblvm sample RUN --count 10000 --png FOLDER, then this again with FOLDER")
+    else:
+        print(f"next: eblvm fid {arguments.a} {arguments.b} --features {other}")

@@ -41,3 +41,4 @@ def main(argv: list[str]) -> None:
 
         plot(facts, Path(arguments.plot))
         print(f"plot: {arguments.plot}")
+    print(f"next: eblvm train {arguments.recipe} with the same options; eblvm profile {arguments.recipe} measures it")

@@ -152,4 +152,7 @@ def clean(argv: list[str]) -> None:
             file.unlink()
         for name in summary.REMOVABLE if arguments.yes else ():
             shutil.rmtree(run.folder / name, ignore_errors=True)
-    print(f"removed {size_text(total)}" if arguments.yes else f"{size_text(total)} could go: add --yes to remove it")
+    if arguments.yes:
+        print(f"removed {size_text(total)}\nnext: eblvm runs {Path(arguments.dirs[0]).parent}")
+    else:
+        print(f"{size_text(total)} could go\nnext: eblvm runs clean {' '.join(arguments.dirs)} --yes")

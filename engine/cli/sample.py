@@ -87,11 +87,11 @@ def main(argv: list[str]) -> None:
     if chains is not None:
         print(run_chains.sentence(chains))
         write_json(str(run.folder / f"{name}.json"), chains)
-        return
-    mixing = run_mixing(run, model, arguments.steps, arguments.seed)
-    if mixing is not None:
+    elif (mixing := run_mixing(run, model, arguments.steps, arguments.seed)) is not None:
         print(mixing.sentence)
         write_json(str(run.folder / f"{name}.json"), {"steps": arguments.steps, **mixing.facts()})
+    measured = f"eblvm fid {run.folder / name}.pt DATA; " if v.dim() == 4 and arguments.kind != "posterior" else ""
+    print(f"next: {measured}eblvm eval {run.folder}; eblvm report {run.folder}")
 
 
 def drawn(run: Run, model: str, arguments: Namespace) -> tuple[Tensor, dict[str, Any] | None]:

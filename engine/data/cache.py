@@ -6,8 +6,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 from eblvm.engine.data import store
-from eblvm.engine.data.contents import Contents, Pictures
+from eblvm.engine.data.contents import Contents, PictureFile, Pictures
 from eblvm.engine.data.framing import PIXEL_RULES
+from eblvm.engine.data.members import Member
 from eblvm.engine.data.prepare import prepare
 from eblvm.engine.durable import take_lock
 from eblvm.engine.errors import printable
@@ -41,7 +42,13 @@ def fingerprint(contents: Contents, size: int) -> str:
     digest = hashlib.sha256(f"{store.VERSION} {PIXEL_RULES} {size} {contents.crop_fraction}\n".encode())
     for name, split in contents.splits.items():
         assert isinstance(split.images, Pictures)
-        for path in split.images.paths:
-            facts = path.stat()
-            digest.update(os.fsencode(f"{name} {path} {facts.st_size} {facts.st_mtime_ns}\n"))
+        for file in split.images.files:
+            digest.update(os.fsencode(f"{name} {identity(file)}\n"))
     return digest.hexdigest()
+
+
+def identity(file: PictureFile) -> str:
+    if isinstance(file, Member):
+        return file.identity
+    facts = file.stat()
+    return f"{file} {facts.st_size} {facts.st_mtime_ns}"

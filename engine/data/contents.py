@@ -1,25 +1,29 @@
 """What a reader finds: the splits of a data set, as arrays in memory or as names of pictures still to be decoded."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 
+from eblvm.engine.data.members import Member
 from eblvm.engine.errors import UserError
+
+PictureFile = Path | Member
 
 
 @dataclass(frozen=True)
 class Pictures:
-    """Files of one picture each, of any size."""
+    """Files of one picture each, of any size: on their own, or within archives."""
 
-    paths: list[Path]
+    files: Sequence[PictureFile]
 
     def __len__(self) -> int:
-        return len(self.paths)
+        return len(self.files)
 
     def __getitem__(self, places: slice) -> "Pictures":
-        return Pictures(self.paths[places])
+        return Pictures(self.files[places])
 
 
 class Split(NamedTuple):
@@ -69,6 +73,11 @@ class Contents(NamedTuple):
             kept = n - min(1000, max(1, n // 10))
             splits |= {"train": train.part(0, kept), "valid": train.part(kept, n)}
         return self._replace(splits={name: splits[name] for name in ("train", "valid", "test") if name in splits})
+
+    @property
+    def total(self) -> int:
+        """Images of all splits."""
+        return sum(len(split.images) for split in self.splits.values())
 
     @property
     def pictures(self) -> bool:

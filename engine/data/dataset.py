@@ -10,6 +10,7 @@ from eblvm.engine.errors import UserError
 
 LARGEST = 1e6  # models and their noise are scaled for data of about 1
 CHUNK = 4096  # samples that are looked at, or resized, together
+LUMA = (0.299, 0.587, 0.114)  # of red, green and blue in grey (ITU-R 601)
 
 
 class Dataset(NamedTuple):
@@ -64,6 +65,12 @@ def _check_finite(v: Tensor, split: str, where: str) -> None:
 
 def _all_the_same(v: Tensor) -> bool:
     return all(bool(torch.equal(chunk, v[:1].expand_as(chunk))) for chunk in v.split(CHUNK))
+
+
+def grey(v: Tensor) -> Tensor:
+    """uint8 images [n, 3, H, W] as [n, 1, H, W]."""
+    weights = torch.tensor(LUMA, device=v.device).view(1, 3, 1, 1)
+    return torch.cat([(chunk[:, :3] * weights).sum(1, keepdim=True).round().byte() for chunk in v.split(CHUNK)])
 
 
 def resized(v: Tensor, size: int | None) -> Tensor:

@@ -1,6 +1,8 @@
 """Image data sets of the recipes as uint8 tensors [n, C, S, S], from whatever `--data` names."""
 
 import sys
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import cast
 
@@ -13,7 +15,7 @@ from eblvm.engine.data.cache import cached
 from eblvm.engine.data.contents import Contents, Pictures, Split
 from eblvm.engine.data.dataset import Dataset, resized
 from eblvm.engine.data.framing import Framing, import_dali
-from eblvm.engine.data.kinds.files import CelebA, FileData, ImageData
+from eblvm.engine.data.kinds.files import CelebA, FileData, ImageData, PictureData
 from eblvm.engine.data.readers import read
 from eblvm.engine.data.readers.folder import CELEBA_WIDTH
 from eblvm.engine.data.stream import PicturesOnDemand
@@ -42,29 +44,38 @@ def path_of(options: FileData) -> Path:
     return Path(options.data)
 
 
-def of_pictures(options: CelebA, path: Path, contents: Contents, threads: int) -> Dataset:
-    """Prepared once and cached; with `--input dali` only what validates and tests is, and training is streamed."""
+def of_pictures(
+    options: PictureData,
+    path: Path,
+    contents: Contents,
+    threads: int,
+    shown: Callable[[Contents], Contents] = lambda made: made,
+) -> Dataset:
+    """Prepared once and cached; what is streamed is not, only what validates and tests is then. `shown` makes of what
+    was prepared what the model sees."""
     size = options.pixels
 
-    def say(sentence: str) -> None:
-        print(sentence, file=sys.stderr)
+    def prepared(contents: Contents) -> Contents:
+        say = partial(print, file=sys.stderr)
+        return shown(cached(path, contents, size, options.cache, threads, say).contents())
 
-    if options.input != "dali":
-        return dataset_of(path, cached(path, contents, size, options.cache, threads, say).contents(), options)
-    import_dali()
+    if options.input == "memory":
+        return dataset_of(path, prepared(contents), options)
+    if options.input == "dali":
+        import_dali()
     train = contents.splits["train"].images
     assert isinstance(train, Pictures)
-    held_out = contents._replace(splits={name: contents.splits[name] for name in ("valid", "test")})
-    splits = cached(path, held_out, size, options.cache, threads, say).contents().splits
-    streamed = PicturesOnDemand(train.paths, Framing(size, contents.crop_fraction))
+    splits = prepared(contents._replace(splits={name: contents.splits[name] for name in ("valid", "test")})).splits
+    framing = Framing(size, contents.crop_fraction)
+    streamed = PicturesOnDemand(train.files, framing, options.input, options.stored_shape[0])
     valid, test = (torch.from_numpy(pixels(splits[name])) for name in ("valid", "test"))
     return Dataset(cast(Tensor, streamed), valid, test)
 
 
 def dataset_of(path: Path, contents: Contents, options: FileData) -> Dataset:
     """Arrays of images of the data set's shape; MNIST's 28 pixels get a frame of 2."""
-    if options.input == "dali":
-        raise UserError(f"--input dali decodes pictures, {path} is {contents.kind}; remove --input")
+    if options.input != "memory":
+        raise UserError(f"--input {options.input} decodes pictures, {path} is {contents.kind}; remove --input")
     contents = contents.divided(options.held_out)
     if absent := [name for name in ("train", "valid", "test") if name not in contents.splits]:
         raise UserError(f"{path} has no {' and no '.join(absent)} images, recipe {options.kind!r} needs them")

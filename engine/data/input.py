@@ -13,7 +13,7 @@ from torch import Tensor
 
 from eblvm.engine.data.dataset import Dataset
 from eblvm.engine.data.kinds import DataOptions
-from eblvm.engine.data.stream import PicturesOnDemand, Stream
+from eblvm.engine.data.stream import PicturesOnDemand, open_stream
 from eblvm.engine.device import start_thread
 from eblvm.engine.errors import UserError
 from eblvm.kernels import philox
@@ -123,12 +123,12 @@ class Memory:
 
 
 class Streaming:
-    """Pictures decoded by DALI, and made a minibatch by a thread of their own, while the step before computes."""
+    """Pictures decoded ahead, and made a minibatch by a thread of their own, while the step before computes."""
 
     def __init__(self, batches: Batches, pictures: PicturesOnDemand, state: dict[str, Any], threads: int):
         self.batches = batches
         self.rows = batches.seed.numel() * batches.count
-        self.stream = Stream(pictures, self._choose, self.rows, threads)
+        self.stream = open_stream(pictures, self._choose, self.rows, threads)
         self.stream.restore(state)
         self._state = state  # after the minibatch given last; the stream itself is ahead of it
         self._ahead: tuple[int, Future[tuple[Tensor, dict[str, Any]]]] | None = None
@@ -156,8 +156,8 @@ class Streaming:
 
 def check_input(options: DataOptions, dataset: Dataset) -> None:
     """What a data set cannot do, as one sentence each."""
-    if options.input == "dali" and not isinstance(cast(object, dataset.train), PicturesOnDemand):
-        raise UserError(f"--input dali decodes pictures, data set {options.kind!r} has none; remove --input")
+    if options.input != "memory" and not isinstance(cast(object, dataset.train), PicturesOnDemand):
+        raise UserError(f"--input {options.input} decodes pictures, data set {options.kind!r} has none; remove --input")
     if (options.flip or options.dequantize) and dataset.train.dtype != torch.uint8:
         raise UserError(f"flip and dequantize are for images of bytes, data set {options.kind!r} has none; remove them")
 

@@ -18,6 +18,12 @@ def in_memory(data: Any) -> tuple[Tensor, Tensor | None]:
 
     An item is a sample, a pair (sample, label), or a mapping with one of SAMPLE_KEYS. A sample is a tensor, an array or
     a picture; pictures and byte arrays of height x width (x channels) become uint8 [C, H, W]."""
+    if isinstance(data, Mapping):
+        first = next(iter(data), "train")
+        raise UserError(
+            f"got a mapping of {', '.join(map(str, data)) or 'nothing'}, expected one set; give one of its splits, as "
+            f"data[{first!r}]"
+        )
     if not hasattr(data, "__len__") or not hasattr(data, "__getitem__"):
         raise UserError(
             f"got data of type {type(data).__name__}, expected a tensor, a Dataset, or a set with len and [i]"
@@ -60,4 +66,4 @@ def _sample(value: Any) -> Tensor:
         array = array[None]
     elif array.dtype == np.uint8 and array.ndim == 3 and array.shape[-1] in (1, 3) and array.shape[0] not in (1, 3):
         array = np.moveaxis(array, -1, 0)
-    return torch.from_numpy(np.ascontiguousarray(array))
+    return torch.from_numpy(np.array(array, order="C"))  # a copy: a picture's own memory may not be written to

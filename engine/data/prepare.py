@@ -5,7 +5,7 @@ import io
 import json
 import math
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import IO, Any, NamedTuple
 
@@ -13,7 +13,7 @@ import numpy as np
 import torch
 
 from eblvm.engine.data import store
-from eblvm.engine.data.contents import Contents, Pictures
+from eblvm.engine.data.contents import Contents, PictureFile, Pictures
 from eblvm.engine.data.dataset import resized
 from eblvm.engine.data.framing import PIXEL_RULES, Decoder, Framing, decoder_for
 from eblvm.engine.durable import failed, open_to_update, write_atomic
@@ -65,7 +65,7 @@ def prepare(
             raise UserError(f"{source} holds pictures of any size; give the size of the squares to make, as --size 64")
         decode = decoder_for(Framing(size, crop_fraction), threads, decoder)
         settings |= {"decoder": decode.name, "pixel_rules": PIXEL_RULES}
-    of: dict[str, Any] = {"name": source.resolve().name, "count": sum(len(s.images) for s in contents.splits.values())}
+    of: dict[str, Any] = {"name": source.resolve().name, "count": contents.total}
     if fingerprint is not None:
         of["fingerprint"] = fingerprint
     identity = {"source": of, "settings": settings, "version": store.VERSION}
@@ -197,7 +197,7 @@ def chunks(
             end = min(place + CHUNK, count)
             if isinstance(split.images, Pictures):
                 assert decode is not None
-                batch, position = decoded(split.images.paths[place:end], decode, position)
+                batch, position = decoded(split.images.files[place:end], decode, position)
             else:
                 pixels = np.ascontiguousarray(split.images[place:end])
                 batch = resized(torch.from_numpy(pixels), size).numpy()
@@ -210,14 +210,14 @@ def chunks(
         first += count
 
 
-def decoded(paths: list[Path], decode: Decoder, position: Position) -> tuple[np.ndarray, Position]:
-    encoded = [path.read_bytes() for path in paths]
+def decoded(files: Sequence[PictureFile], decode: Decoder, position: Position) -> tuple[np.ndarray, Position]:
+    encoded = [file.read_bytes() for file in files]
     good, skipped, digest = [], list(position.skipped), position.digest
-    for path, content, image in zip(paths, encoded, decode(encoded), strict=True):
-        chained = f"{digest}{path.name}{hashlib.sha256(content).hexdigest()}"
+    for file, content, image in zip(files, encoded, decode(encoded), strict=True):
+        chained = f"{digest}{file.name}{hashlib.sha256(content).hexdigest()}"
         digest = hashlib.sha256(os.fsencode(chained)).hexdigest()
         if isinstance(image, str):
-            skipped.append({"name": path.name, "reason": image})
+            skipped.append({"name": file.name, "reason": image})
         else:
             good.append(image)
     written, size = position.written + len(good), decode.framing.size
@@ -233,7 +233,7 @@ def kept_labels(contents: Contents, position: Position) -> np.ndarray | None:
     for split in contents.splits.values():
         assert split.labels is not None
         if isinstance(split.images, Pictures):
-            found.append(split.labels[[path.name not in skipped for path in split.images.paths]])
+            found.append(split.labels[[file.name not in skipped for file in split.images.files]])
         else:
             found.append(split.labels)
     return np.concatenate(found)

@@ -17,7 +17,7 @@ from eblvm.engine.durable import write_atomic
 from eblvm.engine.evaluation import cost, figures, plots
 from eblvm.engine.evaluation.chunks import Shard
 from eblvm.engine.evaluation.fingerprint import fingerprint
-from eblvm.engine.evaluation.metrics.image_distances import inception_features
+from eblvm.engine.evaluation.metrics.image_distances import extracted
 from eblvm.engine.evaluation.sections import Options, fid_inputs, sections_of, source_of, weights_of
 from eblvm.engine.evaluation.studies.gradient_bias import gradient_bias
 from eblvm.engine.methods.update import state_from
@@ -106,7 +106,7 @@ def make_shard(run: Run, model: str, options: Options, shard: Shard) -> None:
     source = source_of(run, model, weights_of(run, model), options)
     samples, reference, net = fid_inputs(run, source, options)
     for images, name in ((samples, "samples"), (reference, "reference")):
-        for _ in inception_features(images, net, shard, f"{name}, shard {shard.rank}/{shard.of}"):
+        for _ in extracted(images, net, shard, f"{name}, shard {shard.rank}/{shard.of}"):
             pass
 
 

@@ -8,6 +8,7 @@ from typing import Any
 import matplotlib.image
 import numpy as np
 import torch
+from matplotlib import colormaps
 from torch import Tensor
 
 from eblvm.engine.models.energy import call
@@ -94,6 +95,7 @@ def image_grid(images: Tensor, path: Path, columns: int = 10, title: str = "") -
 def scatter(points: Tensor, path: Path) -> None:
     """Samples of a 2-D model (the first two axes of any other)."""
     figure, ax = subplots(figsize=(4, 4))
+    ax.set_title(f"{len(points)} samples", fontsize=10)
     x, y = points[:, :2].cpu().numpy().T
     ax.scatter(x, y, s=3)
     ax.set_aspect("equal")
@@ -170,11 +172,16 @@ def histograms(values: Mapping[str, Tensor], label: str, path: Path, title: str 
 
 
 @styled
-def embedding(points: np.ndarray, labels: Tensor, path: Path) -> None:
-    """Points [n, 2] in the plane, coloured by label."""
+def embedding(points: np.ndarray, labels: Tensor, path: Path, title: str = "") -> None:
+    """Points [n, 2] in the plane, coloured by label, with a legend of the labels."""
     figure, ax = subplots(figsize=(6, 5))
-    colours = ax.scatter(points[:, 0], points[:, 1], c=labels.cpu().numpy(), s=4, cmap="tab10")
-    figure.colorbar(colours, ax=ax)
+    of, known = labels.cpu().numpy(), labels.unique().tolist()
+    colours = colormaps["tab10" if len(known) <= 10 else "turbo"].resampled(len(known))
+    for i, label in enumerate(known):
+        ax.scatter(*points[of == label].T, s=6, color=colours(i), label=str(label))
+    if len(known) <= 20:
+        ax.legend(title="label", fontsize=8, markerscale=2, loc="center left", bbox_to_anchor=(1, 0.5))
+    ax.set_title(title, fontsize=10)
     ax.set_xticks([])
     ax.set_yticks([])
     save(figure, path)

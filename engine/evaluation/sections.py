@@ -17,11 +17,11 @@ from eblvm.engine.evaluation.eval_model import EVAL_SEED, EvalModel, eval_models
 from eblvm.engine.evaluation.figures import Figures
 from eblvm.engine.evaluation.fingerprint import fingerprint
 from eblvm.engine.evaluation.image_sets import as_bytes, as_images, read_images
+from eblvm.engine.evaluation.metrics.extractor import Extractor
 from eblvm.engine.evaluation.metrics.features import PROBES, tsne
 from eblvm.engine.evaluation.metrics.grid_likelihood import GridLikelihood, grid_log_likelihood, log_marginal_of
 from eblvm.engine.evaluation.metrics.image_distances import Images, cached_images, image_distances
 from eblvm.engine.evaluation.metrics.importance import LogDensity
-from eblvm.engine.evaluation.metrics.inception import Inception
 from eblvm.engine.evaluation.metrics.inception import load as load_inception
 from eblvm.engine.evaluation.metrics.neighbours import neighbours
 from eblvm.engine.evaluation.metrics.ood import auroc
@@ -31,6 +31,7 @@ from eblvm.engine.models.kinds import image_shape
 from eblvm.engine.models.posteriors import Gaussian
 from eblvm.engine.sampling.run_mixing import run_mixing
 from eblvm.engine.sampling.run_samples import value_range
+from eblvm.engine.training import replicas
 from eblvm.engine.training.run import Run
 from eblvm.kernels import philox
 from eblvm.kernels.philox import Key, Purpose, purpose
@@ -75,10 +76,14 @@ def sections_of(run: Run, model: str, weights: str, options: Options) -> list[Se
     if isinstance(run.update.objective, ScoreMatchingObjective) and not run.is_grbm:
         found.append(_losses(run, model))
     if run.dataset.train_labels is not None and all(s.posterior_mean for s in judged):
-        found.append(Section("classification", {"fitted": FITTED}, lambda: [classification(run, s) for s in judged]))
+        found.append(
+            Section(
+                "classification", {"fitted": FITTED}, lambda: [classification(run, s, r) for r, s in enumerate(judged)]
+            )
+        )
     found.append(Section("energies", {"samples": ENERGY_SAMPLES}, lambda: energies(run, judged)))
     if all(s.reconstruct for s in judged):
-        found.append(Section("reconstruction", {}, lambda: [reconstruction(run, s) for s in judged]))
+        found.append(Section("reconstruction", {}, lambda: [reconstruction(run, s, r) for r, s in enumerate(judged)]))
     found += _ood(run, judged, options)
     source = source_of(run, model, weights, options)
     given = None if options.samples is None else like_data(run, options.samples)
@@ -139,14 +144,16 @@ def _losses(run: Run, model: str) -> Section:
     return Section("losses", {"tested": deep.TESTED}, lambda: [{**deep.losses(run, model, objective)}])
 
 
-def classification(run: Run, evaluated: EvalModel) -> Figures:
+def classification(run: Run, evaluated: EvalModel, replica: int = 0) -> Figures:
     """Classifiers fitted on the training split, their accuracy on the test split: on posterior means and on pixels."""
     data = run.dataset
     assert data.train_labels is not None
     assert data.test_labels is not None
     train, labels = data.train[:FITTED], data.train_labels[:FITTED]
     means = [evaluated.of_all("posterior_mean", run, v) for v in (train, data.test)]
-    plots.embedding(tsne(means[1][:JUDGED]), data.test_labels[:JUDGED], run.folder / "tsne.png")
+    if replica == 0:
+        title = f"t-SNE of posterior means of test samples{_which(run)}"
+        plots.embedding(tsne(means[1][:JUDGED]), data.test_labels[:JUDGED], run.folder / "tsne.png", title)
     pixels = [data.floats(v) for v in (train, data.test)]
     found: Figures = {}
     for probe, accuracy in PROBES.items():
@@ -155,16 +162,21 @@ def classification(run: Run, evaluated: EvalModel) -> Figures:
     return found
 
 
-def reconstruction(run: Run, evaluated: EvalModel) -> Figures:
+def reconstruction(run: Run, evaluated: EvalModel, replica: int = 0) -> Figures:
     """Root mean square error of test samples' reconstructions, over all their entries; beside it that of the mean."""
     test = run.dataset.floats(run.dataset.test)
     found = evaluated.of_all("reconstruct", run, run.dataset.test)
-    if has_images(run):
+    if has_images(run) and replica == 0:
         pairs = torch.stack([as_images(v[:SHOWN], run.dataset.image_shape) for v in (test, found)], 1).flatten(0, 1)
-        title = "pairs: a test image (left) and its reconstruction (right)"
+        title = f"pairs: a test image (left) and its reconstruction (right){_which(run)}"
         plots.image_grid(pairs[:64], run.folder / "reconstruction.png", columns=16, title=title)
     mean = run.dataset.floats(run.dataset.train).mean(0)
     return {"reconstruction_rmse": rmse(found, test), "reconstruction_rmse_of_mean": rmse(mean, test)}
+
+
+def _which(run: Run) -> str:
+    """For the titles of pictures, which are of the first replica."""
+    return f"; {replicas.names(run.config.optimisation)[0]}" if run.config.replicated else ""
 
 
 def rmse(found: Tensor, wanted: Tensor) -> float:
@@ -184,7 +196,7 @@ def _ood(run: Run, judged: list[EvalModel], options: Options) -> list[Section]:
             ours, theirs = inside(r), evaluated.log_densities(run, v)
             if r == 0:
                 values = {"test": ours.value, name: theirs.value}
-                title = f"test set against {name}: AUROC {auroc(ours.value, theirs.value):.4f}"
+                title = f"test set against {name}: AUROC {auroc(ours.value, theirs.value):.4f}{_which(run)}"
                 plots.histograms(values, evaluated.density, run.folder / f"ood-{name}.png", title)
             row: Figures = {f"auroc_{name}": auroc(ours.value, theirs.value)}
             if not evaluated.density.startswith("exact"):
@@ -244,7 +256,7 @@ def _samples(run: Run, source: drawn.Source, count: int, given: Tensor | None) -
         samples, train, test = (as_bytes(as_images(x.cpu(), flat)) for x in (v, run.dataset.train, run.dataset.test))
         near = neighbours(samples, train, NEAREST, 255)
         rows = torch.cat([samples[:10, None], train[near.index[:10]]], 1).flatten(0, 1)
-        title = f"in each row a sample (left) and its {NEAREST} nearest training images"
+        title = f"in each row a sample (left) and its {NEAREST} nearest training images{_which(run)}"
         plots.image_grid(rows / 255, run.folder / "neighbours.png", NEAREST + 1, title)
         unseen = neighbours(test[:count], train, 1, 255)
         return [
@@ -277,7 +289,7 @@ def _fid(run: Run, source: drawn.Source, options: Options, given: Tensor | None)
 
 def fid_inputs(
     run: Run, source: drawn.Source, options: Options, given: Tensor | None = None
-) -> tuple[Images, Images, Inception]:
+) -> tuple[Images, Images, Extractor]:
     """The samples, drawn or given, the training images that they are compared with, and the Inception."""
     assert options.fid is not None
     if not has_images(run):

@@ -50,8 +50,7 @@ def collect(folder: Path, label: str | None = None) -> dict[str, Any]:
         "best": None if run.best is None else {"value": run.best[0], "step": run.best[1]},
         "options": {leaf.name: _plain(leaf.value) for leaf in config.leaves()},
         "series": series_of(run),
-        "rows": [list(map(_plain, row)) for row in summary.replica_rows(folder, config)] if config.replicated else [],
-        "row_columns": list(summary.ROW_COLUMNS),
+        **(rows_of(run, evaluation.get("replicas", [])) if config.replicated else {"rows": [], "row_columns": []}),
         "speed": {name: run.last[name] for name in MEASURED if name in run.last},
         "figures": {k: _plain(v) for k, v in evaluation.get("mean", {}).items()},
         "deviation": {k: _plain(v) for k, v in evaluation.get("deviation", {}).items()},
@@ -60,6 +59,15 @@ def collect(folder: Path, label: str | None = None) -> dict[str, Any]:
         "sections": {k: s.get("settings", {}) for k, s in evaluation.get("sections", {}).items()},
         "pictures": pictures_of(folder),
     }
+
+
+def rows_of(run: RunSummary, evaluated: list[dict[str, Any]]) -> dict[str, Any]:
+    """A row per replica, in their order: what its training and its evaluation gave."""
+    rows = [list(map(_plain, row)) for row in summary.replica_rows(run.folder, run.config)]
+    names = [name for name in (evaluated[0] if evaluated else {}) if name != "replica"]
+    for row, figures in zip(rows, evaluated, strict=False):
+        row += [_plain(figures.get(name)) for name in names]
+    return {"rows": rows, "row_columns": [*summary.ROW_COLUMNS, *names]}
 
 
 def command_of(config: Config) -> str:

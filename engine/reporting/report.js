@@ -162,10 +162,12 @@ function build() {
     section("Curves", make("div", {class: "controls"}, make("label", {for: "smoothing"}, "smoothing "), slider),
       make("div", {class: "charts"}, ...charts));
   }
-  const rows = runs.flatMap(r => r.rows.map(row => several ? [r.name, ...row] : row));
+  const columns = [...new Set(runs.flatMap(r => r.row_columns))];
+  const rows = runs.flatMap(r => r.rows.map(row =>
+    [...(several ? [r.name] : []), ...columns.map(name => row[r.row_columns.indexOf(name)] ?? null)]));
   if (rows.length) section("Replicas", make("p", {class: "soft"},
     "In this order: all seeds of the first learning rate, then all of the second, and so on."),
-    table([...(several ? ["run"] : []), ...runs[0].row_columns], rows));
+    table([...(several ? ["run"] : []), ...columns], rows));
 
   const figures = [...new Set(runs.flatMap(r => Object.keys(r.figures)))];
   if (figures.length) {

@@ -30,12 +30,12 @@ class Log:
         start: int,
         steps: int,
         description: str,
-        labels: Sequence[str] = (),
+        names: Sequence[str] = (),
         loggers: Sequence[str] = ("tensorboard",),
         config: Mapping[str, Any] | None = None,
     ):
-        """`labels` are the replicas' learning rates (`replicas.rate_labels`): curves are means over seeds only."""
-        self.labels, self.description = labels, description
+        """`names` are the replicas' (`replicas.names`): a logger gets the curves of each, and means over seeds."""
+        self.names, self.description = names, description
         self.path = folder / "stats.jsonl"
         self.seconds = 0.0  # of training before this process
         self._hook, threading.excepthook = threading.excepthook, self._quiet
@@ -57,14 +57,14 @@ class Log:
         record: dict[str, Any] = {"step": step}
         for name, by_replica in values.items():
             record[name] = by_replica[0] if len(by_replica) == 1 else by_replica
-        means = {
-            f"{name}/{label}" if label else name: mean
+        curves = {
+            f"{name}/{label}" if label else name: value
             for name, by_replica in values.items()
-            for label, mean in self._means(by_replica).items()
+            for label, value in (self._means(by_replica) | self._own(by_replica)).items()
         }
         try:
             for logger in self.loggers:
-                logger.scalars(step, means | dict(measured))
+                logger.scalars(step, curves | dict(measured))
             self.file.write(json.dumps(record | dict(measured)) + "\n")
             self.file.flush()
         except OSError as error:
@@ -80,8 +80,12 @@ class Log:
 
     def _means(self, by_replica: list[float]) -> dict[str, float]:
         """Means over seeds, by learning rate."""
-        groups = by_rate(by_replica, self.labels or [""] * len(by_replica))
+        groups = by_rate(by_replica, [name.partition(" ")[2] for name in self.names] or [""] * len(by_replica))
         return {label: sum(found) / len(found) for label, found in groups.items()}
+
+    def _own(self, by_replica: list[float]) -> dict[str, float]:
+        """Every replica's own value; of a single run there is the one."""
+        return dict(zip(self.names, by_replica, strict=True)) if len(by_replica) > 1 else {}
 
     def _quiet(self, failure: threading.ExceptHookArgs) -> None:
         """TensorBoard writes from a thread. A full disk or a deleted folder there is no traceback: the row says so."""

@@ -39,8 +39,8 @@ class Writer:
         write_config(config, self.out)
         if begun is not None:
             checkpoint.save(self.out / "checkpoints", begun["step"], begun, config.running.keep)
-        title, labels = f"{config.recipe} {config.method.kind}", replicas.rate_labels(optimisation)
-        self.log = Log(self.out, start, optimisation.steps, title, labels, config.running.logger, config.to_json())
+        title, names = f"{config.recipe} {config.method.kind}", replicas.names(optimisation)
+        self.log = Log(self.out, start, optimisation.steps, title, names, config.running.logger, config.to_json())
 
     def row(self, step: int, values: dict[str, list[float]], measured: Mapping[str, float]) -> None:
         """A line of the log."""

@@ -20,7 +20,7 @@ from eblvm.engine.data.stream import gpu_of
 from eblvm.engine.device import SUBNORMAL, own_device, set_products, set_repeatable, start_thread, subnormals_as_zero
 from eblvm.engine.errors import UserError
 from eblvm.engine.evaluation import provenance
-from eblvm.engine.evaluation.metrics.inception import Inception
+from eblvm.engine.evaluation.metrics.extractor import Extractor
 from eblvm.engine.recipes import recipe
 from eblvm.engine.selftest import decoding
 from eblvm.engine.selftest_kernels import kernels
@@ -97,7 +97,7 @@ def test_inception_is_full_fp32() -> None:
 
     set_products("tf32")
     try:
-        Inception("a", "b", 12, net)(torch.zeros(2, 3, 2, 2, dtype=torch.uint8))
+        Extractor("a", "b", "c", 12, net)(torch.zeros(2, 3, 2, 2, dtype=torch.uint8))
         assert kinds == [("ieee", "ieee")]
         assert torch.backends.cuda.matmul.fp32_precision == "tf32"
     finally:

@@ -144,7 +144,7 @@ def looked_at(contents: Contents | str) -> None:
     for split in contents.splits.values():
         assert len(split.images)
         if isinstance(split.images, Pictures):
-            PillowDecoder(Framing(4))([path.read_bytes() for path in split.images.paths])
+            PillowDecoder(Framing(4))([path.read_bytes() for path in split.images.files])
         else:
             assert split.images.dtype == np.uint8
             assert split.images.ndim == 4

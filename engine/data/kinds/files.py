@@ -79,18 +79,26 @@ class Svhn(ImageData):
 
 
 @dataclass(frozen=True)
-class CelebA(ImageData):
-    """Faces cropped and resized to `pixels`; a folder of pictures is prepared once, or streamed by DALI."""
+class PictureData(ImageData):
+    """From pictures of any size: prepared once, or decoded anew by every step that sees them."""
 
-    stored_shape = (3, 64, 64)
-
-    crop: int = option(140, "pixels of the centre square that is kept of a picture 178 wide", low=1, high=178)
     input: str = option(  # type: ignore[misc]
-        "memory", "the data set in memory, or pictures decoded ahead of the step", choices=("memory", "dali")
+        "memory",
+        "a store in memory, or pictures decoded ahead of the step by Pillow or DALI",
+        choices=("memory", "pillow", "dali"),
     )
     cache: str | None = option(
         None, "folder of the stores made from pictures; none: $EBLVM_CACHE, or the user's cache", mathematical=False
     )
+
+
+@dataclass(frozen=True)
+class CelebA(PictureData):
+    """Faces cropped and resized to `pixels`."""
+
+    stored_shape = (3, 64, 64)
+
+    crop: int = option(140, "pixels of the centre square that is kept of a picture 178 wide", low=1, high=178)
 
     def load(self, images: bool, threads: int = 1) -> Dataset:
         from eblvm.engine.data.images import load_faces
@@ -99,16 +107,13 @@ class CelebA(ImageData):
 
 
 @dataclass(frozen=True)
-class Images(ImageData):
+class Images(PictureData):
     """Pictures or arrays of one's own: the centre square of each, resized."""
 
     kind = "images"
 
     size: int = option(32, "pixels of a side, a multiple of 8; the centre square is resized to it", low=8)
     channels: int = option(3, "1 for grey, 3 for colours", choices=(1, 3))
-    cache: str | None = option(
-        None, "folder of the stores made from pictures; none: $EBLVM_CACHE, or the user's cache", mathematical=False
-    )
 
     @property
     def stored_shape(self) -> tuple[int, int, int]:  # type: ignore[override]

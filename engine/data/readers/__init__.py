@@ -6,14 +6,18 @@ import numpy as np
 
 from eblvm.engine.data import store
 from eblvm.engine.data.contents import Contents
-from eblvm.engine.data.readers import arrays, cifar, folder, idx, matlab
+from eblvm.engine.data.readers import arrays, cifar, folder, idx, matlab, shards
 from eblvm.engine.errors import UserError, printable, reason
 
 
 def read(path: Path) -> Contents:
-    """The splits that `path` holds: a file, or the folder of a set of several files. None of them is empty."""
+    """The splits that `path` holds: a file, the folder of a set of several files, or shards as `{000..012}.tar`. None
+    of them is empty."""
     try:
-        found = read_folder(path) if path.is_dir() else read_file(path)
+        if "{" in path.name and not path.exists():
+            found = shards.read_shards(shards.expanded(path))
+        else:
+            found = read_folder(path) if path.is_dir() else read_file(path)
     except OSError as error:  # a folder that may not be listed, a disk that fails
         raise UserError(f"{printable(Path(error.filename or path))} cannot be read ({reason(error)})") from None
     for name, split in found.splits.items():
@@ -41,6 +45,8 @@ def read_file(path: Path) -> Contents:
         return idx.read_mnist(path.parent)
     if path.name.removesuffix(".bin") in cifar.NAMES:
         return cifar.read_folder(path.parent)
+    if path.suffix == shards.SUFFIX and (found := shards.read_shards([path])).total:
+        return found
     if start[:2] == b"\x1f\x8b" or cifar.is_tar(path):
         return cifar.read_tar(path)
     if path.suffix == ".npz":
@@ -52,7 +58,7 @@ def read_file(path: Path) -> Contents:
 
 
 def read_folder(path: Path) -> Contents:
-    """A prepared store, MNIST, CIFAR-10 (or its folder in it), SVHN, or pictures."""
+    """A prepared store, MNIST, CIFAR-10 (or its folder in it), SVHN, pictures, or shards of them."""
     if (path / store.MANIFEST).is_file():
         return store.open_store(path).contents()
     names = [name for pair in idx.FILES.values() for name in pair]
@@ -65,4 +71,6 @@ def read_folder(path: Path) -> Contents:
         return matlab.read_svhn(path)
     if (path / "frey_rawface.mat").is_file():
         return matlab.read_mat(path / "frey_rawface.mat")
+    if (tars := shards.in_folder(path)) and not folder.pictures_of(path):
+        return shards.read_shards(tars)
     return folder.read_folder(path)

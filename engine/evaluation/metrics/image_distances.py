@@ -1,4 +1,4 @@
-"""FID, KID and, where Inception gives logits, the Inception Score of samples against a reference set.
+"""Samples against a reference set: FID and KID, precision and recall, and the Inception Score where there are logits.
 
 Features are kept in chunks beside the samples, those of a reference set under the hashes of its images and of the
 weights, so that every run on the same data shares them. `$EBLVM_CACHE` says where, otherwise ~/.cache/eblvm.
@@ -16,13 +16,14 @@ from eblvm.engine.data import cache
 from eblvm.engine.evaluation.chunks import WHOLE, Shard, chunks
 from eblvm.engine.evaluation.fingerprint import fingerprint
 from eblvm.engine.evaluation.image_sets import as_bytes
+from eblvm.engine.evaluation.metrics.extractor import Extractor
 from eblvm.engine.evaluation.metrics.frechet import Moments, frechet_distance
-from eblvm.engine.evaluation.metrics.inception import FEATURES, Inception
 from eblvm.engine.evaluation.metrics.inception_score import inception_score
 from eblvm.engine.evaluation.metrics.kernel_distance import kernel_distance
+from eblvm.engine.evaluation.metrics.precision_recall import precision_recall
 from eblvm.kernels.philox import Key
 
-KID_FEATURES = 10_000  # of each set: KID looks at subsets, FID and the Inception Score at everything
+KEPT = 10_000  # features of each set for KID, precision and recall; FID and the Inception Score take all
 
 
 @dataclass(frozen=True)
@@ -41,23 +42,27 @@ def cached_images(v: Tensor, count: int | None = None) -> Images:
     return Images(min(count or len(v), len(v)), lambda first, n: images[first : first + n], folder)
 
 
-def inception_features(
-    images: Images, net: Inception, shard: Shard = WHOLE, description: str = "features"
-) -> Iterator[Tensor]:
-    folder = images.folder / f"inception-{net.digest[:16]}"
+def extracted(images: Images, net: Extractor, shard: Shard = WHOLE, description: str = "features") -> Iterator[Tensor]:
+    folder = images.folder / f"{net.kind}-{net.digest[:16]}"
     return chunks(folder, images.count, lambda first, n: net(images.get(first, n)), shard, description)
 
 
-def image_distances(samples: Images, reference: Images, net: Inception, seed: int = 0) -> dict[str, Any]:
-    """The figures by name, with the number of samples in every name: no FID without it."""
-    ours, x, logits = _gathered(inception_features(samples, net, description="Inception, samples"))
-    theirs, y, _ = _gathered(inception_features(reference, net, description="Inception, reference"))
+def image_distances(samples: Images, reference: Images, net: Extractor, seed: int = 0) -> dict[str, Any]:
+    """The figures by name, with the number of samples in every name: no FID without it.
+
+    Those of DINOv2 are named fd_dinov2 and kd_dinov2."""
+    title = {"inception": "Inception"}.get(net.kind, net.kind)
+    ours, x, logits = _gathered(extracted(samples, net, description=f"{title}, samples"), net.width)
+    theirs, y, _ = _gathered(extracted(reference, net, description=f"{title}, reference"), net.width)
     kid = kernel_distance(x, y, Key(seed, 0))
+    frechet, kernel, more = ("fid", "kid", "") if net.kind == "inception" else ("fd", "kd", f"_{net.kind}")
     figures = {
-        f"fid_{ours.count}": frechet_distance(ours, theirs),
-        f"kid_{ours.count}": kid.mean,
-        f"kid_{ours.count}_deviation": kid.deviation,
+        f"{frechet}{more}_{ours.count}": frechet_distance(ours, theirs),
+        f"{kernel}{more}_{ours.count}": kid.mean,
+        f"{kernel}{more}_{ours.count}_deviation": kid.deviation,
     }
+    if (covered := precision_recall(x, y)) is not None:
+        figures |= {f"precision{more}_{ours.count}": covered.precision, f"recall{more}_{ours.count}": covered.recall}
     if net.has_logits:
         score = inception_score(logits)
         figures[f"inception_score_{ours.count}"] = score.mean
@@ -65,16 +70,16 @@ def image_distances(samples: Images, reference: Images, net: Inception, seed: in
     return figures
 
 
-def _gathered(found: Iterator[Tensor]) -> tuple[Moments, Tensor, Tensor]:
+def _gathered(found: Iterator[Tensor], width: int) -> tuple[Moments, Tensor, Tensor]:
     """Moments of all features, the first features themselves, and all logits."""
     moments: Moments | None = None
     kept: list[Tensor] = []
     logits: list[Tensor] = []
     for chunk in found:
-        part = Moments.of(chunk[:, :FEATURES])
+        part = Moments.of(chunk[:, :width])
         moments = part if moments is None else moments + part
-        if moments.count - len(chunk) < KID_FEATURES:
-            kept.append(chunk[:, :FEATURES])
-        logits.append(chunk[:, FEATURES:])
+        if moments.count - len(chunk) < KEPT:
+            kept.append(chunk[:, :width])
+        logits.append(chunk[:, width:])
     assert moments is not None
-    return moments, torch.cat(kept)[:KID_FEATURES], torch.cat(logits)
+    return moments, torch.cat(kept)[:KEPT], torch.cat(logits)

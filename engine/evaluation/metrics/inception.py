@@ -9,7 +9,6 @@ import hashlib
 import importlib.util
 import warnings
 from collections.abc import Callable
-from dataclasses import dataclass
 from io import BufferedReader
 from pathlib import Path
 from typing import NamedTuple
@@ -17,12 +16,11 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from eblvm.engine.device import full_products
 from eblvm.engine.errors import UserError
+from eblvm.engine.evaluation.metrics.extractor import Extractor
 
 SIDE = 299
 FEATURES = 2048
-BATCH = 20  # images at once: 21 MB of input
 
 
 class Weights(NamedTuple):
@@ -39,28 +37,6 @@ OFFLINE = Weights(
 FIDELITY = Weights(
     "torch-fidelity", "6726825d0af5f729cebd5821db510b11b1cfad8faad88a03f1befd49fb9129b2", has_logits=True
 )
-
-
-@dataclass(frozen=True)
-class Inception:
-    """`net`: uint8 images [n, 3, S, S] -> [n, columns], the 2048 features, followed by logits where there are any."""
-
-    name: str
-    digest: str
-    columns: int
-    net: Callable[[Tensor], Tensor]
-
-    @property
-    def has_logits(self) -> bool:
-        return self.columns > FEATURES
-
-    @torch.inference_mode()
-    def __call__(self, images: Tensor) -> Tensor:
-        """uint8 images [n, C, S, S] -> [n, columns] float32; a grey image has three equal channels.
-
-        Without tf32, whatever the model's own precision: published FIDs are of full fp32."""
-        with full_products():
-            return torch.cat([self.net(chunk.expand(-1, 3, -1, -1)).float().cpu() for chunk in images.split(BATCH)])
 
 
 def prepared(images: Tensor) -> Tensor:
@@ -80,7 +56,7 @@ def resize_matrix(size: int, side: int = SIDE) -> Tensor:
     return ((1 - fraction) * pixels[low] + fraction * pixels[(low + 1).clamp(max=size - 1)]).float()
 
 
-def load(path: Path | None = None, device: str = "cpu") -> Inception:
+def load(path: Path | None = None, device: str = "cpu") -> Extractor:
     """The Inception of a known weights file: the one given or the one that is installed."""
     weights, path = (_kind_of(path), path) if path else find()
     if not path.is_file():
@@ -88,7 +64,7 @@ def load(path: Path | None = None, device: str = "cpu") -> Inception:
     with path.open("rb") as file:  # opened once: what is loaded is what was hashed
         digest = verified(file, path, weights)
         net = _fidelity(file, device) if weights is FIDELITY else _offline(file, device)
-    return Inception(weights.name, digest, FEATURES + 1008 * weights.has_logits, net)
+    return Extractor("inception", weights.name, digest, FEATURES, net, weights.has_logits)
 
 
 def find() -> tuple[Weights, Path]:

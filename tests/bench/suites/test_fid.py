@@ -10,7 +10,7 @@ from eblvm.bench.pages import results
 from eblvm.bench.suites import fid
 from eblvm.engine.errors import UserError
 from eblvm.engine.evaluation.metrics import inception
-from eblvm.engine.evaluation.metrics.inception import Inception
+from eblvm.engine.evaluation.metrics.extractor import Extractor
 from eblvm.kernels import philox
 from eblvm.kernels.philox import Key
 
@@ -30,7 +30,7 @@ def test_the_control_is_the_bias_of_the_sample_size() -> None:
 
 def test_record_and_page(tmp_path: Path, monkeypatch) -> None:
     monkeypatch.setenv("EBLVM_CACHE", str(tmp_path / "cache"))
-    mean = Inception("mean", "0" * 64, 3, lambda images: images.float().mean((2, 3)))
+    mean = Extractor("inception", "mean", "0" * 64, 3, lambda images: images.float().mean((2, 3)))
     monkeypatch.setattr(inception, "load", lambda: mean)
     x = (philox.uniform(Key(1, 0), 0, 70, (32, 32, 3)) * 255).byte().numpy()
     np.savez(tmp_path / "c.npz", x_train=x[:50], x_test=x[50:])

@@ -17,7 +17,7 @@ from eblvm.engine.errors import UserError
 from eblvm.engine.recipes import recipe
 
 needs_dali = pytest.mark.skipif(not has_dali(), reason="DALI is not installed: pip install 'eblvm[dali]'")
-PATHS = ["memory", pytest.param("dali", marks=needs_dali)]
+PATHS = ["memory", "pillow", pytest.param("dali", marks=needs_dali)]
 STEPS = 12  # 8 samples of 22 each: four epochs and more
 
 

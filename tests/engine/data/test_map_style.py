@@ -25,7 +25,7 @@ def test_pairs_mappings_and_pictures() -> None:
     assert torch.equal(samples, torch.from_numpy(bytes_HWC).permute(0, 3, 1, 2))
     assert labels is not None
     assert labels.tolist() == [0, 1]
-    grey, none = in_memory([bytes_HWC[0, ..., 0]])
+    grey, none = in_memory([Image.fromarray(bytes_HWC[0, ..., 0])])
     assert grey.shape == (1, 1, 6, 5)
     assert none is None
 
@@ -37,6 +37,7 @@ def test_pairs_mappings_and_pictures() -> None:
         ([torch.zeros(2), torch.zeros(3)], "different shapes"),
         ([], "empty"),
         (3, "type int"),
+        ({"train": [torch.zeros(2)], "test": []}, r"mapping of train, test, expected one set.*data\['train'\]"),
     ],
 )
 def test_what_cannot_be_used(data: object, words: str) -> None:

@@ -41,7 +41,7 @@ def test_a_store_round_trips(pictures: Path, tmp_path: Path) -> None:
     assert found.attributes == ("Bald",)
     decode = PillowDecoder(Framing(16, 140 / 178))
     for name, split in read(pictures).splits.items():
-        expected = decode([path.read_bytes() for path in split.images.paths])
+        expected = decode([path.read_bytes() for path in split.images.files])
         assert np.array_equal(found.splits[name].images, np.stack(expected))
         assert np.array_equal(found.splits[name].labels, split.labels)
     assert sorted(path.name for path in (tmp_path / "store").iterdir()) == ["images.u8", "labels.npy", "manifest.json"]

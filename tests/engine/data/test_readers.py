@@ -226,7 +226,7 @@ def test_celeba_with_its_lists(pictures: Path) -> None:
         }  # fmt: skip
         valid = contents.splits["valid"]
         assert isinstance(valid.images, Pictures)
-        assert [path.name for path in valid.images.paths] == names[18:22]
+        assert [path.name for path in valid.images.files] == names[18:22]
         assert valid.labels.tolist() == [[1, 1], [-1, 1], [1, 1], [-1, 1]]
         assert contents.attributes == ("Bald", "Smiling")
         assert contents.crop_fraction == 140 / 178
@@ -247,7 +247,7 @@ def test_plain_folders(tmp_path: Path) -> None:
         Image.new("RGB", (30, 20)).save(tmp_path / name)
     contents = read(tmp_path)
     assert (contents.kind, contents.crop_fraction) == ("folder of pictures", None)
-    assert [path.name for path in contents.splits["all"].images.paths] == ["1.png", "3.jpg", "2.png"]
+    assert [path.name for path in contents.splits["all"].images.files] == ["1.png", "3.jpg", "2.png"]
 
 
 @pytest.mark.parametrize(

@@ -23,7 +23,7 @@ def state_of(folder: Path) -> list[torch.Tensor]:
     return tree_flatten(payload["state"])[0]
 
 
-@pytest.mark.parametrize("path", ["memory", pytest.param("dali", marks=needs_dali)])
+@pytest.mark.parametrize("path", ["memory", "pillow", pytest.param("dali", marks=needs_dali)])
 def test_training_on_a_folder_of_pictures_resumes_bitwise(path: str, pictures: Path, tmp_path: Path, capsys) -> None:
     options = [*TINY, "--data", str(pictures), "--cache", str(tmp_path / "cache"), "--input", path, "--flip"]
     whole, parts = tmp_path / "whole", tmp_path / "parts"

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from eblvm.engine.cli import main
 from eblvm.engine.evaluation import sections
-from eblvm.engine.evaluation.metrics.inception import Inception
+from eblvm.engine.evaluation.metrics.extractor import Extractor
 from eblvm.engine.sampling.run_samples import sample
 from eblvm.engine.training import checkpoint
 from eblvm.engine.training.run import Run
@@ -49,13 +49,17 @@ class Pooled:
         return torch.nn.functional.avg_pool2d(images[:, :1].float() / 255, 2).flatten(1)
 
 
+def pooled(net: Pooled) -> Extractor:
+    return Extractor("inception", "pooled", "0" * 64, 16, net)
+
+
 @pytest.fixture
 def inception(monkeypatch, tmp_path: Path):
     monkeypatch.setenv("EBLVM_CACHE", str(tmp_path / "cache"))
 
     def install(limit: int = 10**9) -> Pooled:
         net = Pooled(limit)
-        monkeypatch.setattr(sections, "load_inception", lambda path, device: Inception("pooled", "0" * 64, 16, net))
+        monkeypatch.setattr(sections, "load_inception", lambda path, device: pooled(net))
         return net
 
     return install
@@ -109,10 +113,8 @@ def test_the_inception_score_where_there_are_logits(run: Path, inception, monkey
     def features_and_logits(images: Tensor) -> Tensor:
         return torch.nn.functional.avg_pool2d(images[:, :1].float() / 255, 2).flatten(1)
 
-    monkeypatch.setattr("eblvm.engine.evaluation.metrics.inception.FEATURES", 10)
-    monkeypatch.setattr("eblvm.engine.evaluation.metrics.image_distances.FEATURES", 10)
     inception()
-    with_logits = Inception("both", "1" * 64, 16, features_and_logits)
+    with_logits = Extractor("inception", "both", "1" * 64, 10, features_and_logits, has_logits=True)
     monkeypatch.setattr(sections, "load_inception", lambda path, device: with_logits)
     assert 1 <= evaluation(run, *QUICK)["mean"]["inception_score_150"] <= 6
 

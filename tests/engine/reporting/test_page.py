@@ -38,6 +38,8 @@ const slider = document.getElementById("smoothing");
 const path = () => svg.querySelector("path.curve:not(.raw)").getAttribute("d");
 const rough = path(); slider.value = 0.98; slider.dispatchEvent(new Event("input")); seen.smoother = path() !== rough;
 seen.pictures = [...document.images].map(i => i.complete && i.naturalWidth > 0);
+seen.tables = [...document.querySelectorAll("table")].map(t => [[...t.querySelectorAll("th")].map(h => h.textContent),
+  t.querySelector("tbody tr").children.length]);
 seen.wide = document.documentElement.scrollWidth - document.documentElement.clientWidth;
 document.body.append(Object.assign(document.createElement("pre"), {id: "seen", textContent: JSON.stringify(seen)}));
 </script>
@@ -60,6 +62,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "sweep checkerboard --method dsm --replicas 2 --lr 1e-3,1e-2 --steps 20 --log-every 5 --validations 2".split()
     )
     assert main([*sweep, "--out", str(folder / "sweep")]) == 0
+    assert main(["eval", str(folder / "sweep")]) == 0
     return folder
 
 
@@ -73,7 +76,10 @@ def test_a_page_holds_everything_and_asks_the_network_for_nothing(runs: Path, ca
     assert found["command"].startswith("eblvm train checkerboard --method dsm")
     assert {"test_log_likelihood", "auroc_uniform"} <= set(found["figures"])
     assert any("density of both sets" in p["title"] for p in found["pictures"])
-    assert len(collect(runs / "sweep")["rows"]) == 4
+    rows = collect(runs / "sweep")
+    place, evaluated = rows["row_columns"].index("auroc_uniform"), json.loads((runs / "sweep/eval.json").read_text())
+    assert [row[place] for row in rows["rows"]] == [row["auroc_uniform"] for row in evaluated["replicas"]]
+    assert len(rows["rows"]) == 4
     assert main(["report", str(runs / "nowhere")]) == 2
 
 
@@ -116,8 +122,12 @@ def test_the_page_in_a_browser(runs: Path, tmp_path: Path) -> None:
     assert seen["smoother"] is True
     assert seen["pictures"]
     assert all(seen["pictures"])
-    phone = visit(page([collect(runs / "sweep")]), tmp_path, "400,800")
+    phone = visit(page([collect(runs / "dsm"), collect(runs / "sweep")]), tmp_path, "400,800")
     assert phone["errors"] == []
+    assert all(len(heads) == cells for heads, cells in phone["tables"])
+    (replicas,) = (heads for heads, _ in phone["tables"] if "replica" in heads)
+    assert replicas[:4] == ["run", "replica", "seed", "lr"]
+    assert "auroc_uniform" in replicas
     assert phone["wide"] <= 0
 
 

@@ -84,7 +84,9 @@ def test_other_loggers_hear_of_every_line_and_picture(
     calls = [called for called, _, _ in recorder.told]
     scalars = "log" if name == "wandb" else "log_metrics"
     heard = [args[0] for called, args, _ in recorder.told if called == scalars]
-    assert {"loss/lr=0.001", "loss/lr=0.01", "seconds"} <= {key.replace("lr ", "lr=") for line in heard for key in line}
+    keys = {key.replace("lr ", "lr=").replace("seed ", "seed=") for line in heard for key in line}
+    assert {"loss/lr=0.001", "loss/lr=0.01", "seconds"} <= keys
+    assert {"loss/seed=0 lr=0.001", "loss/seed=0 lr=0.01", "validation/seed=0 lr=0.01"} <= keys
     assert calls[-1] == ("finish" if name == "wandb" else "end_run")
     assert ("Image" if name == "wandb" else "log_artifact") in calls
 

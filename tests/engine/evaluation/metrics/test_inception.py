@@ -8,7 +8,8 @@ import torch
 
 from eblvm.engine.errors import UserError
 from eblvm.engine.evaluation.metrics import inception
-from eblvm.engine.evaluation.metrics.inception import FEATURES, OFFLINE, Inception, Weights, prepared, resize_matrix
+from eblvm.engine.evaluation.metrics.extractor import Extractor
+from eblvm.engine.evaluation.metrics.inception import FEATURES, OFFLINE, Weights, prepared, resize_matrix
 from eblvm.kernels import philox
 from eblvm.kernels.philox import Key
 
@@ -33,7 +34,7 @@ def test_prepared_bytes() -> None:
 
 
 def test_batches_do_not_matter_and_grey_images_have_three_channels() -> None:
-    net = Inception("mean", "", 3, lambda images: images.float().mean((2, 3)))
+    net = Extractor("mean", "mean", "", 3, lambda images: images.float().mean((2, 3)))
     grey = (philox.uniform(Key(1, 0), 0, 45, (1, 4, 4)) * 255).byte()
     assert torch.equal(net(grey), grey.float().mean((2, 3)).expand(-1, 3))
 
