@@ -27,7 +27,6 @@ from eblvm.engine.methods.micro_batches import MicroBatched, micro_batched
 from eblvm.engine.methods.score_matching import ScoreMatchingObjective
 from eblvm.engine.methods.types import Noise, Objective, Rates, State
 from eblvm.engine.methods.update import Update
-from eblvm.engine.models.kinds.deep import CHECKPOINTS
 from eblvm.engine.optim.schedule import step_rates
 from eblvm.engine.planning.footprint import Operators, Storages, held_bytes, saved_by_graphs
 from eblvm.engine.recipes import arguments
@@ -179,7 +178,7 @@ def step_costs(config: Config, shape: Sequence[int], gpus: int, memory: int | No
     """In the order of their work: of every checkpointing (its own, or all for 'auto') the whole slice of the
     batch at once, and smaller chunks of it until one fits."""
     local, given, asked = config.optimisation.batch // gpus, config.running.micro_batch, config.model.checkpoint
-    for checkpoint in CHECKPOINTS if asked == "auto" else [asked]:
+    for checkpoint in config.model.checkpoints if asked == "auto" else [asked]:
         sizes = sorted({-(-local // parts) for parts in SPLITS}, reverse=True)
         for size in sizes if given is None and config.method.micro_batches else [given or local]:
             changes: dict[str, Any] = {"micro_batch": None if size == local else size}
