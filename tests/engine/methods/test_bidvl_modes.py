@@ -136,17 +136,58 @@ def test_compiled_step_is_the_plain_one(variant: str) -> None:
     assert_same(found, stepped(config, 3), 1e-10)
 
 
-@pytest.mark.parametrize("variant", ["N=0", "N=1", "K=2 complete", "joint N=1", "sn-resnet N=1"])
+@pytest.mark.parametrize("variant", ["N=0", "N=1", "K=2 complete", "joint N=1"])
 @pytest.mark.parametrize("mode", [{}, {"checkpoint": "blocks"}, {"micro_batch": 3}, {"channels_last": True}])
-@pytest.mark.parametrize("precision", ["bf16", "fp16"])
-def test_sixteen_bits_are_within_their_precision(variant: str, mode: dict[str, Any], precision: str) -> None:
-    """The gradients of both levels, which the first moments are made of; a mode changes little beside the rounding."""
+@pytest.mark.parametrize(("precision", "tolerance"), [("bf16", 0.15), ("fp16", 0.025)])
+def test_sixteen_bits_are_within_their_precision(
+    variant: str, mode: dict[str, Any], precision: str, tolerance: float
+) -> None:
+    """The gradients of both levels, which the first moments are made of. The upper one is a small difference."""
     config = varied(VARIANTS[variant]).replaced(dtype="float32")
     exact, found = Stepped(config), Stepped(config.replaced(precision=precision, **mode))
+    if precision == "fp16":
+        found.state = found.state._replace(scale=found.state.scale | {"value": torch.tensor(2.0**8)})
     for step in (exact, found):
         step()
         assert float(step.info.get("skipped", 0)) == 0
     for name in ("theta_opt", "phi_opt"):
         expected, got = (torch.cat([m.flatten() for m in getattr(s.state, name).m.values()]) for s in (exact, found))
         assert got.dtype == torch.float32
-        assert 1e-5 * expected.norm() < (got - expected).norm() < (0.1 if precision == "bf16" else 0.02) * expected.norm()
+        assert 1e-5 < float((got - expected).norm() / expected.norm()) < tolerance
+
+
+def test_an_overflow_leaves_parameters_and_statistics_and_lowers_the_scale() -> None:
+    step = Stepped(TINY.replaced(dtype="float32", precision="fp16"))
+    step.state = step.state._replace(scale=step.state.scale | {"value": torch.tensor(mixed_precision.LARGEST)})
+    step.v = step.v * 1e6  # images beyond fp16 make infinite activations
+    before = {k: t.clone() for k, t in step.tensors().items()}
+    step()
+    assert float(step.info["skipped"]) == 1
+    assert float(step.state.scale["value"]) == mixed_precision.LARGEST / mixed_precision.FACTOR
+    after = step.tensors()
+    assert all(torch.equal(after[k], t) for k, t in before.items() if not k.endswith(".u"))
+
+
+def test_scaled_gradients_are_the_plain_ones_in_exact_arithmetic() -> None:
+    """The scale cancels in both levels, in the generator's pull and in unrolled steps."""
+    for variant in ("N=1", "K=2 complete"):
+        plain, scaled = (Stepped(varied(VARIANTS[variant])) for _ in range(2))
+        value = torch.tensor(2.0**10, dtype=torch.float64)
+        scaled.state = scaled.state._replace(scale={"value": value, "clean": torch.zeros_like(value)})
+        for step in (plain, scaled):
+            step()
+        found = {k: t for k, t in scaled.tensors().items() if k not in ("loss_scale", "skipped")}
+        assert_same(found, plain.tensors(), 1e-10)
+
+
+@pytest.mark.parametrize("N", [0, 1])
+def test_memory_falls(N: int) -> None:
+    """Deterministic counts at a size where activations outweigh parameters."""
+    config = TINY.replaced(dtype="float32", batch=64, N=N, width=4, posterior_width=4, generator_width=4)
+    peak = {}
+    for name, mode in {"plain": {}, "rebuilt": {"checkpoint": "blocks"}, "chunks": {"micro_batch": 8}}.items():
+        step = Stepped(config.replaced(**mode))
+        step()
+        peak[name] = footprint(step, step.inputs, hooks=False).peak_bytes
+    assert peak["rebuilt"] < 0.8 * peak["plain"]
+    assert peak["chunks"] < 0.6 * peak["plain"]
