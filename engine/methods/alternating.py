@@ -87,7 +87,7 @@ class Finite:
         self.so_far = self.all_allowed = True
 
     def allows(self, tree: Any, scale: Tensor | None) -> bool:
-        """May these gradients be used? Without a scale all may, and at the smallest one an overflow is not its fault."""
+        """May these gradients be used? All may without a scale, or at the smallest one: it made no overflow."""
         if scale is None:
             return True
         finite = bool(all_finite(tree_leaves(tree)))

@@ -5,8 +5,8 @@ single samples, y = f(x, s), and s_l is the mean over samples of a function S_l 
 triangular system is solved forwards for the values and backwards for the cotangents (F: a pass of the net):
 
     values      s_l = mean S_l(x; s_1 .. s_{l-1}) for l = 1 .. d, then y: d + 1 passes, each as far as its layer
-    cotangents  that of y to x, the parameters and every s_l; then for l = d .. 1 that of s_l, which is complete by then,
-                to x, the parameters and s_1 .. s_{l-1}: d + 1 passes with their backward
+    cotangents  that of y to x, the parameters and every s_l; then for l = d .. 1 that of s_l, which is complete by
+                then, to x, the parameters and s_1 .. s_{l-1}: d + 1 passes with their backward
 
 so at most 4 (d + 1) F where the whole batch at once needs 3 F; without batch norms (d = 0) that is one pass more. Only
 x is kept. The second derivative, that of an unrolled step, is the forward-mode derivative of all of this: the gradient
@@ -90,7 +90,6 @@ class Chunks(NamedTuple):
         found: list[Statistics] = []
         seen: Seen = []
         for _ in range(self.layers):
-            mean, var = torch.zeros(()), torch.zeros(())
             parts = [(weight, *self.moments(chunk, found)) for _, chunk, weight in self.split(inputs)]
             mean = mean_over_ranks(sum_of([weight * m[0] for weight, m, _ in parts]))
             var = mean_over_ranks(sum_of([weight * (m[1] + (m[0] - mean).square()) for weight, m, _ in parts]))

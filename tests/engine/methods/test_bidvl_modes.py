@@ -11,7 +11,6 @@ from eblvm.engine.config import Config
 from eblvm.engine.methods.micro_batches import micro_batched
 from eblvm.engine.methods.types import State
 from eblvm.engine.optim.schedule import step_rates
-from eblvm.engine.planning.footprint import footprint
 from eblvm.engine.recipes import recipe
 from eblvm.engine.training.loop import initial_state, training_step_of
 from eblvm.kernels import philox
@@ -85,9 +84,6 @@ class Stepped:
         parts |= {"upper": state.theta_opt.m}
         return {f"{name} {k}": t for name, tree in parts.items() for k, t in tree.items()} | self.info
 
-    def inputs(self) -> list[Tensor]:
-        return [t for t in torch.utils._pytree.tree_leaves((self.state, self.v, self.rates)) if isinstance(t, Tensor)]
-
 
 def stepped(config: Config, steps: int = 2) -> dict[str, Tensor]:
     found = Stepped(config)
@@ -125,15 +121,23 @@ def test_equals_the_plain_step(variant: str, mode: str, plain: dict[str, dict[st
     assert_same(stepped(config.replaced(**MODES[mode])), plain[variant], 1e-10)
 
 
-@pytest.mark.parametrize(
-    "variant", ["N=0", "N=1", pytest.param("joint N=1", marks=pytest.mark.long), "K=2 complete"]
-)
+@pytest.mark.parametrize("variant", ["N=0", "N=1", "joint N=1", "K=2 complete"])
+def test_traced_step_is_the_plain_one(variant: str) -> None:
+    """Its whole graph, as --compile takes it, without the compiler's own minutes."""
+    config = varied(VARIANTS[variant])
+    traced = Stepped(config)
+    torch._dynamo.reset()
+    traced.step = torch.compile(traced.update.__call__, backend="aot_eager", dynamic=False, fullgraph=True)
+    traced()
+    assert_same(traced.tensors(), stepped(config, 1), 1e-10)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("variant", ["N=0", "N=1"])
 def test_compiled_step_is_the_plain_one(variant: str) -> None:
     config = varied(VARIANTS[variant])
     torch._dynamo.reset()
-    with torch._dynamo.config.patch(error_on_recompile=True):
-        found = stepped(config.replaced(compile=True), 3)
-    assert_same(found, stepped(config, 3), 1e-10)
+    assert_same(stepped(config.replaced(compile=True), 3), stepped(config, 3), 1e-10)
 
 
 @pytest.mark.parametrize("variant", ["N=0", "N=1", "K=2 complete", "joint N=1"])
@@ -178,16 +182,3 @@ def test_scaled_gradients_are_the_plain_ones_in_exact_arithmetic() -> None:
             step()
         found = {k: t for k, t in scaled.tensors().items() if k not in ("loss_scale", "skipped")}
         assert_same(found, plain.tensors(), 1e-10)
-
-
-@pytest.mark.parametrize("N", [0, 1])
-def test_memory_falls(N: int) -> None:
-    """Deterministic counts at a size where activations outweigh parameters."""
-    config = TINY.replaced(dtype="float32", batch=64, N=N, width=4, posterior_width=4, generator_width=4)
-    peak = {}
-    for name, mode in {"plain": {}, "rebuilt": {"checkpoint": "blocks"}, "chunks": {"micro_batch": 8}}.items():
-        step = Stepped(config.replaced(**mode))
-        step()
-        peak[name] = footprint(step, step.inputs, hooks=False).peak_bytes
-    assert peak["rebuilt"] < 0.8 * peak["plain"]
-    assert peak["chunks"] < 0.6 * peak["plain"]
