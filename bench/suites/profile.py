@@ -209,6 +209,8 @@ def format_table(result: dict[str, Any]) -> str:
     shown = [figure for figure in FIGURES if any(row[figure] is not None for row in result["rows"])]
     header = [*series, *axes, *shown]
     head = f"{result['recipe']}: {result['method']} on {result['model']}, batch {result['batch']}"
+    if "ops" in shown:
+        head += "; ops: operators called, of which each is a launch or more on a GPU"
     if "recipe_peak_mib" in shown:
         head += f"; recipe_*: counted at the recipe's batch of {result['recipe_batch']}"
     return head + "\n" + tables.text(header, [[row.get(name) for name in header] for row in result["rows"]])

@@ -3,7 +3,8 @@
 A score is grad_v of the energy, taken with a graph, and the loss is differentiated through that graph. Under
 `torch.utils.checkpoint` the score pass recomputes the activations and its graph then holds them all, so nothing is
 saved. Here both passes are Functions: the first saves the input x; its derivative in the score pass, g -> J(x)^T g,
-saves (x, g) and rebuilds the module's double backward inside itself, when the loss's backward reaches it.
+saves (x, g) and rebuilds the module's double backward inside itself, when the loss's backward reaches it. The gradient
+of an unrolled step is such a pass too, and has the parameters' gradients beside that of x.
 """
 
 from collections.abc import Callable
@@ -17,70 +18,95 @@ from torch.func import functional_call
 from eblvm.engine.autodiff.derivatives import inside_torch_func, visited
 
 Context = Callable[[], AbstractContextManager[Any]]
+Run = Callable[..., tuple[Tensor, ...]]  # of x and a module's tensors: the result, and what has no derivative
 
 
-def checkpointed(module: nn.Module, x: Tensor, context: Context = nullcontext) -> Tensor:
+def checkpointed(module: nn.Module, x: Tensor, context: Context = nullcontext, seen: list[Tensor] | None = None) -> Any:
     """module(x) with x alone kept for the derivatives, run in `context()` each time.
 
-    The module must be deterministic. In a pass with `create_graph=True` only x has a gradient (the score's own need);
-    asking there for those of the parameters raises.
+    The module must be deterministic. With `seen` it is called with a list beside x, and what it appends goes there.
     """
     if inside_torch_func():
         raise RuntimeError(
             "a checkpointed model runs in plain autograd only, and this is torch.func (replicas) or torch.compile; "
             "use --checkpoint none, and with --compile --unroll-memory compiled to save memory"
         )
-    parameters = dict(module.named_parameters())
+    tensors = dict(module.named_parameters()) | dict(module.named_buffers())
 
-    def run(x: Tensor, *values: Tensor) -> Tensor:
+    def run(x: Tensor, *values: Tensor) -> tuple[Tensor, ...]:
+        own: list[Tensor] = []
+        arguments = (x,) if seen is None else (x, own)
         with context():
-            return functional_call(module, dict(zip(parameters, values, strict=True)), (x,))
+            return functional_call(module, dict(zip(tensors, values, strict=True)), arguments), *own
 
-    return _Segment.apply(run, x, *parameters.values())
+    y, *found = _Segment.apply(run, x, *tensors.values())
+    if seen is not None:
+        seen += found
+    return y
 
 
 class _Segment(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, run: Callable[..., Tensor], x: Tensor, *parameters: Tensor) -> Tensor:
+    def forward(ctx: Any, run: Run, *inputs: Tensor) -> tuple[Tensor, ...]:
         ctx.run = run
-        ctx.save_for_backward(x, *parameters)
-        return run(x, *parameters)
+        ctx.save_for_backward(*inputs)
+        y, *found = run(*inputs)
+        ctx.mark_non_differentiable(*found)
+        return y, *found
 
     @staticmethod
-    def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
+    def backward(ctx: Any, g: Tensor, *_: Any) -> tuple[Tensor | None, ...]:
+        wanted = wanted_inputs(ctx, len(ctx.saved_tensors))
         if torch.is_grad_enabled():
-            if any(visited(node) for node, _ in ctx.next_functions[1:]):
-                raise RuntimeError(
-                    "a checkpointed model gives its parameters no gradient in a pass with create_graph=True; "
-                    "differentiate that pass's result instead, or use --checkpoint none"
-                )
-            return None, _Pull.apply(ctx.run, g, *ctx.saved_tensors), *[None] * (len(ctx.saved_tensors) - 1)
-        needed = ctx.needs_input_grad[1:]
-        with torch.enable_grad():
-            leaves = [t.detach().requires_grad_(n) for t, n in zip(ctx.saved_tensors, needed, strict=True)]
-            found = iter(torch.autograd.grad(ctx.run(*leaves), [t for t in leaves if t.requires_grad], g))
-        return None, *(next(found) if n else None for n in needed)
+            found = iter(_Pull.apply(ctx.run, wanted, g, *ctx.saved_tensors))
+        else:
+            found = iter(pulled(ctx.run, wanted, g, ctx.saved_tensors))
+        return None, *(next(found) if w else None for w in wanted)
 
 
 class _Pull(torch.autograd.Function):
-    """J(x)^T g of a segment; its derivatives with respect to g, x and the parameters, once."""
+    """J(x)^T g of a segment, for the wanted inputs; its derivatives with respect to g and the inputs, once."""
 
     @staticmethod
-    def forward(ctx: Any, run: Callable[..., Tensor], g: Tensor, x: Tensor, *parameters: Tensor) -> Tensor:
-        ctx.run = run
-        ctx.save_for_backward(g, x, *parameters)
-        with torch.enable_grad():
-            leaf = x.detach().requires_grad_()
-            return torch.autograd.grad(run(leaf, *(p.detach() for p in parameters)), leaf, g)[0]
+    def forward(ctx: Any, run: Run, wanted: list[bool], g: Tensor, *inputs: Tensor) -> tuple[Tensor | None, ...]:
+        ctx.run, ctx.wanted = run, wanted
+        ctx.save_for_backward(g, *inputs)
+        return pulled(run, wanted, g, inputs)
 
     @staticmethod
-    def backward(ctx: Any, t: Tensor) -> tuple[Tensor | None, ...]:
+    def backward(ctx: Any, *cotangents: Tensor) -> tuple[Tensor | None, ...]:
         if torch.is_grad_enabled():
             raise RuntimeError("a checkpointed model has no third derivative; use --checkpoint none")
+        needed = ctx.needs_input_grad[2:]
         with torch.enable_grad():
-            leaves = [t.detach().requires_grad_() for t in ctx.saved_tensors]
-            g, x, *parameters = leaves
-            (pulled,) = torch.autograd.grad(ctx.run(x, *parameters), x, g, create_graph=True)
-            edge = torch.autograd.graph.get_gradient_edge(pulled)
-            del pulled  # its graph is wanted, not its value: one tensor less at the peak
-            return None, *torch.autograd.grad(edge, leaves, t, allow_unused=True)
+            g, *inputs = leaves(ctx.saved_tensors, needed)
+            inputs = [t.requires_grad_(t.requires_grad or w) for t, w in zip(inputs, ctx.wanted, strict=True)]
+            results = pulled(ctx.run, ctx.wanted, g, inputs, graph=True)
+            used = [(t, c) for t, c in zip(results, cotangents, strict=True) if t is not None and t.requires_grad]
+            edges = [torch.autograd.graph.get_gradient_edge(t) for t, _ in used]
+            along = [c for _, c in used]
+            del results, used  # their graph is wanted, not their values: less at the peak
+            asked = [t for t, n in zip((g, *inputs), needed, strict=True) if n]
+            found = iter(torch.autograd.grad(edges, asked, along, allow_unused=True))
+        return None, None, *(next(found) if n else None for n in needed)
+
+
+def pulled(
+    run: Run, wanted: list[bool], g: Tensor, inputs: tuple[Tensor, ...] | list[Tensor], graph: bool = False
+) -> tuple[Tensor | None, ...]:
+    """The gradients of <g, run(inputs)> for the wanted inputs, none of unused ones; with a graph at the inputs."""
+    with torch.enable_grad():
+        at = inputs if graph else leaves(inputs, wanted)
+        asked = [t for t, w in zip(at, wanted, strict=True) if w]
+        return torch.autograd.grad(run(*at)[0], asked, g, create_graph=graph, allow_unused=True)
+
+
+def leaves(tensors: tuple[Tensor, ...] | list[Tensor], wanted: Any) -> list[Tensor]:
+    return [t.detach().requires_grad_(bool(w)) for t, w in zip(tensors, wanted, strict=True)]
+
+
+def wanted_inputs(ctx: Any, number: int) -> list[bool]:
+    """Which of a Function's last `number` arguments the running backward pass needs the gradient of."""
+    nodes = [node for node, _ in ctx.next_functions][-number:]
+    needed = ctx.needs_input_grad[-number:]
+    return [n and visited(node) for n, node in zip(needed, nodes, strict=True)]

@@ -25,6 +25,11 @@ def inside_torch_func() -> bool:
     return torch.compiler.is_compiling() or torch._C._functorch.maybe_current_level() is not None
 
 
+def forward_mode() -> bool:
+    """Inside a level of forward-mode differentiation?"""
+    return torch.autograd.forward_ad._current_level >= 0
+
+
 def visited(node: Any) -> bool:
     """Will the running backward pass visit this node of the graph?"""
     if node is None:

@@ -37,10 +37,22 @@ def autocast(x: Tensor, precision: str) -> AbstractContextManager[Any]:
     return torch.autocast(x.device.type, HALVES[precision])
 
 
+def full_precision(x: Tensor) -> AbstractContextManager[Any]:
+    """A context inside of `autocast` where products have their arguments' own precision again."""
+    if x.is_meta:
+        return torch._C.DisableTorchFunction()
+    if torch.is_autocast_enabled(x.device.type):
+        return torch.autocast(x.device.type, enabled=False)
+    return nullcontext()
+
+
 class ShapesAutocast(TorchFunctionMode):
     """Autocast of the meta device, which torch has none for: products and convolutions take 16-bit arguments."""
 
-    CAST = (convolve, F.conv2d, F.linear, torch.conv2d, torch.matmul, torch.Tensor.matmul, torch.Tensor.__matmul__)
+    CAST = (
+        convolve, F.conv2d, F.conv_transpose2d, F.linear, torch.conv2d, torch.matmul, torch.Tensor.matmul,
+        torch.Tensor.__matmul__,
+    )  # fmt: skip
 
     def __init__(self, dtype: torch.dtype):
         super().__init__()

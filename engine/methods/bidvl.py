@@ -18,8 +18,11 @@ the first lower step. Images are in [0, 1] for whoever calls and in [-1, 1] in t
 Shape tags: B batch, H latent units.
 """
 
+from __future__ import annotations  # torch.compile does not know how to evaluate those of inner functions
+
 from collections.abc import Callable
-from dataclasses import dataclass
+from copy import copy
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import torch
@@ -27,7 +30,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from eblvm.engine.autodiff import collectives
-from eblvm.engine.autodiff.derivatives import grad, vjp
+from eblvm.engine.autodiff.derivatives import vjp
+from eblvm.engine.autodiff.mixed_precision import grad_scaled
 from eblvm.engine.autodiff.unroll import unroll
 from eblvm.engine.methods.kinds.bidvl import Bidvl
 from eblvm.engine.methods.types import Info, Noise, Rates, State
@@ -62,6 +66,13 @@ class BidvlObjective:
     generator: Generator
     theta_optimizer: Optimizer
     lower_optimizer: Optimizer
+
+    def micro_batched(self, size: int) -> BidvlObjective:
+        """With nets that take at most `size` samples at once."""
+        nets = {name: copy(getattr(self, name)) for name in ("energy", "encoder", "generator")}
+        for net in nets.values():
+            net.micro_batch = size
+        return replace(self, **nets)
 
     def init(self, key: Key, v: Tensor) -> State:
         theta = self.energy.initial(key)
@@ -158,7 +169,7 @@ class BidvlObjective:
                 model_v = call(self.generator, part(phi, GENERATOR), "decode", h, [])
             return self.upper(theta, phi, state.buffers, v, model_v, h, eps)
 
-        gradient, (data_B, info) = grad(upper, state.theta)
+        gradient, (data_B, info) = grad_scaled(upper, state.theta, loss_scale(state))
         return gradient, data_B, info
 
     def upper(
@@ -181,7 +192,9 @@ class BidvlObjective:
         info = {"loss": loss.detach(), "energy_data": data_B.mean(), "energy_model": model_B.mean()}
         return loss, (data_B, info)
 
-    def encoder_gradient(self, phi: Params, buffers: Params, model_v: Tensor, h: Tensor) -> Params:
+    def encoder_gradient(
+        self, phi: Params, buffers: Params, model_v: Tensor, h: Tensor, scale: Tensor | None = None
+    ) -> Params:
         """The upper level's gradient for the encoder: of KL(q(h|v~) || N(0, I)), or of -D."""
 
         def loss(encoder: Params) -> tuple[Tensor, tuple[()]]:
@@ -191,27 +204,29 @@ class BidvlObjective:
                 return -self.latent_divergence(p, h), ()
             return self.options.latent_weight * prior_kl(p).mean() / self._terms(h), ()
 
-        return _named(ENCODER, grad(loss, part(phi, ENCODER))[0])
+        return _named(ENCODER, grad_scaled(loss, part(phi, ENCODER), scale)[0])
 
     def _unrolled(self, theta: Params, state: State, v: Tensor, noise: Noise, rates: Rates) -> Params:
         ratio_B = torch.full_like(
             v.flatten(1)[:, 0], self.options.ratio
         )  # the energies of its bias term are not known yet
+        scale = loss_scale(state)
+        inner = () if scale is None else (scale.sqrt(),)
         contexts = [
-            (theta, state.buffers, v, h, eps, ratio_B, rates["unroll"])
+            (theta, state.buffers, v, h, eps, ratio_B, rates["unroll"], *inner)
             for h, eps in zip(noise["h"][self.options.K :], noise["eps"][self.options.K :], strict=True)
         ]
         return unroll(self._unrolled_step, state.phi, state.phi_opt, contexts, self.options.unroll_memory)
 
     def _unrolled_step(self, phi: Params, opt: Moments, context: tuple[Any, ...]) -> tuple[Params, Moments]:
-        theta, buffers, v, h, eps, ratio_B, rate = context
+        theta, buffers, v, h, eps, ratio_B, rate, *scale = context
         held = phi
 
         def loss(phi: Params) -> tuple[Tensor, Any]:
             model_v = call(self.generator, part(phi, GENERATOR), "decode", h, [])
             return self.lower(theta, phi, held, buffers, v, model_v, h, eps, ratio_B)
 
-        gradient, _ = grad(loss, phi)
+        gradient, _ = grad_scaled(loss, phi, *(scale or [None]))
         if self.options.sync == "global":
             gradient = collectives.differentiable_mean(gradient)
         return self.lower_optimizer.step(phi, gradient, opt, rate)
@@ -227,9 +242,10 @@ class BidvlObjective:
             phi, model_v = inputs
             return self.lower(state.theta, phi, state.phi, state.buffers, v, model_v, h, eps, ratio_B)
 
-        (gradient, slope), (encoded, decoded, info) = grad(lower, (state.phi, fake.v))
-        for name, g in fake.pull(slope).items():
-            gradient[name] = gradient[name] + g
+        scale = loss_scale(state)
+        (gradient, slope), (encoded, decoded, info) = grad_scaled(lower, (state.phi, fake.v), scale)
+        for name, g in fake.pull(slope if scale is None else slope * scale).items():
+            gradient[name] = gradient[name] + (g if scale is None else g / scale)
         buffers = blended(self.after_lower(state), GENERATOR, self.generator, fake.seen)
         for prefix, net, seen in ((ENCODER, self.encoder, encoded), (GENERATOR, self.generator, decoded)):
             buffers = blended(buffers, prefix, net, seen) if seen else buffers
@@ -322,6 +338,11 @@ class BidvlObjective:
 
     def _encode(self, phi: Params, buffers: Params, v: Tensor, seen: Seen | None) -> tuple[Tensor, Tensor]:
         return call(self.encoder, part(phi | buffers, ENCODER), "params", v, seen)
+
+
+def loss_scale(state: State) -> Tensor | None:
+    """Of losses and their gradients; in fp16 only."""
+    return state.scale.get("value")
 
 
 def centred(v: Tensor) -> Tensor:

@@ -76,3 +76,9 @@ class Method(Options):
     ) -> Update:
         """The training step on samples like `train` [n, ...], with the model's own nets or with those given."""
         raise NotImplementedError
+
+
+def check_eager(optimisation: Optimisation, running: Running) -> None:
+    """What micro-batches cannot be combined with."""
+    if running.compile or optimisation.replicated:
+        raise UserError("micro-batch is for the eager, single run; remove it, or --compile and --replicas")

@@ -8,7 +8,8 @@ network only through the features f, B x dim(f) and small, so three passes do (F
     3. the cotangent of phi_N back through the unroll to theta and f, and that of f through the transposed Jacobian of
        the features, chunk by chunk (3 F, none where N = 0).
 
-Samples keep their global positions: noise and MDSM's levels are slices of the whole batch's.
+Samples keep their global positions: noise and MDSM's levels are slices of the whole batch's. BiDVL's nets, in which
+batch norms make samples meet, go over chunks one by one (models/chunks.py).
 """
 
 from dataclasses import dataclass, replace
@@ -21,6 +22,7 @@ from torch.utils._pytree import tree_leaves, tree_map
 
 from eblvm.engine.autodiff.derivatives import Finish, vjp
 from eblvm.engine.autodiff.mixed_precision import grad_scaled
+from eblvm.engine.methods.bidvl import BidvlObjective
 from eblvm.engine.methods.bilevel import BilevelScore, VariationalScore
 from eblvm.engine.methods.score_matching import ScoreMatchingObjective, scales
 from eblvm.engine.methods.types import Info, Noise, Rates, State
@@ -148,6 +150,8 @@ def micro_batched(update: Update, size: int | None) -> Update:
     """`update` over chunks of at most `size` samples; none: as it is."""
     if size is None:
         return update
+    if isinstance(update.objective, BidvlObjective):
+        return replace(update, objective=update.objective.micro_batched(size))
     assert isinstance(update.objective, ScoreMatchingObjective)  # the configuration allows no other
     return replace(update, objective=MicroBatched(update.objective, size))
 

@@ -1,20 +1,54 @@
 """Batch normalisation without side effects: a training pass gives the statistics of its batch beside its result.
 
 The running statistics are buffers that evaluation reads; `blended` moves them, once for every pass that is to count.
-With several processes the batch is that of all of them, in value and in every derivative.
+With several processes the batch is that of all of them, in value and in every derivative. A pass over a chunk of a
+batch is told the statistics of the whole (`Known`; chunks.py finds them). Statistics of 16-bit images are of 32 bits.
 """
+
+from functools import partial
+from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from eblvm.engine.autodiff import collectives
+from eblvm.engine.autodiff.checkpointing import checkpointed
+from eblvm.engine.autodiff.derivatives import forward_mode
+from eblvm.engine.autodiff.mixed_precision import HALVES, autocast
 from eblvm.engine.types import Params
 
 EPS, MOMENTUM = 1e-5, 0.1
 STATISTICS = ("mean", "var")
 
 Seen = list[Tensor]  # mean and unbiased variance of every layer of a pass, in the order of the layers
+
+
+class Statistics(NamedTuple):
+    """Mean and (biased) variance [C] of a layer's inputs over a whole batch."""
+
+    mean: Tensor
+    var: Tensor
+
+
+class UnknownStatisticsError(Exception):
+    """A pass has come to the first batch norm whose statistics are not known yet; `x` is what it would normalise."""
+
+    def __init__(self, x: Tensor):
+        super().__init__()
+        self.x = x
+
+
+class Known:
+    """The statistics of a pass over a chunk: those of the whole batch, handed out in the order of the layers."""
+
+    def __init__(self, statistics: list[Statistics]):
+        self._left = list(statistics)
+
+    def next(self, x: Tensor) -> Statistics:
+        if not self._left:
+            raise UnknownStatisticsError(x)
+        return self._left.pop(0)
 
 
 class Tracked(nn.Module):
@@ -33,12 +67,15 @@ class BatchNorm(Tracked):
         for name in STATISTICS:
             self.register_buffer(name, torch.empty(channels, device="meta"))
 
-    def forward(self, x: Tensor, seen: Seen | None) -> Tensor:
+    def forward(self, x: Tensor, seen: Seen | Known | None) -> Tensor:
         if seen is None:
             return F.batch_norm(x, self.mean, self.var, self.weight, self.bias, eps=EPS)
+        if isinstance(seen, Known):
+            mean, var = seen.next(x)
+            return self._normalised(x - mean.view(by_channel(x)), torch.rsqrt(var + EPS)).to(x.dtype)
         y, mean, inverse_std = self._over_ranks(x) if collectives.size() > 1 else self._here(x)
         count = collectives.size() * x.numel() // x.shape[1]
-        seen += [mean.detach(), (inverse_std.detach() ** -2 - EPS) * (count / max(1, count - 1))]
+        seen += [mean.detach(), unbiased(inverse_std.detach() ** -2 - EPS, count)]
         return y
 
     def _here(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -47,25 +84,67 @@ class BatchNorm(Tracked):
 
     def _over_ranks(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """The same for the batch of all processes."""
-        axes, shape = (0, *range(2, x.dim())), (-1, *[1] * (x.dim() - 2))
-        mean = collectives.differentiable_mean(x.mean(axes))
-        centred = x - mean.view(shape)
+        axes, dtype = all_but_channels(x), self.weight.dtype
+        mean = collectives.differentiable_mean(x.mean(axes, dtype=dtype))
+        centred = x - mean.view(by_channel(x))
         inverse_std = torch.rsqrt(collectives.differentiable_mean(centred.square().mean(axes)) + EPS)
-        y = centred * (inverse_std * self.weight).view(shape) + self.bias.view(shape)
-        return y, mean, inverse_std
+        return self._normalised(centred, inverse_std).to(x.dtype), mean, inverse_std
+
+    def _normalised(self, centred: Tensor, inverse_std: Tensor) -> Tensor:
+        shape = by_channel(centred)
+        return centred * (inverse_std * self.weight).view(shape) + self.bias.view(shape)
+
+
+def all_but_channels(x: Tensor) -> tuple[int, ...]:
+    return (0, *range(2, x.dim()))
+
+
+def by_channel(x: Tensor) -> tuple[int, ...]:
+    return (-1, *[1] * (x.dim() - 2))
+
+
+def unbiased(var: Tensor, count: int) -> Tensor:
+    return var * (count / max(1, count - 1))
 
 
 class Sequence(Tracked):
-    """Modules one after the other, tracked ones and others."""
+    """Modules one after the other, tracked ones and others.
 
-    def __init__(self, *modules: nn.Module):
+    Where `rebuilds` is set, `stage` of them at a time keep their input alone and are rebuilt in backward
+    (autodiff/checkpointing.py); the first of a stage does not work in place. Not so with statistics that are known:
+    these have derivatives of their own."""
+
+    rebuilds = False
+    precision = "fp32"
+    channels_last = False
+
+    def __init__(self, *modules: nn.Module, stage: int = 0):
         super().__init__()
+        self.stage = stage
         for i, module in enumerate(modules):
             self.add_module(str(i), module)
 
-    def forward(self, x: Tensor, seen: Seen | None) -> Tensor:
-        for module in self.children():
-            x = module(x, seen) if isinstance(module, Tracked) else module(x)
+    def forward(self, x: Tensor, seen: Seen | Known | None) -> Tensor:
+        if self.channels_last and x.dim() == 4:
+            x = x.contiguous(memory_format=torch.channels_last)
+        if self.precision not in HALVES:
+            return self._through(x, seen)
+        with autocast(x, self.precision):
+            return self._through(x, seen).to(x.dtype)
+
+    def _through(self, x: Tensor, seen: Seen | Known | None) -> Tensor:
+        modules = list(self.children())
+        whole = not (self.rebuilds and self.stage) or not isinstance(seen, list) or not torch.is_grad_enabled()
+        if whole or forward_mode():
+            for module in modules:
+                x = module(x, seen) if isinstance(module, Tracked) else module(x)
+            return x
+        for first in range(0, len(modules), self.stage):
+            stage = Sequence(*modules[first : first + self.stage])
+            if next(stage.parameters(), None) is None:
+                x = stage(x, seen)
+            else:
+                x = checkpointed(stage, x, partial(autocast, x, self.precision), seen)
         return x
 
 

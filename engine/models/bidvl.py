@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from eblvm.engine.errors import UserError
 from eblvm.engine.models.batch_norm import BatchNorm, Seen, Sequence, Tracked
 from eblvm.engine.models.bidvl_start import STARTS, Start, xavier
+from eblvm.engine.models.chunks import chunked
 from eblvm.engine.models.energy import Energy, Model
 from eblvm.engine.models.kinds.spectral import SnResnet
 from eblvm.engine.models.kinds.spectral import Spectral as SpectralOptions
@@ -50,7 +51,19 @@ def nets_for(options: SpectralOptions, shape: tuple[int, ...], joint: bool) -> N
     nets = Nets(energy, encoder, Generator(layers.generator(options.generator_width, latent)))
     for net in nets:
         net.start = STARTS[options.initial]
+        net.channels_last = options.channels_last
+        for module in net.modules():
+            if isinstance(module, Sequence):
+                module.rebuilds = options.checkpoint == "blocks"
+                module.precision, module.channels_last = options.precision, options.channels_last
     return nets
+
+
+def through(net: Sequence, x: Tensor, seen: Seen | None, micro_batch: int | None) -> Tensor:
+    """net(x, seen), in training over chunks of the batch if asked."""
+    if micro_batch is None or seen is None or len(x) <= micro_batch:
+        return net(x, seen)
+    return chunked(net, x, seen, micro_batch)
 
 
 class LeakyReLU(nn.Module):
@@ -76,7 +89,7 @@ class Convolutions:
     def __init__(self, channels: int, size: int):
         self.channels, self.halvings = channels, (size // SMALLEST).bit_length() - 1
 
-    def trunk(self, w: int) -> tuple[nn.Module, int]:
+    def trunk(self, w: int) -> tuple[Sequence, int]:
         """v -> f[B, 2^n w] of the energy: at every size a 3x3 convolution and a 4x4 one of stride 2."""
         layers, inputs = [], self.channels
         for width in (w << i for i in range(self.halvings)):
@@ -89,7 +102,7 @@ class Convolutions:
             inputs = width
         top = w << self.halvings
         layers += [Spectral(inputs, top, 3, 1, 1), LeakyReLU(0.1), Spectral(top, top, 4), nn.Flatten()]
-        return nn.Sequential(*layers), top
+        return Sequence(*layers, stage=4), top
 
     def encoder(self, w: int, latent: int) -> Sequence:
         """v -> [B, 2H], twice the channels at half the size."""
@@ -97,7 +110,7 @@ class Convolutions:
         for width in (w << i for i in range(self.halvings)):
             layers += [_conv(width, 2 * width, 4, 2, 1), BatchNorm(2 * width), LeakyReLU(0.2)]
         top = w << self.halvings
-        return Sequence(*layers, nn.Conv2d(top, 2 * latent, SMALLEST, device="meta"), nn.Flatten())
+        return Sequence(*layers, nn.Conv2d(top, 2 * latent, SMALLEST, device="meta"), nn.Flatten(), stage=3)
 
     def generator(self, w: int, latent: int) -> Sequence:
         """h -> [B, C, S, S], half the channels at twice the size."""
@@ -108,7 +121,7 @@ class Convolutions:
             up = nn.ConvTranspose2d(inputs, width, 4, 2, 1, bias=False, device="meta")
             layers += [up, BatchNorm(width), relu()]
             inputs = width
-        return Sequence(*layers, nn.Conv2d(inputs, self.channels, 3, padding=1, device="meta"))
+        return Sequence(*layers, nn.Conv2d(inputs, self.channels, 3, padding=1, device="meta"), stage=3)
 
 
 class Blocks:
@@ -121,12 +134,12 @@ class Blocks:
         self.down = (True, True, False, False) if size == 32 else (*[True] * 5, False)  # does a block halve the image?
         self.factors = (1, 1, 1, 1) if size == 32 else (1, 2, 4, 8, 16, 16)  # width of a block's result, in w
 
-    def trunk(self, w: int) -> tuple[nn.Module, int]:
+    def trunk(self, w: int) -> tuple[Sequence, int]:
         layers, inputs = [], self.channels
         for i, (factor, down) in enumerate(zip(self.factors, self.down, strict=True)):
             layers.append(DownBlock(inputs, factor * w, down, first=i == 0))
             inputs = factor * w
-        return nn.Sequential(*layers, relu(), SumPool()), inputs
+        return Sequence(*layers, relu(), SumPool(), stage=1), inputs
 
     def encoder(self, w: int, latent: int) -> Sequence:
         trunk, width = self.trunk(w)
@@ -140,7 +153,7 @@ class Blocks:
             layers.append(UpBlock(inputs, factor * w))
             inputs = factor * w
         last = nn.Conv2d(inputs, self.channels, 3, padding=1, device="meta")
-        return Sequence(*layers, BatchNorm(inputs), relu(), last)
+        return Sequence(*layers, BatchNorm(inputs), relu(), last, stage=1)
 
 
 class FromLatent(nn.Module):
@@ -206,8 +219,10 @@ class SpectralEnergy(Energy):
     Of a marginal energy h is no input: it may be anything."""
 
     start: Start = staticmethod(xavier)
+    channels_last = False
+    micro_batch: int | None = None  # samples that go through the net at once; none: all
 
-    def __init__(self, trunk: nn.Module, width: int, latent: int, positive: bool):
+    def __init__(self, trunk: Sequence, width: int, latent: int, positive: bool):
         super().__init__()
         self.trunk, self.positive = trunk, positive
         hidden = (Spectral(latent, width), LeakyReLU(0.1), Spectral(width, width)) if latent else ()
@@ -216,7 +231,7 @@ class SpectralEnergy(Energy):
         self.head_net = nn.Sequential(Spectral(merged, width), LeakyReLU(0.1), Spectral(width, 1))
 
     def features(self, v: Tensor) -> Tensor:
-        return self.trunk(v)
+        return through(self.trunk, v, [], self.micro_batch)
 
     def head(self, f: Tensor, h: Tensor) -> Tensor:
         x = f if self.latent_net is None else torch.cat([f, self.latent_net(h)], -1)
@@ -224,13 +239,15 @@ class SpectralEnergy(Energy):
         return F.softplus(e) if self.positive else e
 
     def initial(self, key: Key) -> Params:
-        return self.start(self, key, Purpose.INIT_THETA, 0)
+        return ordered(self.start(self, key, Purpose.INIT_THETA, 0), self.channels_last)
 
 
 class Encoder(Gaussian):
     """q(h | v) = N(mean, std^2); with `bounded` the variance is sigmoid(-x) < 1 (appendix B)."""
 
     start: Start = staticmethod(xavier)
+    channels_last = False
+    micro_batch: int | None = None  # samples that go through the net at once; none: all
 
     def __init__(self, net: Sequence, latent: int, bounded: bool):
         super().__init__(net, latent)
@@ -238,17 +255,19 @@ class Encoder(Gaussian):
 
     def params(self, v: Tensor, seen: Seen | None = None) -> tuple[Tensor, Tensor]:
         """(mean, log std), each [B, H]; `seen` as in batch_norm.py."""
-        mean_BH, log_var_BH = self.net(v, seen).chunk(2, -1)
+        mean_BH, log_var_BH = through(self.net, v, seen, self.micro_batch).chunk(2, -1)
         return mean_BH, 0.5 * (-F.softplus(log_var_BH) if self.bounded else log_var_BH)
 
     def initial(self, key: Key) -> Params:
-        return self.start(self, key, Purpose.INIT_PHI, 0)
+        return ordered(self.start(self, key, Purpose.INIT_PHI, 0), self.channels_last)
 
 
 class Generator(Model):
     """v = G(h) in [-1, 1], deterministic."""
 
     start: Start = staticmethod(xavier)
+    channels_last = False
+    micro_batch: int | None = None  # samples that go through the net at once; none: all
 
     def __init__(self, net: Sequence):
         super().__init__()
@@ -256,10 +275,16 @@ class Generator(Model):
 
     def decode(self, h: Tensor, seen: Seen | None = None) -> Tensor:
         """[B, H] -> [B, C, S, S]; `seen` as in batch_norm.py."""
-        return torch.tanh(self.net(h, seen))
+        return torch.tanh(through(self.net, h, seen, self.micro_batch))
 
     def initial(self, key: Key) -> Params:
-        return self.start(self, key, Purpose.INIT_PHI, 2**15)
+        return ordered(self.start(self, key, Purpose.INIT_PHI, 2**15), self.channels_last)
+
+
+def ordered(params: Params, channels_last: bool) -> Params:
+    """Convolutions in the memory order of the images."""
+    order = torch.channels_last if channels_last else torch.contiguous_format
+    return {k: p.contiguous(memory_format=order) if p.dim() == 4 else p for k, p in params.items()}
 
 
 def part(tree: Params, prefix: str) -> Params:

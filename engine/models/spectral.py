@@ -10,6 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from eblvm.engine.autodiff.mixed_precision import full_precision
 from eblvm.engine.types import Params
 
 VECTOR = "u"  # the buffer's name in its layer
@@ -30,7 +31,8 @@ class Spectral(nn.Module):
         self.register_buffer(VECTOR, torch.empty(outputs, device="meta"))
 
     def forward(self, x: Tensor) -> Tensor:
-        w = self.weight / torch.linalg.vector_norm(self.u @ self.weight.flatten(1)).clamp_min(EPS)
+        with full_precision(self.weight):
+            w = self.weight / torch.linalg.vector_norm(self.u @ self.weight.flatten(1)).clamp_min(EPS)
         if not self.kernel:
             return F.linear(x, w, self.bias)
         return F.conv2d(x, w, self.bias, self.stride, self.padding)

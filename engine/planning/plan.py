@@ -28,7 +28,6 @@ from eblvm.engine.methods.micro_batches import MicroBatched, micro_batched
 from eblvm.engine.methods.score_matching import ScoreMatchingObjective
 from eblvm.engine.methods.types import Noise, Objective, Rates, State
 from eblvm.engine.methods.update import Update
-from eblvm.engine.models.kinds.deep import CHECKPOINTS
 from eblvm.engine.optim.schedule import step_rates
 from eblvm.engine.planning.footprint import Operators, Storages, held_bytes, saved_by_graphs
 from eblvm.engine.recipes import arguments
@@ -210,7 +209,7 @@ def step_costs(config: Config, shape: Sequence[int], gpus: int, memory: int | No
     if config.replicated:  # one setting: a vectorised step has neither checkpointing nor micro-batches
         yield step_cost(config.replaced(checkpoint="none") if config.model.plans else config, shape, gpus)
         return
-    for checkpoint in CHECKPOINTS if asked == "auto" else [asked]:
+    for checkpoint in config.model.checkpoints if asked == "auto" else [asked]:
         sizes = sorted({-(-local // parts) for parts in SPLITS}, reverse=True)
         for size in sizes if given is None and config.method.micro_batches else [given or local]:
             changes: dict[str, Any] = {"micro_batch": None if size == local else size}

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from eblvm.engine.autodiff import collectives
 from eblvm.engine.config import Config
 from eblvm.engine.data.dataset import Dataset
+from eblvm.engine.methods.micro_batches import micro_batched
 from eblvm.engine.models.energy import Separable
 from eblvm.engine.models.posteriors import Gaussian
 from eblvm.engine.optim.schedule import step_rates
@@ -58,6 +59,8 @@ CASES = {
         opposite="complete", upper="hinge", output="real", ratio_bias="sigmoid"
     ),
     "bidvl joint": BIDVL.replaced(energy="joint", opposite="none", N=1),
+    "bidvl checkpoint N=1": BIDVL.replaced(checkpoint="blocks", N=1),
+    "bidvl micro-batch N=1": BIDVL.replaced(micro_batch=1, N=1),
 }
 
 
@@ -88,6 +91,7 @@ def trained(config: Config) -> dict[str, Any]:
     data = philox.uniform(Key(7, 0), 0, STEPS * B, shape, dtype=torch.float64)
     dataset = Dataset(data, data[:13], data, dtype=data.dtype)
     update = config.method.build(config.model, config.optimisation, data, *own_models(config))
+    update = micro_batched(update, config.running.micro_batch)
     state = initial_state(config, update.objective, torch.tensor(0), data[:B], torch.device("cpu"))
     share = collectives.local_slice(B)
     found: dict[str, Any] = {}

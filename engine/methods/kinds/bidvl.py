@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from eblvm.engine.errors import UserError
 from eblvm.engine.methods.estimators.bism import SYNC_HELP, UNROLL_MEMORY_HELP
-from eblvm.engine.methods.method import Method
+from eblvm.engine.methods.method import Method, check_eager
 from eblvm.engine.models.kinds.spectral import Spectral
 from eblvm.engine.options import option
 
@@ -25,8 +25,7 @@ if TYPE_CHECKING:
 @dataclass(frozen=True)
 class Bidvl(Method):
     kind = "bidvl"
-    learns_q = generates = plans = True
-    compiles = False
+    learns_q = generates = plans = micro_batches = True
     energy_limit = 1e3  # energies of spectrally normalised nets are some tens in health
 
     K: int = option(1, "real lower steps on encoder and generator per minibatch", low=1)
@@ -79,6 +78,17 @@ class Bidvl(Method):
             raise UserError(
                 f"with divergence 'kl' and opposite {self.opposite!r} no term is left that trains the encoder; "
                 "use --opposite complete, or --divergence symmetric"
+            )
+        if running.micro_batch is not None:
+            check_eager(optimisation, running)
+        if self.unroll_memory == "recompute" and running.compile:
+            raise UserError(
+                "--unroll-memory recompute rebuilds a graph that a compiled step does not have; remove it or --compile"
+            )
+        if self.unroll_memory == "recompute" and model.channels_last and running.dtype == "float64":
+            raise UserError(
+                "torch's convolutions of float64 in channels_last order cannot be recomputed; remove --channels-last, "
+                "or --unroll-memory recompute"
             )
         if self.upper == "hinge" and isinstance(model, Spectral) and model.output == "softplus":
             raise UserError("a softplus energy never passes the hinge at -1; add --output real")

@@ -10,7 +10,7 @@ from eblvm.engine.methods import estimators, losses
 from eblvm.engine.methods.estimators import Estimator, LowerLevel
 from eblvm.engine.methods.losses import Loss
 from eblvm.engine.methods.losses.mdsm import Mdsm
-from eblvm.engine.methods.method import Method
+from eblvm.engine.methods.method import Method, check_eager
 from eblvm.engine.options import by_kind
 
 if TYPE_CHECKING:
@@ -83,8 +83,8 @@ class ScoreMatching(Method):
             )
         if model.precision == "fp16" and not (loss.scales_gradients and self.estimator.scales_gradients):
             raise UserError(f"precision 'fp16' scales the gradients of denoising methods, got {self.kind!r}; use bf16")
-        if running.micro_batch is not None and (running.compile or optimisation.replicated):
-            raise UserError("micro-batch is for the eager, single run; remove it, or --compile and --replicas")
+        if running.micro_batch is not None:
+            check_eager(optimisation, running)
         self.estimator.check(model, optimisation, running)
 
     def build(

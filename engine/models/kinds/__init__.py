@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from eblvm.engine.optim.options import Optimisation
     from eblvm.engine.running import Running
 
+PRECISIONS = ("fp32", "tf32", "bf16", "fp16")
+
 
 @dataclass(frozen=True)
 class ModelOptions(Options):
@@ -25,6 +27,7 @@ class ModelOptions(Options):
     latent: ClassVar[int] = 0  # H
     precision: ClassVar[str] = "fp32"
     checkpoint: ClassVar[str] = "none"
+    checkpoints: ClassVar[tuple[str, ...]] = ("none",)  # that a plan may choose from, less memory and more work later
     channels_last: ClassVar[bool] = False
     activation: ClassVar[str] = ""
 
@@ -54,6 +57,18 @@ def image_shape(shape: tuple[int, ...]) -> tuple[int, int, int]:
     if len(shape) != 3:
         raise UserError(f"a deep model needs images [channels, height, width], got samples of shape {list(shape)}")
     return shape[0], shape[1], shape[2]
+
+
+def check_modes(model: ModelOptions, optimisation: Optimisation, running: Running) -> None:
+    """What checkpointing and 16-bit networks cannot do, as one sentence each."""
+    if model.checkpoint in model.checkpoints[1:] and (running.compile or optimisation.replicated):
+        raise UserError(
+            "checkpoint is for the eager, single run; with --compile use --memory-budget, and train replicas one by one"
+        )
+    if model.precision == "fp16" and running.compile:
+        raise UserError("precision 'fp16' scales the gradients of eager steps; use bf16, or remove --compile")
+    if model.precision != "fp32" and running.dtype != "float32":
+        raise UserError(f"precision {model.precision!r} is for dtype float32, got {running.dtype!r}")
 
 
 KINDS = discovered(__name__, __path__, ModelOptions)

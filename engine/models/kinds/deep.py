@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
-from eblvm.engine.errors import UserError
-from eblvm.engine.models.kinds import ModelOptions, image_shape
+from eblvm.engine.models.kinds import PRECISIONS, ModelOptions, check_modes, image_shape
 from eblvm.engine.options import Options, by_kind, option, slot
 
 if TYPE_CHECKING:
@@ -18,7 +17,6 @@ DEPTHS = (12, 18, 24)
 CHECKPOINTS = ("none", "blocks", "all")
 ACTIVATIONS = ("elu", "softplus", "silu", "relu")
 PIECEWISE_LINEAR = ("relu",)  # no second derivative: nothing to unroll through
-PRECISIONS = ("fp32", "tf32", "bf16", "fp16")
 
 
 @dataclass(frozen=True)
@@ -63,6 +61,7 @@ NETWORKS = by_kind((Lean(), Published()))
 class Deep(ModelOptions):
     kind = "deep"
     images = plans = exact_kl = True
+    checkpoints = CHECKPOINTS
 
     latent: int = option(50, "H, the number of latent units", low=1)  # type: ignore[misc]
     width: int = option(128, "channels of the energy's first layer", low=1)
@@ -95,18 +94,5 @@ class Deep(ModelOptions):
             return DeepEnergy(features, CoupledHead(self.latent, units))
         return DeepEBM(features, QuadraticHead(features.flat) if published else VisibleHead(self.latent, units))
 
-    @property
-    def rebuilds(self) -> bool:
-        """Does it rebuild activations?"""
-        return self.checkpoint in CHECKPOINTS[1:]
-
     def check(self, optimisation: Optimisation, running: Running) -> None:
-        if self.rebuilds and (running.compile or optimisation.replicated):
-            raise UserError(
-                "checkpoint is for the eager, single run; with --compile use --memory-budget, and train replicas one "
-                "by one"
-            )
-        if self.precision == "fp16" and running.compile:
-            raise UserError("precision 'fp16' scales the gradients of eager steps; use bf16, or remove --compile")
-        if self.precision != "fp32" and running.dtype != "float32":
-            raise UserError(f"precision {self.precision!r} is for dtype float32, got {running.dtype!r}")
+        check_modes(self, optimisation, running)

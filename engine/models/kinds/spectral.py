@@ -5,16 +5,19 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from eblvm.engine.models.kinds import ModelOptions
+from eblvm.engine.models.kinds import PRECISIONS, ModelOptions, check_modes
 from eblvm.engine.options import option
 
 if TYPE_CHECKING:
     from eblvm.engine.models.bidvl import Nets
+    from eblvm.engine.optim.options import Optimisation
+    from eblvm.engine.running import Running
 
 
 @dataclass(frozen=True)
 class Spectral(ModelOptions):
-    images = generates = True
+    images = generates = plans = True
+    checkpoints = ("none", "blocks")  # a block is a layer or two: there is nothing to cut finer
     score_matching = own_posterior = False
 
     latent: int = option(100, "H, the number of latent units", low=1)  # type: ignore[misc]
@@ -27,6 +30,20 @@ class Spectral(ModelOptions):
     output: str = option(
         "softplus", "energy above zero, or any real number, as the hinge needs", choices=("softplus", "real")
     )
+
+    precision: str = option(  # type: ignore[misc]
+        "fp32", "of the networks; tf32: of CUDA's products, fp16: with a loss scale", choices=PRECISIONS
+    )
+    channels_last: bool = option(False, "images and convolutions in channels_last memory order")  # type: ignore[misc]
+    checkpoint: str = option(  # type: ignore[misc]
+        "none",
+        "rebuild activations in backward, block by block; auto: as the plan for the device's memory says",
+        choices=("auto", *checkpoints),
+        mathematical=False,
+    )
+
+    def check(self, optimisation: Optimisation, running: Running) -> None:
+        check_modes(self, optimisation, running)
 
     def nets(self, shape: tuple[int, ...], joint: bool) -> Nets:
         """Energy, encoder and generator for images of `shape`; a joint energy reads h too."""

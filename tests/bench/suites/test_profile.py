@@ -58,7 +58,7 @@ def test_deep_bilevel_method_has_newton_beside_its_unroll(run: Callable[..., Non
         (("cifar10", "--small", "--method", "vages-mdsm", "--L", "2,3", "--K", "1", "--C", "0,1", *DEEP),
          ["K", "L", "C"]),
         (("cifar10", "--small", "--method", "bidvl", "--N", "0,1", "--K", "1", "--width", "2", "--posterior-width", "2",
-          "--generator-width", "2", "--batch", "4", "--rounds", "1"), ["N", "K"]),
+          "--generator-width", "2", "--batch", "4", "--rounds", "1", "--checkpoint", "none,blocks"), ["N", "K"]),
         (("celeba64", "--small", "--method", "mdsm", "--checkpoint", "none,blocks", *DEEP), []),
     ],
     ids=["vages", "bidvl", "mdsm"],

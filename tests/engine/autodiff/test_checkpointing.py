@@ -1,5 +1,7 @@
 """Second-order checkpointing: exact, smaller, and loud where it cannot serve."""
 
+from collections.abc import Callable
+
 import pytest
 import torch
 from torch import Tensor, nn
@@ -67,12 +69,20 @@ def test_nested_segments() -> None:
         torch.testing.assert_close(b, a, rtol=1e-12, atol=1e-12)
 
 
-def test_parameters_have_no_gradient_with_a_graph() -> None:
-    """Their gradient would be missing: an error, not a silent zero."""
-    block = Block()
-    x = torch.ones(5, 6, dtype=torch.float64, requires_grad=True)
-    with pytest.raises(RuntimeError, match="no gradient in a pass with create_graph=True"):
-        torch.autograd.grad(checkpointed(block, x).sum(), [x, *block.parameters()], create_graph=True)
+def test_derivative_of_the_parameters_gradient() -> None:
+    """As an unrolled step needs it: of a function of the gradient for x, parameters and both."""
+
+    def found(how: Callable[..., Tensor], of_x: bool) -> list[Tensor]:
+        block = Block()
+        x = torch.linspace(-1, 1, 30, dtype=torch.float64).view(5, 6).requires_grad_()
+        inputs = [*([x] if of_x else []), *block.parameters()]
+        gradient = torch.autograd.grad(how(block, x).square().sum(), inputs, create_graph=True)
+        return list(torch.autograd.grad(sum(g.square().sum() for g in gradient), [x, *block.parameters()]))
+
+    for of_x in (True, False):
+        for a, b in zip(found(lambda block, x: block(x), of_x), found(checkpointed, of_x), strict=True):
+            assert a.abs().max() > 0
+            torch.testing.assert_close(b, a, rtol=1e-12, atol=1e-12)
 
 
 def test_a_third_derivative_raises() -> None:

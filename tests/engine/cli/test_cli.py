@@ -79,8 +79,19 @@ def failure(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
         ("train digits --method bidvl --opposite ofset", "did you mean 'offset'"),
         ("train digits --method bidvl --ratio 0", "got ratio=0.0, expected a positive number"),
         ("train digits --method bidvl --model sn-resnet", "expected square images of 32, 128 pixels"),
-        ("train digits --method bidvl --checkpoint all", "does not read --checkpoint; it is an option of model 'deep'"),
-        ("train digits --method bidvl --compile", "does not read --compile; it needs a step that compiles"),
+        ("train digits --method bidvl --checkpoint all", "valid: auto, none, blocks"),
+        ("train digits --method bidvl --checkpoint blocks --compile", "checkpoint is for the eager, single run"),
+        ("train digits --method bidvl --micro-batch 8 --compile", "micro-batch is for the eager, single run"),
+        ("train digits --method bidvl --micro-batch 8 --replicas 2", "micro-batch is for the eager, single run"),
+        ("train digits --method bidvl --precision fp16 --compile", "use bf16, or remove --compile"),
+        (
+            "train digits --method bidvl --N 1 --unroll-memory recompute --compile",
+            "rebuilds a graph that a compiled step does not have",
+        ),
+        (
+            "train digits --method bidvl --unroll-memory recompute --channels-last --dtype float64",
+            "cannot be recomputed; remove --channels-last",
+        ),
         (
             "train digits --method bidvl --unroll-optimizer sgd",
             "does not read --unroll-optimizer; it is an option of",

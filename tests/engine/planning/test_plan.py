@@ -26,6 +26,8 @@ from eblvm.kernels.philox import Key
 SHAPE = (3, 32, 32)
 MODEL = recipe("cifar10").replaced(width=16, depth=12, latent=10, head_width=16, posterior_width=8, batch=16)
 
+BIDVL = recipe("cifar10", method="bidvl").replaced(width=8, posterior_width=8, generator_width=8, latent=10, batch=16)
+
 
 def built(config: Config, v: torch.Tensor) -> Update:
     return config.method.build(config.model, config.optimisation, v)
@@ -112,6 +114,33 @@ def test_a_plan_of_replicas(capsys: pytest.CaptureFixture[str]) -> None:
     assert main("plan digits --model deep --replicas 3 --batch 8 --gpus 2".split()) == 2
     assert "a plan of replicas is for a score matching method in one process" in capsys.readouterr().err
     assert "fewer --replicas" in plan.next_smaller(REPLICAS, (1, 8, 8), 1)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {}, {"checkpoint": "blocks"}, {"micro_batch": 4}, {"N": 1, "checkpoint": "blocks"}, {"N": 1, "micro_batch": 4},
+        {"channels_last": True},
+    ],
+    ids=lambda c: "-".join(f"{k}={v}" for k, v in c.items()) or "plain",
+)  # fmt: skip
+def test_counted_peak_of_bidvl_is_what_a_real_step_allocates(changes: dict, tmp_path: Path) -> None:
+    config = BIDVL.replaced(**changes)
+    counted = plan.step_cost(config, SHAPE).peak_bytes
+    assert counted == pytest.approx(measured_peak_bytes(config, tmp_path), rel=0.10)
+
+
+def test_bidvls_smaller_settings_need_less() -> None:
+    config = recipe("celeba64", small=True, method="bidvl")
+    plain, cut, pieces, half = (
+        plan.step_cost(config.replaced(**changes), config.shape)
+        for changes in ({}, {"checkpoint": "blocks"}, {"micro_batch": 8}, {"precision": "bf16"})
+    )
+    assert cut.peak_bytes < 0.9 * plain.peak_bytes
+    assert cut.saved_bytes < 0.5 * plain.saved_bytes
+    assert pieces.peak_bytes < 0.4 * plain.peak_bytes
+    assert half.peak_bytes < 0.65 * plain.peak_bytes
+    assert plain.flops < cut.flops < pieces.flops < 4 * plain.flops
 
 
 def test_autocast_on_the_meta_device_keeps_what_it_keeps_on_the_cpu() -> None:

@@ -200,8 +200,11 @@ def small_bidvl(**changes: object) -> Config:
         {"opposite": "complete", "ratio_bias": "sigmoid", "K": 2, "ema": 0.9},
         {"energy": "joint", "opposite": "none", "N": 1, "unroll_memory": "recompute"},
         {"replicas": 2, "upper": "hinge", "output": "real"},
+        {"checkpoint": "blocks", "precision": "bf16", "channels_last": True},
+        {"micro_batch": 4, "N": 1},
+        {"precision": "fp16", "micro_batch": 4},
     ],
-    ids=["offset", "complete", "joint-unrolled", "replicas-hinge"],
+    ids=["offset", "complete", "joint-unrolled", "replicas-hinge", "checkpoint-bf16", "micro-batch", "fp16"],
 )
 def test_bidvl_resumes_bitwise(changes: dict, tmp_path: Path) -> None:
     """Parameters, moments, and what the nets hold beside them: running statistics and spectral vectors."""

@@ -1,0 +1,184 @@
+"""BiDVL's ways to run: every one gives the step of the plain one, in fp64, or within its precision."""
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from eblvm.engine.autodiff import mixed_precision
+from eblvm.engine.config import Config
+from eblvm.engine.methods.micro_batches import micro_batched
+from eblvm.engine.methods.types import State
+from eblvm.engine.optim.schedule import step_rates
+from eblvm.engine.recipes import recipe
+from eblvm.engine.training.loop import initial_state, training_step_of
+from eblvm.kernels import philox
+from eblvm.kernels.philox import Key
+
+TINY = recipe("digits", method="bidvl").replaced(
+    width=2, posterior_width=2, generator_width=2, latent=3, batch=7, dtype="float64", lower_lr=1e-2
+)
+VARIANTS: dict[str, dict[str, Any]] = {
+    "N=0": {},
+    "N=1": {"N": 1},
+    "N=2 recompute": {"N": 2, "unroll_memory": "recompute"},
+    "K=2 complete": {"K": 2, "opposite": "complete", "ratio_bias": "sigmoid"},
+    "literal hinge by density": {"opposite": "literal", "upper": "hinge", "output": "real", "latent_term": "density"},
+    "none, a power iteration in every pass": {"opposite": "none", "power_iteration": "pass"},
+    "joint N=1": {"energy": "joint", "opposite": "none", "N": 1},
+    "advil": {"divergence": "kl", "opposite": "complete"},
+    "sn-resnet N=1": {"model": "sn-resnet", "N": 1},
+}
+MODES: dict[str, dict[str, Any]] = {
+    "checkpoint": {"checkpoint": "blocks"},
+    "micro-batch": {"micro_batch": 3},
+    "both": {"checkpoint": "blocks", "micro_batch": 3},
+    "channels_last": {"channels_last": True},
+    "all": {"checkpoint": "blocks", "micro_batch": 4, "channels_last": True},
+}
+
+
+def varied(changes: dict[str, Any], base: Config = TINY) -> Config:
+    if changes.get("model") == "sn-resnet":
+        base = recipe("cifar10", method="bidvl").replaced(model="sn-resnet")
+        base = base.replaced(
+            width=2, posterior_width=2, generator_width=2, latent=3, batch=7, dtype="float64", lower_lr=1e-2
+        )
+    return base.replaced(**changes)
+
+
+class Stepped:
+    """A configuration's step under way, as a run takes it."""
+
+    def __init__(self, config: Config):
+        config.check()
+        shape, dtype = (3, 32, 32) if config["model"] == "sn-resnet" else (1, 8, 8), getattr(torch, config["dtype"])
+        self.config, self.v = config, philox.uniform(Key(1, 0), 0, config["batch"], shape, dtype=dtype)
+        update = config.method.build(config.model, config.optimisation, self.v)
+        self.update = micro_batched(update, config.running.micro_batch)
+        self.objective = self.update.objective
+        state = initial_state(config, self.objective, torch.tensor(0), self.v, torch.device("cpu"))
+        # Moments of a run under way: the derivative of Adam's first step is that of a sign.
+        moments = {
+            name: getattr(state, name)._replace(
+                v={k: torch.full_like(p, 0.5) for k, p in getattr(state, name).v.items()},
+                step_count=getattr(state, name).step_count + 5,
+            )
+            for name in ("theta_opt", "phi_opt")
+        }
+        self.state: State = state._replace(**moments)
+        self.rates = step_rates(config.optimisation, 0, self.v, config.method.lower_lr, config.method.unroll_lr)
+        self.step = training_step_of(config, self.update)
+        self.count = 0
+        self.info: dict[str, Tensor] = {}
+
+    def __call__(self) -> None:
+        noise = self.objective.draw(Key(0, self.count), self.v)
+        self.state, self.info = self.step(self.state, self.v, noise, self.rates)
+        self.count += 1
+
+    def tensors(self) -> dict[str, Tensor]:
+        state = self.state
+        parts = {"theta": state.theta, "phi": state.phi, "buffers": state.buffers, "m": state.phi_opt.m}
+        parts |= {"upper": state.theta_opt.m}
+        return {f"{name} {k}": t for name, tree in parts.items() for k, t in tree.items()} | self.info
+
+
+def stepped(config: Config, steps: int = 2) -> dict[str, Tensor]:
+    found = Stepped(config)
+    for _ in range(steps):
+        found()
+    return found.tensors()
+
+
+def assert_same(found: dict[str, Tensor], expected: dict[str, Tensor], tolerance: float) -> None:
+    """To `tolerance` of the largest entry of the same part of the state: biases before a batch norm have gradients of
+    pure rounding."""
+    assert set(found) == set(expected)
+    largest: dict[str, float] = {}
+    for name, x in expected.items():
+        part = name.partition(" ")[0]
+        largest[part] = max(largest.get(part, 0.0), float(x.abs().max()))
+    for name, x in expected.items():
+        error = float((found[name] - x).abs().max())
+        assert error <= tolerance * largest[name.partition(" ")[0]], f"{name}: {error}"
+
+
+@pytest.fixture(scope="module")
+def plain() -> dict[str, dict[str, Tensor]]:
+    return {}
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_equals_the_plain_step(variant: str, mode: str, plain: dict[str, dict[str, Tensor]]) -> None:
+    config = varied(VARIANTS[variant])
+    if "recompute" in variant and "channels_last" in MODES[mode]:
+        config = config.replaced(unroll_memory="store")  # torch's fp64 convolutions cannot
+    if variant not in plain:
+        plain[variant] = stepped(config)
+    assert_same(stepped(config.replaced(**MODES[mode])), plain[variant], 1e-10)
+
+
+@pytest.mark.parametrize("variant", ["N=0", "N=1", "joint N=1", "K=2 complete"])
+def test_traced_step_is_the_plain_one(variant: str) -> None:
+    """Its whole graph, as --compile takes it, without the compiler's own minutes."""
+    config = varied(VARIANTS[variant])
+    traced = Stepped(config)
+    torch._dynamo.reset()
+    traced.step = torch.compile(traced.update.__call__, backend="aot_eager", dynamic=False, fullgraph=True)
+    traced()
+    assert_same(traced.tensors(), stepped(config, 1), 1e-10)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("variant", ["N=0", "N=1"])
+def test_compiled_step_is_the_plain_one(variant: str) -> None:
+    config = varied(VARIANTS[variant])
+    torch._dynamo.reset()
+    assert_same(stepped(config.replaced(compile=True), 3), stepped(config, 3), 1e-10)
+
+
+@pytest.mark.parametrize("variant", ["N=0", "N=1", "K=2 complete", "joint N=1"])
+@pytest.mark.parametrize("mode", [{}, {"checkpoint": "blocks"}, {"micro_batch": 3}, {"channels_last": True}])
+@pytest.mark.parametrize(("precision", "tolerance"), [("bf16", 0.15), ("fp16", 0.025)])
+def test_sixteen_bits_are_within_their_precision(
+    variant: str, mode: dict[str, Any], precision: str, tolerance: float
+) -> None:
+    """The gradients of both levels, which the first moments are made of. The upper one is a small difference."""
+    config = varied(VARIANTS[variant]).replaced(dtype="float32")
+    exact, found = Stepped(config), Stepped(config.replaced(precision=precision, **mode))
+    if precision == "fp16":
+        found.state = found.state._replace(scale=found.state.scale | {"value": torch.tensor(2.0**8)})
+    for step in (exact, found):
+        step()
+        assert float(step.info.get("skipped", 0)) == 0
+    for name in ("theta_opt", "phi_opt"):
+        expected, got = (torch.cat([m.flatten() for m in getattr(s.state, name).m.values()]) for s in (exact, found))
+        assert got.dtype == torch.float32
+        assert 1e-5 < float((got - expected).norm() / expected.norm()) < tolerance
+
+
+def test_an_overflow_leaves_parameters_and_statistics_and_lowers_the_scale() -> None:
+    step = Stepped(TINY.replaced(dtype="float32", precision="fp16"))
+    step.state = step.state._replace(scale=step.state.scale | {"value": torch.tensor(mixed_precision.LARGEST)})
+    step.v = step.v * 1e6  # images beyond fp16 make infinite activations
+    before = {k: t.clone() for k, t in step.tensors().items()}
+    step()
+    assert float(step.info["skipped"]) == 1
+    assert float(step.state.scale["value"]) == mixed_precision.LARGEST / mixed_precision.FACTOR
+    after = step.tensors()
+    assert all(torch.equal(after[k], t) for k, t in before.items() if not k.endswith(".u"))
+
+
+def test_scaled_gradients_are_the_plain_ones_in_exact_arithmetic() -> None:
+    """The scale cancels in both levels, in the generator's pull and in unrolled steps."""
+    for variant in ("N=1", "K=2 complete"):
+        plain, scaled = (Stepped(varied(VARIANTS[variant])) for _ in range(2))
+        value = torch.tensor(2.0**10, dtype=torch.float64)
+        scaled.state = scaled.state._replace(scale={"value": value, "clean": torch.zeros_like(value)})
+        for step in (plain, scaled):
+            step()
+        found = {k: t for k, t in scaled.tensors().items() if k not in ("loss_scale", "skipped")}
+        assert_same(found, plain.tensors(), 1e-10)
