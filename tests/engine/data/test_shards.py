@@ -280,3 +280,14 @@ def test_a_broken_picture_is_named_and_skipped_within_the_limit(tmp_path: Path, 
     stream = open_input(options.dataset, options.dataset.load(True), torch.tensor(3), 40)
     with pytest.raises(UserError, match=r"faces-000000.tar/part.v1/000004.png cannot be read as a picture"):
         stream.batch(0)
+
+
+def test_pillow_s_stream_is_the_memory_s_to_one_level(tmp_path: Path) -> None:
+    """The same samples in the same order, mirrored alike; another decoder may have made the store."""
+    base = recipe("images").replaced(size=16, batch=8, flip=True, cache=str(tmp_path / "cache"))
+    found = []
+    for path in ("memory", "pillow"):
+        options = base.replaced(data=str(tmp_path / "shards" if found else packed(tmp_path / "shards")), input=path)
+        stream = open_input(options.dataset, options.dataset.load(True), torch.tensor(3), 8)
+        found.append(torch.stack([stream.batch(step) for step in range(6)]))
+    torch.testing.assert_close(found[1], found[0], rtol=0, atol=1.01 / 255)
