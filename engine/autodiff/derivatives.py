@@ -44,10 +44,27 @@ def _alias(x: Tensor) -> Tensor:
     return x.view_as(x) if x.requires_grad else x.detach().requires_grad_()
 
 
-def grad(fn: Callable[[Any], tuple[Tensor, Any]], x: Any, finish: Finish | None = None) -> tuple[Any, Any]:
+def grad(
+    fn: Callable[[Any], tuple[Tensor, Any]], x: Any, scale: Tensor | None = None, finish: Finish | None = None
+) -> tuple[Any, Any]:
     """(d fn(x)[0] / dx, fn(x)[1]) for a scalar first output and any pytree x; zeros for leaves that fn does not use.
 
+    With `scale` the backward pass runs at that times the size, and its result is divided by it (mixed_precision.py).
     `finish` gets the gradient of each leaf of x as soon as it is complete, while backward goes on with the others."""
+    if scale is None:
+        return _grad(fn, x, finish)
+
+    def scaled(y: Any) -> tuple[Tensor, Any]:
+        value, aux = fn(y)
+        return value * scale, aux
+
+    if finish is not None:
+        return _grad(scaled, x, lambda i, g: finish(i, g / scale))
+    gradient, aux = _grad(scaled, x, None)
+    return tree_map(lambda g: g / scale, gradient), aux
+
+
+def _grad(fn: Callable[[Any], tuple[Tensor, Any]], x: Any, finish: Finish | None) -> tuple[Any, Any]:
     if inside_torch_func():
         gradient, aux = torch.func.grad(fn, has_aux=True)(x)
         return _finished(gradient, finish), aux

@@ -1,15 +1,14 @@
 """Mixed precision: networks run under autocast, all else (log densities, residuals, reductions) stays as it is.
 
 tf32 lets CUDA round the factors of fp32 products. fp16 has few exponents, and small cotangents vanish in it, so losses
-are scaled (`grad_scaled`). Gradients are taken inside a step as well: a score is grad_v of a sum of energies, a lower
-step's direction grad_phi of a divergence; each is unscaled before anything is made of it. The loss's backward sends a
-cotangent through the score's own backward pass, divided by the score's scale on its way in. So with S on the loss and
-sqrt(S) on inner gradients both passes run at sqrt(S), and their products, the parameters' gradients, at S.
+are scaled (`scale` of `grad`). Gradients are taken inside a step as well: a score is grad_v of a sum of energies, a
+lower step's direction grad_phi of a divergence; each is unscaled before anything is made of it. The loss's backward
+sends a cotangent through the score's own backward pass, divided by the score's scale on its way in. So with S on the
+loss and sqrt(S) on inner gradients both passes run at sqrt(S), and their products, the parameters' gradients, at S.
 
 The scale is a part of the training state: smaller after an overflow, larger after a while without one.
 """
 
-from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
@@ -17,10 +16,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
-from torch.utils._pytree import tree_map
 
 from eblvm.engine.autodiff.convolution import convolve
-from eblvm.engine.autodiff.derivatives import Finish, grad
 
 PRECISIONS = ("fp32", "tf32", "bf16", "fp16")
 HALVES = {"bf16": torch.bfloat16, "fp16": torch.float16}
@@ -62,23 +59,6 @@ class ShapesAutocast(TorchFunctionMode):
         if func in self.CAST:
             args = [a.to(self.dtype) if isinstance(a, Tensor) and a.is_floating_point() else a for a in args]
         return func(*args, **(kwargs or {}))
-
-
-def grad_scaled(
-    fn: Callable[[Any], tuple[Tensor, Any]], x: Any, scale: Tensor | None, finish: Finish | None = None
-) -> tuple[Any, Any]:
-    """`grad` of fn, its backward pass run at `scale` times the size and the result divided by it."""
-    if scale is None:
-        return grad(fn, x, finish)
-
-    def scaled(y: Any) -> tuple[Tensor, Any]:
-        value, aux = fn(y)
-        return value * scale, aux
-
-    if finish is not None:
-        return grad(scaled, x, lambda i, g: finish(i, g / scale))
-    gradient, aux = grad(scaled, x)
-    return tree_map(lambda g: g / scale, gradient), aux
 
 
 def initial_scale(precision: str, like: Tensor) -> dict[str, Tensor]:

@@ -30,8 +30,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from eblvm.engine.autodiff import collectives
-from eblvm.engine.autodiff.derivatives import vjp
-from eblvm.engine.autodiff.mixed_precision import grad_scaled
+from eblvm.engine.autodiff.derivatives import grad, vjp
 from eblvm.engine.autodiff.unroll import unroll
 from eblvm.engine.methods.kinds.bidvl import Bidvl
 from eblvm.engine.methods.types import Info, Noise, Rates, State
@@ -169,7 +168,7 @@ class BidvlObjective:
                 model_v = call(self.generator, part(phi, GENERATOR), "decode", h, [])
             return self.upper(theta, phi, state.buffers, v, model_v, h, eps)
 
-        gradient, (data_B, info) = grad_scaled(upper, state.theta, loss_scale(state))
+        gradient, (data_B, info) = grad(upper, state.theta, loss_scale(state))
         return gradient, data_B, info
 
     def upper(
@@ -204,7 +203,7 @@ class BidvlObjective:
                 return -self.latent_divergence(p, h), ()
             return self.options.latent_weight * prior_kl(p).mean() / self._terms(h), ()
 
-        return _named(ENCODER, grad_scaled(loss, part(phi, ENCODER), scale)[0])
+        return _named(ENCODER, grad(loss, part(phi, ENCODER), scale)[0])
 
     def _unrolled(self, theta: Params, state: State, v: Tensor, noise: Noise, rates: Rates) -> Params:
         ratio_B = torch.full_like(
@@ -226,7 +225,7 @@ class BidvlObjective:
             model_v = call(self.generator, part(phi, GENERATOR), "decode", h, [])
             return self.lower(theta, phi, held, buffers, v, model_v, h, eps, ratio_B)
 
-        gradient, _ = grad_scaled(loss, phi, *(scale or [None]))
+        gradient, _ = grad(loss, phi, *(scale or [None]))
         if self.options.sync == "global":
             gradient = collectives.differentiable_mean(gradient)
         return self.lower_optimizer.step(phi, gradient, opt, rate)
@@ -243,7 +242,7 @@ class BidvlObjective:
             return self.lower(state.theta, phi, state.phi, state.buffers, v, model_v, h, eps, ratio_B)
 
         scale = loss_scale(state)
-        (gradient, slope), (encoded, decoded, info) = grad_scaled(lower, (state.phi, fake.v), scale)
+        (gradient, slope), (encoded, decoded, info) = grad(lower, (state.phi, fake.v), scale)
         for name, g in fake.pull(slope if scale is None else slope * scale).items():
             gradient[name] = gradient[name] + (g if scale is None else g / scale)
         buffers = blended(self.after_lower(state), GENERATOR, self.generator, fake.seen)

@@ -19,7 +19,6 @@ from torch.utils._pytree import tree_map
 
 from eblvm.engine.autodiff import collectives
 from eblvm.engine.autodiff.derivatives import grad, vjp
-from eblvm.engine.autodiff.mixed_precision import grad_scaled
 from eblvm.engine.autodiff.ranges import named
 from eblvm.engine.autodiff.unroll import unroll
 from eblvm.engine.errors import UserError
@@ -83,7 +82,7 @@ class ExactScore:
             return -call(self.energy, theta, "free_energy", x)
 
         def score() -> Tensor:
-            return grad_scaled(lambda x: (log_density(x).sum(), ()), v, rates.get("scale"))[0]
+            return grad(lambda x: (log_density(x).sum(), ()), v, rates.get("scale"))[0]
 
         def closed_form(method: str) -> Callable[..., Any] | None:
             return partial(call, self.energy, theta, method, v) if hasattr(self.energy, method) else None
@@ -173,7 +172,7 @@ class VariationalScore:
                 lower = partial(
                     self._lower_loss, theta, tree_map(Tensor.detach, f_k), *_lower_batch(batches, k), latents[k]
                 )
-                gradient, info["lower"] = grad_scaled(lower, phi, rates.get("scale"))
+                gradient, info["lower"] = grad(lower, phi, rates.get("scale"))
             gradient = self._clipped(collectives.mean(gradient))
             phi, phi_opt = self.optimizer.step(phi, gradient, phi_opt, rates["phi"])
         return phi, phi_opt, info
@@ -281,7 +280,7 @@ class BilevelScore(VariationalScore):
         def score() -> Tensor:
             u, _ = grad(lambda x: (-call(self.energy, theta, "head", x, h).sum(), ()), f)
             scale = rates.get("scale")
-            return pulled(pull, u, scale) - grad_scaled(lambda x: (log_q(x).sum(), ()), v, scale)[0]
+            return pulled(pull, u, scale) - grad(lambda x: (log_q(x).sum(), ()), v, scale)[0]
 
         return ScoreEstimate(log_density, score)
 
@@ -319,7 +318,7 @@ class BilevelScore(VariationalScore):
 
     def _unrolled_step(self, phi: Params, opt: Moments, context: tuple[Any, ...]) -> tuple[Params, Moments]:
         *inputs, rates = context
-        gradient, _ = grad_scaled(partial(self._lower_loss, *inputs), phi, rates.get("scale"))
+        gradient, _ = grad(partial(self._lower_loss, *inputs), phi, rates.get("scale"))
         if self.options.sync == "global":
             gradient = collectives.differentiable_mean(gradient)
         return self.unroll_optimizer.step(phi, gradient, opt, rates["unroll"])

@@ -20,8 +20,7 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_leaves, tree_map
 
-from eblvm.engine.autodiff.derivatives import Finish, vjp
-from eblvm.engine.autodiff.mixed_precision import grad_scaled
+from eblvm.engine.autodiff.derivatives import Finish, grad, vjp
 from eblvm.engine.methods.bidvl import BidvlObjective
 from eblvm.engine.methods.bilevel import BilevelScore, VariationalScore
 from eblvm.engine.methods.score_matching import ScoreMatchingObjective, scales
@@ -109,7 +108,7 @@ class MicroBatched:
         for chunk, chunk_noise, weight, last in self._chunks(v, noise):
             upper = partial(self._upper, estimator, chunk, chunk_noise, rates)
             of_theta = None if finish is None or pulls_back or not last else _of_first(len(theta), finish)
-            bars, chunk_info = grad_scaled(upper, (theta, phi_N), scale, _adding(bars, weight, of_theta))
+            bars, chunk_info = grad(upper, (theta, phi_N), scale, _adding(bars, weight, of_theta))
             upper_info = _plus(upper_info, chunk_info, weight)
         gradient, phi_bar = bars
 

@@ -9,8 +9,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from eblvm.engine.autodiff.derivatives import Finish
-from eblvm.engine.autodiff.mixed_precision import grad_scaled
+from eblvm.engine.autodiff.derivatives import Finish, grad
 from eblvm.engine.methods.bilevel import ExactScore, VariationalScore
 from eblvm.engine.methods.losses import Loss
 from eblvm.engine.methods.types import Batch, DrawShape, Info, Noise, Rates, ScoreEstimate, State
@@ -68,7 +67,7 @@ class ScoreMatchingObjective:
         self, state: State, v: Tensor, noise: Noise, rates: Rates, finish: Finish | None = None
     ) -> tuple[Params, State, Info]:
         scale, rates = scales(state, rates)
-        gradient, (phi, phi_opt, info) = grad_scaled(
+        gradient, (phi, phi_opt, info) = grad(
             lambda theta: self.upper(theta, state, v, noise, rates), state.theta, scale, finish
         )
         return gradient, state._replace(phi=phi, phi_opt=phi_opt), info

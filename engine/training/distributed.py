@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from datetime import timedelta
-from typing import Any, TypeVar, cast
+from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
@@ -153,21 +153,23 @@ def on_rank0(action: Callable[[], None]) -> None:
     broadcast_from_rank0(action)
 
 
-def everywhere(action: Callable[[], T]) -> T:
-    """What `action` gives on each rank. A mistake on any of them is everyone's, and says where it was made."""
-    if size() == 1:
-        return action()
-    found, mistake = None, None
+@contextmanager
+def shared_mistakes() -> Iterator[None]:
+    """Around what each rank does for itself. A mistake on any of them is everyone's, and says where it was made."""
+    mistake = None
     try:
-        found = action()
+        yield
     except UserError as error:
+        if size() == 1:
+            raise
         mistake = str(error)
+    if size() == 1:
+        return
     mistakes: list[Any] = [None] * size()
     dist.all_gather_object(mistakes, mistake)
     for where, sentence in enumerate(mistakes):
         if sentence is not None:
             raise UserError(sentence if where == 0 else f"rank {where}: {sentence}")
-    return cast(T, found)
 
 
 def refuse_wrapped(model: nn.Module | None) -> None:

@@ -73,7 +73,8 @@ def train(
         held.enter_context(subnormals_as_zero())
         config = config.replaced(device=own_device(config.running.device))
         check_world(config)
-        dataset = distributed.everywhere(lambda: dataset or config.load_data())
+        with distributed.shared_mistakes():
+            dataset = dataset or config.load_data()
         check_values(dataset, str(getattr(config.dataset, "data", None) or f"data set {config.dataset.kind!r}"))
         batch = config.optimisation.batch
         if batch > len(dataset.train):
@@ -95,7 +96,8 @@ def train(
             micro_batch = config.running.micro_batch or "none"
             say(f"the plan chooses --checkpoint {config.model.checkpoint}, micro-batch {micro_batch}")
         parts = (config.model, config.optimisation, dataset.train, energy, posterior)
-        update = sizes.built(lambda: config.method.build(*parts))
+        with sizes.countable():
+            update = config.method.build(*parts)
         sizes.check_memory(config, update)
         if init is not None or (out / PARENT).exists():
             init = begins_at(init, out)

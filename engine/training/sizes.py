@@ -1,9 +1,10 @@
 """Models that cannot fit in memory, refused before anything is allocated: parameters are counted on the meta device."""
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import fields, is_dataclass
-from typing import Any, TypeVar
+from typing import Any
 
 from torch import nn
 
@@ -12,13 +13,13 @@ from eblvm.engine.device import device_memory
 from eblvm.engine.errors import UserError
 
 COPIES = 4  # at least: parameters, Adam's two moments, a gradient
-T = TypeVar("T")
 
 
-def built(build: Callable[[], T]) -> T:
-    """What `build` makes on the meta device; sizes whose product no index can count are a mistake of the user's."""
+@contextmanager
+def countable() -> Iterator[None]:
+    """Around the building of models: sizes whose product no index can count are a mistake of the user's."""
     try:
-        return build()
+        yield
     except (RuntimeError, OverflowError, MemoryError) as error:
         said = str(error)
         if not any(word in said for word in ("overflow", "too large", "Storage size", "numel", "int64")):

@@ -60,7 +60,7 @@ CASES = {
     ),
     "bidvl joint": BIDVL.replaced(energy="joint", opposite="none", N=1),
     "bidvl checkpoint N=1": BIDVL.replaced(checkpoint="blocks", N=1),
-    "bidvl micro-batch N=1": BIDVL.replaced(micro_batch=1, N=1),
+    "bidvl micro-batch N=1": BIDVL.replaced(micro_batch=2, N=1),
 }
 
 

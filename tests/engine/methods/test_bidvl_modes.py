@@ -85,40 +85,49 @@ class Stepped:
         return {f"{name} {k}": t for name, tree in parts.items() for k, t in tree.items()} | self.info
 
 
-def stepped(config: Config, steps: int = 2) -> dict[str, Tensor]:
+def stepped(config: Config, steps: int = 2, off: float = 0.0) -> dict[str, Tensor]:
+    """The state after so many steps, on data that is off by this relative error, up or down."""
     found = Stepped(config)
+    signs = 2 * philox.uniform(Key(2, 0), 0, len(found.v), tuple(found.v.shape[1:]), dtype=found.v.dtype).round() - 1
+    found.v = found.v * (1 + off * signs)
     for _ in range(steps):
         found()
     return found.tensors()
 
 
-def assert_same(found: dict[str, Tensor], expected: dict[str, Tensor], tolerance: float) -> None:
-    """To `tolerance` of the largest entry of the same part of the state: biases before a batch norm have gradients of
-    pure rounding."""
+def assert_same(
+    found: dict[str, Tensor],
+    expected: dict[str, Tensor],
+    tolerance: float,
+    nearby: dict[str, Tensor] | None = None,
+) -> None:
+    """To `tolerance` of each tensor's largest entry. `nearby` is what the same step gives for data that is off by one
+    rounding: a cancelling sum, such as the gradient of a bias before a batch norm, moves by a hundred million
+    roundings there, and is held to a hundred times that."""
     assert set(found) == set(expected)
-    largest: dict[str, float] = {}
-    for name, x in expected.items():
-        part = name.partition(" ")[0]
-        largest[part] = max(largest.get(part, 0.0), float(x.abs().max()))
     for name, x in expected.items():
         error = float((found[name] - x).abs().max())
-        assert error <= tolerance * largest[name.partition(" ")[0]], f"{name}: {error}"
+        moved = 0.0 if nearby is None else float((nearby[name] - x).abs().max())
+        assert error <= tolerance * float(x.abs().max()) + 100 * moved, f"{name}: {error}, {moved} by one rounding"
 
 
 @pytest.fixture(scope="module")
-def plain() -> dict[str, dict[str, Tensor]]:
+def plain() -> dict[str, tuple[dict[str, Tensor], dict[str, Tensor]]]:
+    """By variant, filled by the first test of each: the plain step, and that of data off by one rounding."""
     return {}
 
 
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("variant", VARIANTS)
-def test_equals_the_plain_step(variant: str, mode: str, plain: dict[str, dict[str, Tensor]]) -> None:
+def test_equals_the_plain_step(
+    variant: str, mode: str, plain: dict[str, tuple[dict[str, Tensor], dict[str, Tensor]]]
+) -> None:
     config = varied(VARIANTS[variant])
     if "recompute" in variant and "channels_last" in MODES[mode]:
         config = config.replaced(unroll_memory="store")  # torch's fp64 convolutions cannot
     if variant not in plain:
-        plain[variant] = stepped(config)
-    assert_same(stepped(config.replaced(**MODES[mode])), plain[variant], 1e-10)
+        plain[variant] = stepped(config), stepped(config, off=torch.finfo(torch.float64).eps)
+    assert_same(stepped(config.replaced(**MODES[mode])), plain[variant][0], 1e-10, plain[variant][1])
 
 
 @pytest.mark.parametrize("variant", ["N=0", "N=1", "joint N=1", "K=2 complete"])
@@ -146,7 +155,8 @@ def test_compiled_step_is_the_plain_one(variant: str) -> None:
 def test_sixteen_bits_are_within_their_precision(
     variant: str, mode: dict[str, Any], precision: str, tolerance: float
 ) -> None:
-    """The gradients of both levels, which the first moments are made of. The upper one is a small difference."""
+    """The gradients of both levels, which the first moments are made of. On nets of this kind torch.autocast of
+    `bench/naive` is off by 1 to 10 % in bf16, and by up to 9 % in fp16: rounding turns some ReLUs."""
     config = varied(VARIANTS[variant]).replaced(dtype="float32")
     exact, found = Stepped(config), Stepped(config.replaced(precision=precision, **mode))
     if precision == "fp16":

@@ -9,7 +9,7 @@ import torch.nn.functional as F
 
 from eblvm.engine.autodiff import mixed_precision
 from eblvm.engine.autodiff.derivatives import grad
-from eblvm.engine.autodiff.mixed_precision import autocast, grad_scaled
+from eblvm.engine.autodiff.mixed_precision import autocast
 from eblvm.engine.config import Config
 from eblvm.engine.methods.update import Update
 from eblvm.engine.optim.schedule import step_rates
@@ -43,10 +43,10 @@ def test_scaled_inner_gradients_keep_what_fp16_loses() -> None:
         inner = None if outer is None else outer.sqrt()
 
         def loss(w: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-            score, _ = grad_scaled(lambda y: (of(y, w), ()), x, inner)
+            score, _ = grad(lambda y: (of(y, w), ()), x, inner)
             return (score - TINY).square().mean(), score.detach()
 
-        return grad_scaled(loss, w, outer)
+        return grad(loss, w, outer)
 
     def exact_energy(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
         return TINY * F.softplus(F.conv2d(x, w, padding=1)).square().sum()
@@ -135,6 +135,6 @@ def test_loss_curve_of_fp16(tmp_path: Path) -> None:
 def test_grad_scaled_is_grad() -> None:
     x = torch.tensor([1.0, 2.0])
     plain = grad(lambda y: (y.pow(3).sum(), "aux"), x)
-    scaled = grad_scaled(lambda y: (y.pow(3).sum(), "aux"), x, torch.tensor(256.0))
+    scaled = grad(lambda y: (y.pow(3).sum(), "aux"), x, torch.tensor(256.0))
     torch.testing.assert_close(plain[0], scaled[0])
     assert plain[1] == scaled[1] == "aux"
