@@ -9,7 +9,7 @@ EXAMPLES = ("eblvm fid samples/ photos/", "eblvm fid runs/mnist/samples.pt mnist
 
 
 def main(argv: list[str]) -> None:
-    text = "FID between two sets: folders of pictures, .npz or .pt files. Small sets are biased upwards: equal counts."
+    text = "FID between two sets: folders of pictures, .npz or .pt files. Small sets are biased: equal counts."
     parser = Parser("fid", text, EXAMPLES)
     parser.add_argument("a", metavar="A", help="a folder of pictures, an .npz or a .pt file")
     parser.add_argument("b", metavar="B", help="the set to compare it with")
