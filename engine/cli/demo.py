@@ -70,7 +70,7 @@ def demo(out: Path) -> None:
 
 @contextmanager
 def beside(runs: list[tuple[Config, Path]]) -> Iterator[SpawnProcess]:
-    """Train these one after the other in a process of its own, while the block does something else; then wait for it."""
+    """Train these in turn in a process of its own, while the block does something else; then wait for it."""
     context = multiprocessing.get_context("spawn")
     problems = context.SimpleQueue()
     process = context.Process(target=train_quietly, args=(runs, problems))
