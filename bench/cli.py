@@ -25,8 +25,8 @@ def main(argv: list[str]) -> None:
         "Ratios of speed and memory against a plainly written research procedure.\nSUITE: "
         + ", ".join(SUITES)
         + ", or 'all' of them.\n"
-        "'compare BASE' measures this working tree against another commit; 'gates' compares deterministic figures\n"
-        "with the recorded ones; 'history' shows all records over commits. Exit code 1: a gate has failed.",
+        "'compare BASE' measures this working tree against another commit; 'gates' compares deterministic\n"
+        "figures with the recorded ones; 'history' shows records over commits. Exit code 1: a gate failed.",
         EXAMPLES,
     )
     parser.add_argument(

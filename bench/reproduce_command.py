@@ -7,7 +7,7 @@ from eblvm.engine.cli.parser import Parser, at_least
 from eblvm.engine.errors import UserError
 
 EXAMPLES = (
-    "eblvm reproduce                                               # every table and figure, its state and cost",
+    "eblvm reproduce                                               # all of them, state and cost",
     "eblvm reproduce bism-table1                                   # its commands, the paper's figures",
     "eblvm reproduce bism-table1 --data frey.npz --out runs/table1 # runs it; again: continues",
 )

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
+import multiprocessing
+import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from eblvm.engine.cli.parser import Parser
-from eblvm.engine.errors import UserError
+from eblvm.engine.errors import DivergedError, UserError, printable
 
 if TYPE_CHECKING:
+    from multiprocessing.context import SpawnProcess
+    from multiprocessing.queues import SimpleQueue
+
     from eblvm.engine.config import Config
     from eblvm.engine.evaluation.plots import Density
     from eblvm.engine.training.run import Run
@@ -43,13 +46,13 @@ def demo(out: Path) -> None:
         "BiDSM, deep EBLVM": recipes.recipe("checkerboard", model="mlp", method="bidsm"),
     }
     folders = {title: out / f"{config.model.kind}-{config.method.kind}" for title, config in runs.items()}
-    first, *others = runs
-    print(f"{first} trains in a second process, beside the bars of the others.\n")
-    with beside(runs[first], folders[first]) as process:
-        for title in others:
-            if not train(runs[title].replaced(validations=0), folders[title]):
-                process.terminate()
-                return
+    slowest = "BiDSM, GRBM"
+    others = [(runs[title].replaced(validations=0), folders[title]) for title in runs if title != slowest]
+    print(f"{slowest} takes longest: the others train in a second process, beside its bar.\n")
+    with beside(others) as process:
+        if not train(runs[slowest].replaced(validations=0), folders[slowest]):
+            process.terminate()
+            return
     panels, table = [], []
     for title, folder in folders.items():
         run = Run.open(folder)
@@ -66,23 +69,38 @@ def demo(out: Path) -> None:
 
 
 @contextmanager
-def beside(config: Config, folder: Path) -> Iterator[subprocess.Popen[str]]:
-    """`eblvm train` of this run in a process of its own, while the block does something else; then wait for it."""
-    command = ["train", config.recipe, "--method", config.method.kind, "--steps", str(config.optimisation.steps)]
-    command += ["--validations", "0", "--out", str(folder)]
-    process = subprocess.Popen(
-        [sys.executable, "-m", "eblvm", *command], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
-    )
+def beside(runs: list[tuple[Config, Path]]) -> Iterator[SpawnProcess]:
+    """Train these in turn in a process of its own, while the block does something else; then wait for it."""
+    context = multiprocessing.get_context("spawn")
+    problems = context.SimpleQueue()
+    process = context.Process(target=train_quietly, args=(runs, problems))
+    process.start()
     try:
         yield process
     except BaseException:
         process.terminate()  # it saves before it ends
         raise
     finally:
-        _, said = process.communicate()
-    if process.returncode:
-        lines = said.strip().splitlines()
-        raise UserError(f"{folder} was not trained: {lines[-1] if lines else f'exit code {process.returncode}'}")
+        process.join()
+    if not problems.empty():
+        raise UserError(problems.get())
+    if process.exitcode not in (0, -signal.SIGTERM):
+        raise UserError(f"the second process ended with exit code {process.exitcode}; run the demo again")
+
+
+def train_quietly(runs: list[tuple[Config, Path]], problems: SimpleQueue[str]) -> None:
+    """Train until one is interrupted; what goes wrong is sent to whoever waits."""
+    from eblvm.engine.progress import quietly
+    from eblvm.engine.training.loop import train
+
+    for config, folder in runs:
+        try:
+            with quietly():
+                if not train(config, folder, say=lambda sentence: None):
+                    return
+        except (UserError, DivergedError, OSError) as error:
+            problems.put(f"{folder} was not trained: {printable(error)}")
+            return
 
 
 def exact_density(run: Run) -> tuple[float, Density]:

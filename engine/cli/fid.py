@@ -10,7 +10,7 @@ FULL_RANK = {"inception": 2048, "dinov2": 1024}  # features: with fewer images a
 
 
 def main(argv: list[str]) -> None:
-    text = "FID, KID, precision and recall of samples A against real images B: folders of pictures, .npz or .pt files."
+    text = "FID, KID, precision and recall of samples against real images. Small sets are biased: equal counts."
     parser = Parser("fid", text, EXAMPLES)
     parser.add_argument("a", metavar="A", help="samples: a folder of pictures, an .npz or a .pt file")
     parser.add_argument("b", metavar="B", help="the real images to compare them with")

@@ -38,7 +38,7 @@ class Parser(argparse.ArgumentParser):
 
 class Formatter(argparse.RawDescriptionHelpFormatter):
     def __init__(self, prog: str):
-        super().__init__(prog, max_help_position=30, width=110)
+        super().__init__(prog, max_help_position=30, width=100)
 
 
 def at_least(arguments: argparse.Namespace, **lowest: int) -> None:

@@ -134,7 +134,7 @@ def compare(argv: list[str]) -> None:
 
 
 def clean(argv: list[str]) -> None:
-    text = "What finished runs do not need: older checkpoints, damaged files, drawn samples. Listed; --yes removes it."
+    text = "What finished runs do not need (older checkpoints, damaged files, samples); --yes removes it."
     parser = Parser("runs clean", text, ("eblvm runs clean runs/board", "eblvm runs clean runs/* --yes"))
     parser.add_argument("dirs", metavar="RUN", nargs="+", help="run folders")
     parser.add_argument("--yes", action="store_true", help="remove it")

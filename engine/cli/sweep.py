@@ -16,7 +16,7 @@ EXAMPLES = (
 
 
 def main(argv: list[str]) -> None:
-    text = "Train seeds and learning rates at once. Rows: all seeds of the first rate, then all of the second, ..."
+    text = "Train seeds and learning rates at once. Rows: all seeds of the first rate, then of the second, ..."
     parser = Parser("sweep", text, EXAMPLES, add_help=False, usage=USAGE)
     add_run_options(parser)
     add_places(parser)

@@ -15,11 +15,11 @@ from eblvm.engine.training.summary import summarise
 if TYPE_CHECKING:
     from eblvm.engine.training.run import Run
 
-USAGE = "eblvm train RECIPE [options]; 'eblvm train RECIPE --method M --help' shows what that run reads"
+USAGE = "eblvm train RECIPE [options]; 'eblvm train RECIPE --method M --help' shows its options"
 EXAMPLES = (
-    "eblvm train checkerboard --method bidsm --N 5 --K 5 --out runs/board     # again: continues it, bitwise",
-    "eblvm train --resume runs/board --steps 200000                           # longer",
-    "eblvm train --init runs/board --lr 1e-4 --out runs/board-slow            # a fork of it",
+    "eblvm train checkerboard --method bidsm --N 5 --K 5 --out runs/board   # again: continues it",
+    "eblvm train --resume runs/board --steps 200000                         # longer",
+    "eblvm train --init runs/board --lr 1e-4 --out runs/board-slow          # a fork of it",
 )
 
 

@@ -21,7 +21,10 @@ class Backend(NamedTuple):
     reason: str
 
 
-NOT_BUILT = "not built: no C++ compiler was found at install time; install one, then `pip install` again"
+NOT_BUILT = (
+    "not built: they need GCC or Clang, on Linux or macOS, and none was found at install time; "
+    "install one, then `pip install` again"
+)
 
 
 def _built_for(library: Path) -> str | None:

@@ -32,4 +32,4 @@ def test_the_demo(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
 def test_a_run_beside_that_fails_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "grbm-dsm").write_text("a file in its place")
     assert main(["demo", "--out", str(tmp_path)]) == 2
-    assert "grbm-dsm was not trained: eblvm: " in capsys.readouterr().err
+    assert "grbm-dsm was not trained: " in capsys.readouterr().err

@@ -9,6 +9,7 @@ import pytest
 from eblvm.engine.cli import GROUPS, commands, main, overview
 
 SCREEN = 50  # lines
+COLUMNS = 100
 
 
 def test_commands_are_grouped_by_task() -> None:
@@ -27,7 +28,7 @@ def test_a_help_fits_a_screen_and_ends_with_two_examples(name: str, capsys: pyte
     assert len(text.splitlines()) <= SCREEN
     examples = text.partition("\nexamples:\n")[2].splitlines()
     assert len(examples) >= 2
-    assert all(len(line) <= 110 for line in text.splitlines())
+    assert all(len(line) <= COLUMNS for line in text.splitlines())
     for line in examples:
         words = shlex.split(line, comments=True)
         assert words[0] == "eblvm"
