@@ -109,7 +109,7 @@ def test_a_plan_of_replicas(capsys: pytest.CaptureFixture[str]) -> None:
     assert main("plan digits --model deep --replicas 3 --batch 8 --memory 8GiB".split()) == 0
     said = capsys.readouterr().out
     assert "per process and step, all 3 replicas together" in said
-    assert len(said.splitlines()) == 5  # a head, names, fp32, bf16 and the command
+    assert len(said.splitlines()) == 6  # a head, names, fp32, bf16, the command and the next one
     assert "--replicas 3" in said
     assert main("plan digits --model deep --replicas 3 --batch 8 --gpus 2".split()) == 2
     assert "a plan of replicas is for a score matching method in one process" in capsys.readouterr().err
