@@ -16,15 +16,17 @@ template <typename T>
 struct Matrix {
   const T* data;
   int64_t rows, cols;
-  bool transposed = false;  // stored as [cols, rows]
+  bool transposed = false;                   // stored as [cols, rows]
+  int64_t pitch = transposed ? rows : cols;  // from one stored row to the next
 
-  Matrix t() const { return {data, cols, rows, !transposed}; }
-  int64_t row_stride() const { return transposed ? 1 : cols; }
-  int64_t col_stride() const { return transposed ? rows : 1; }
+  Matrix t() const { return {data, cols, rows, !transposed, pitch}; }
+  // Columns begin .. begin + count - 1 of a matrix that is stored by rows.
+  Matrix columns(int64_t begin, int64_t count) const { return {data + begin, rows, count, false, pitch}; }
+  int64_t row_stride() const { return transposed ? 1 : pitch; }
+  int64_t col_stride() const { return transposed ? pitch : 1; }
   at::Tensor tensor() const {
     const auto options = at::TensorOptions().dtype(c10::CppTypeToScalarType<T>::value);
-    T* const memory = const_cast<T*>(data);
-    return transposed ? at::from_blob(memory, {cols, rows}, options).t() : at::from_blob(memory, {rows, cols}, options);
+    return at::from_blob(const_cast<T*>(data), {rows, cols}, {row_stride(), col_stride()}, options);
   }
 };
 

@@ -46,7 +46,8 @@ struct Outputs {
 
 // The automatic step size is kStep / lambda_max(M): three quarters of the largest stable one, 8 / lambda_max(M).
 constexpr int kStep = 6;
-constexpr int64_t kFewVisible = 16;  // visible units below which its power iterations run on a Gram matrix
+constexpr int64_t kFewVisible = 16;         // visible units below which its power iterations run on a Gram matrix
+constexpr int64_t kPanelBytes = 128 << 10;  // of the rows of A that a lower step moves at once
 
 // Bytes of this thread's last step: all of its scratch memory, and what of it the unroll keeps for its reverse.
 struct Used {
@@ -88,7 +89,7 @@ class Step {
   Used& used;                       // a thread's own are found once a step
   T *rows = nullptr, *x = nullptr;  // [.., B, D]: the lower batches, then r, then the last batch; x of the lower batches
   T* h_rows = nullptr;              // [.., B, H]: what `rows` is multiplied by for W's gradient
-  T *l = nullptr, *gap = nullptr, *slope = nullptr, *s1 = nullptr, *precision = nullptr;
+  T *l = nullptr, *gap = nullptr, *slope = nullptr, *s1 = nullptr, *precision = nullptr, *panel = nullptr;
 
   T* memory(int64_t size, bool zero = false) {
     T* const found = workspace.take(size);
@@ -143,12 +144,41 @@ class Step {
         BH, [&](int64_t begin, int64_t end) { p.exact ? lower_exact(arrays, begin, end) : lower_sampled(arrays, begin, end); });
   }
 
-  // delta of lower step `step` at the logits `l`, and phi's gradient from it.
-  void lower_gradient(int64_t step, T* delta, T* slope_to, T* curvature_to, T* A_grad, T* a_grad) {
+  // delta of lower step `step` at the logits `l`, and a's gradient from it.
+  void lower_gradient(int64_t step, T* delta, T* slope_to, T* curvature_to, T* a_grad) {
     lower_loop({l, x_of(step), noise_of(step), static_cast<T>(1 / p.tau), delta, slope_to, curvature_to});
-    product<T>(BxH(delta).t(), BxD(batch(step)), T(1) / static_cast<T>(p.B), 0, A_grad);
     column_sums(delta, p.B, a_grad);
     for (int64_t i = 0; i < p.H; ++i) a_grad[i] /= static_cast<T>(p.B);
+  }
+
+  // alpha left^T right + beta result, [H, D], a panel of its rows at a time, and move(begin, size, panel) on the elements of
+  // each: what one panel needs stays in the second-level cache from the product to the move. Without a `result` to keep, panels
+  // are scratch memory.
+  template <typename Move>
+  void by_panels(Matrix<T> left, Matrix<T> right, T alpha, T beta, T* result, const Move& move) {
+    const int64_t most = std::max<int64_t>(1, kPanelBytes / (p.D * static_cast<int64_t>(sizeof(T))));
+    const int64_t count = (p.H + most - 1) / most, width = (p.H + count - 1) / count;
+    const bool nested = at::in_parallel_region();  // then there is one thread, whatever its number
+    T* const scratch = result ? nullptr : panels(width * p.D, nested ? 1 : at::get_num_threads());
+    at::parallel_for(0, count, 1, [&](int64_t panel, int64_t end) {
+      for (; panel < end; ++panel) {
+        const int64_t first = panel * width, rows = std::min(width, p.H - first);
+        T* const to = result ? result + first * p.D : scratch + (nested ? 0 : at::get_thread_num()) * width * p.D;
+        product<T>(left.columns(first, rows).t(), right, alpha, beta, to);
+        move(first * p.D, rows * p.D, to);
+      }
+    });
+  }
+
+  // phi's gradient of a lower step, by panels.
+  template <typename Move>
+  void gradient_panels(const T* delta, const T* V, T* result, const Move& move) {
+    by_panels(BxH(delta), BxD(V), T(1) / static_cast<T>(p.B), 0, result, move);
+  }
+
+  T* panels(int64_t size, int64_t threads) {
+    if (panel == nullptr) panel = memory(size * threads);
+    return panel;
   }
 
   void column_sums(const T* from, int64_t count, T* to) const {
@@ -159,15 +189,15 @@ class Step {
   void real_steps() {
     l = memory(BH);
     if (p.K == 0) return;
-    T *delta = memory(BH), *A_grad = memory(DH), *a_grad = memory(p.H);
+    T *delta = memory(BH), *a_grad = memory(p.H);
     const T *A = in.A, *a = in.a, *mA = in.mA, *ma = in.ma, *vA = in.vA, *va = in.va;
     for (int64_t k = 0; k < p.K; ++k) {
       logits(batch(k), A, a);
-      lower_gradient(k, delta, nullptr, nullptr, A_grad, a_grad);
+      lower_gradient(k, delta, nullptr, nullptr, a_grad);
       if (k == p.K - 1) *out.lower = lower_value_at(k);
       const AdamRule<T> adam = rule(k, in.lr);
-      in_parallel(DH, [&](int64_t i, int64_t end) {
-        adam_step(adam, end - i, A_grad + i, A + i, mA + i, vA + i, out.A + i, out.mA + i, out.vA + i);
+      gradient_panels(delta, batch(k), nullptr, [&](int64_t i, int64_t n, const T* A_grad) {
+        adam_step(adam, n, A_grad, A + i, mA + i, vA + i, out.A + i, out.mA + i, out.vA + i);
       });
       adam_step(adam, p.H, a_grad, a, ma, va, out.a, out.ma, out.va);
       A = out.A, a = out.a, mA = out.mA, ma = out.ma, vA = out.vA, va = out.va;
@@ -223,7 +253,7 @@ class Step {
     if (N > 0) {
       A = memory(DH), a = memory(p.H), delta = memory(BH), tape = tape_memory(2 * N * BH);
       if (p.sgd) {
-        A_grads = memory(DH), a_grads = memory(p.H);
+        a_grads = memory(p.H);
       } else {
         A_grads = tape_memory(N * DH), a_grads = tape_memory(N * p.H);
         mA = tape_memory(N * DH), vA = tape_memory(N * DH), ma = tape_memory(N * p.H), va = tape_memory(N * p.H);
@@ -232,18 +262,21 @@ class Step {
     }
     for (int64_t n = 0; n < N; ++n) {
       const int64_t kept = p.sgd ? 0 : n;
-      T *A_grad = A_grads + kept * DH, *a_grad = a_grads + kept * p.H;
-      logits(batch(p.K + n), A_N, a_N);
-      lower_gradient(p.K + n, delta, tape + 2 * n * BH, tape + (2 * n + 1) * BH, A_grad, a_grad);
+      const T* V = batch(p.K + n);
+      T* const a_grad = a_grads + kept * p.H;
+      logits(V, A_N, a_N);
+      lower_gradient(p.K + n, delta, tape + 2 * n * BH, tape + (2 * n + 1) * BH, a_grad);
       if (p.sgd) {
-        for (int64_t i = 0; i < DH; ++i) A[i] = A_N[i] - rate * A_grad[i];
+        gradient_panels(delta, V, nullptr, [&](int64_t begin, int64_t size, const T* A_grad) {
+          for (int64_t i = 0; i < size; ++i) A[begin + i] = A_N[begin + i] - rate * A_grad[i];
+        });
         for (int64_t i = 0; i < p.H; ++i) a[i] = a_N[i] - rate * a_grad[i];
       } else {
         const AdamRule<T> adam = rule(p.K + n, rate);
         const T *mA0 = n ? mA + (n - 1) * DH : p.K ? out.mA : in.mA, *vA0 = n ? vA + (n - 1) * DH : p.K ? out.vA : in.vA;
         const T *ma0 = n ? ma + (n - 1) * p.H : p.K ? out.ma : in.ma, *va0 = n ? va + (n - 1) * p.H : p.K ? out.va : in.va;
-        in_parallel(DH, [&](int64_t i, int64_t end) {
-          adam_step(adam, end - i, A_grad + i, A_N + i, mA0 + i, vA0 + i, A + i, mA + n * DH + i, vA + n * DH + i);
+        gradient_panels(delta, V, A_grads + n * DH, [&](int64_t i, int64_t size, const T* A_grad) {
+          adam_step(adam, size, A_grad, A_N + i, mA0 + i, vA0 + i, A + i, mA + n * DH + i, vA + n * DH + i);
         });
         adam_step(adam, p.H, a_grad, a_N, ma0, va0, a, ma + n * p.H, va + n * p.H);
       }
@@ -262,27 +295,30 @@ class Step {
     }
 
     // Reverse: the upper level into phi_N, then the steps, last one first.
-    T *l_bar = gap + BH, *rA = memory(BH), *A_bar = memory(DH), *a_bar = memory(p.H);
+    T *l_bar = gap + BH, *rA = memory(BH), *A_bar = memory(DH), *a_bar = memory(p.H, true);
+    T *mA_bar = nullptr, *vA_bar = nullptr, *ma_bar = nullptr, *va_bar = nullptr;
+    if (!p.sgd) mA_bar = memory(DH, true), vA_bar = memory(DH, true), ma_bar = memory(p.H, true), va_bar = memory(p.H, true);
+    // Cotangents of phi_{n+1} from a product and from l_bar; of Adam's step n on them, the gradients become the cotangents.
+    const auto into_step = [&](int64_t n, const T* left, const T* right, int64_t rows, T keep) {
+      const AdamRule<T> adam = rule(p.K + n, rate);
+      by_panels({left, rows, p.H}, {right, rows, p.D}, 1, keep, A_bar, [&](int64_t i, int64_t size, const T* p_bar) {
+        const int64_t at = n * DH + i;
+        if (!p.sgd) adam_reverse(adam, size, p_bar, mA + at, vA + at, mA_bar + i, vA_bar + i, A_grads + at);
+      });
+      add_rows(a_bar, l_bar, p.B, p.H);
+      const int64_t at = n * p.H;
+      if (!p.sgd) adam_reverse(adam, p.H, a_bar, ma + at, va + at, ma_bar, va_bar, a_grads + at);
+    };
     product<T>(BxD(residual_rows()), DxH(in.W), 1, 0, delta);
     product<T>(BxD(residual_rows()), HxD(A_N).t(), 1, 0, rA);
     upper_l_bar(delta, rA, l_bar);
-    product<T>(Matrix<T>{gap, 2 * p.B, p.H}.t(), {residual_rows(), 2 * p.B, p.D}, 1, 0, A_bar);
-    column_sums(l_bar, p.B, a_bar);
-
-    T *mA_bar = nullptr, *vA_bar = nullptr, *ma_bar = nullptr, *va_bar = nullptr;
-    if (!p.sgd) mA_bar = memory(DH, true), vA_bar = memory(DH, true), ma_bar = memory(p.H, true), va_bar = memory(p.H, true);
-    for (int64_t n = N - 1; n >= 0; --n) {
+    into_step(N - 1, gap, residual_rows(), 2 * p.B, 0);
+    for (int64_t n = N - 1;; --n) {
       const T* V = batch(p.K + n);
       if (p.sgd) {
         affine<T>(BxD(V), HxD(A_bar).t(), -rate / static_cast<T>(p.B), a_bar, delta);
       } else {
-        const AdamRule<T> adam = rule(p.K + n, rate);
-        T *const A_grad = A_grads + n * DH, *const a_grad = a_grads + n * p.H;  // become their own cotangents
-        in_parallel(DH, [&](int64_t i, int64_t end) {
-          adam_reverse(adam, end - i, A_bar + i, mA + n * DH + i, vA + n * DH + i, mA_bar + i, vA_bar + i, A_grad + i);
-        });
-        adam_reverse(adam, p.H, a_bar, ma + n * p.H, va + n * p.H, ma_bar, va_bar, a_grad);
-        affine<T>(BxD(V), HxD(A_grad).t(), T(1) / static_cast<T>(p.B), a_grad, delta);
+        affine<T>(BxD(V), HxD(A_grads + n * DH).t(), T(1) / static_cast<T>(p.B), a_grads + n * p.H, delta);
       }
       T* const x_bar = p.shared ? h_rows + BH : h_rows + n * BH;
       const T keep = p.shared && n < N - 1 ? T(1) : T(0);
@@ -291,8 +327,7 @@ class Step {
         primal_reverse(end - i, delta + i, slope_n + i, curvature_n + i, l_bar + i, x_bar + i, keep);
       });
       if (n == 0) break;  // phi_0 is no function of theta
-      product<T>(BxH(l_bar).t(), BxD(V), 1, 1, A_bar);
-      add_rows(a_bar, l_bar, p.B, p.H);
+      into_step(n - 1, l_bar, V, p.B, 1);
     }
     weights();
   }
