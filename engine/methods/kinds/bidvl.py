@@ -85,10 +85,11 @@ class Bidvl(Method):
             raise UserError(
                 "--unroll-memory recompute rebuilds a graph that a compiled step does not have; remove it or --compile"
             )
-        if self.unroll_memory == "recompute" and model.channels_last and running.dtype == "float64":
+        unrolls_deeply = self.N > 1 or self.unroll_memory == "recompute"
+        if unrolls_deeply and model.channels_last and running.dtype == "float64":
             raise UserError(
-                "torch's convolutions of float64 in channels_last order cannot be recomputed; remove --channels-last, "
-                "or --unroll-memory recompute"
+                "torch's convolutions of float64 in channels_last order cannot be unrolled twice or recomputed; remove "
+                "--channels-last, or use --dtype float32"
             )
         if self.upper == "hinge" and isinstance(model, Spectral) and model.output == "softplus":
             raise UserError("a softplus energy never passes the hinge at -1; add --output real")

@@ -90,7 +90,7 @@ def failure(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
         ),
         (
             "train digits --method bidvl --unroll-memory recompute --channels-last --dtype float64",
-            "cannot be recomputed; remove --channels-last",
+            "cannot be unrolled twice or recomputed; remove --channels-last",
         ),
         (
             "train digits --method bidvl --unroll-optimizer sgd",

@@ -117,17 +117,27 @@ def plain() -> dict[str, tuple[dict[str, Tensor], dict[str, Tensor]]]:
     return {}
 
 
-@pytest.mark.parametrize("mode", MODES)
-@pytest.mark.parametrize("variant", VARIANTS)
+@pytest.mark.parametrize(
+    ("variant", "mode"),
+    [(v, m) for v in VARIANTS for m in MODES if v != "N=2 recompute" or "channels_last" not in MODES[m]],
+)
 def test_equals_the_plain_step(
     variant: str, mode: str, plain: dict[str, tuple[dict[str, Tensor], dict[str, Tensor]]]
 ) -> None:
     config = varied(VARIANTS[variant])
-    if "recompute" in variant and "channels_last" in MODES[mode]:
-        config = config.replaced(unroll_memory="store")  # torch's fp64 convolutions cannot
     if variant not in plain:
         plain[variant] = stepped(config), stepped(config, off=torch.finfo(torch.float64).eps)
     assert_same(stepped(config.replaced(**MODES[mode])), plain[variant][0], 1e-10, plain[variant][1])
+
+
+@pytest.mark.parametrize("memory", ["store", "recompute"])
+def test_channels_last_through_two_unrolled_steps(memory: str) -> None:
+    """In float32, as torch's convolutions of float64 cannot."""
+    config = TINY.replaced(dtype="float32", N=2, unroll_memory=memory)
+    found, expected = stepped(config.replaced(channels_last=True)), stepped(config)
+    for name, x in expected.items():
+        if "bias" not in name:  # those before a norm are pure rounding
+            torch.testing.assert_close(found[name], x, rtol=2e-3, atol=2e-5, msg=name)
 
 
 @pytest.mark.parametrize("variant", ["N=0", "N=1", "joint N=1", "K=2 complete"])
