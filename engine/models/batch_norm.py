@@ -134,8 +134,8 @@ class Sequence(Tracked):
 
     def _through(self, x: Tensor, seen: Seen | Known | None) -> Tensor:
         modules = list(self.children())
-        whole = not (self.rebuilds and self.stage) or not isinstance(seen, list) or not torch.is_grad_enabled()
-        if whole or forward_mode():
+        rebuilds = self.rebuilds and self.stage and torch.is_grad_enabled() and not forward_mode()
+        if not rebuilds or not isinstance(seen, list):
             for module in modules:
                 x = module(x, seen) if isinstance(module, Tracked) else module(x)
             return x

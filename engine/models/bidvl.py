@@ -245,6 +245,7 @@ class SpectralEnergy(Energy):
 class Encoder(Gaussian):
     """q(h | v) = N(mean, std^2); with `bounded` the variance is sigmoid(-x) < 1 (appendix B)."""
 
+    net: Sequence
     start: Start = staticmethod(xavier)
     channels_last = False
     micro_batch: int | None = None  # samples that go through the net at once; none: all

@@ -62,7 +62,7 @@ class Chunks(NamedTuple):
     def of(self, inputs: Inputs, statistics: list[Statistics]) -> Tensor:
         """The result for a chunk."""
         x, *tensors = inputs
-        seen = Known(statistics) if self.layers else []
+        seen: Seen | Known = Known(statistics) if self.layers else []
         return functional_call(self.net, dict(zip(self.names, tensors, strict=True)), (x, seen))
 
     def moments(self, inputs: Inputs, statistics: list[Statistics], centre: Tensor | None = None) -> tuple[Tensor, int]:

@@ -84,7 +84,7 @@ class PictureData(ImageData):
 
     input: str = option(  # type: ignore[misc]
         "memory",
-        "a store in memory, or pictures decoded ahead of the step by Pillow or DALI",
+        "a store in memory, or pictures decoded for each step: by Pillow, or ahead of it by DALI",
         choices=("memory", "pillow", "dali"),
     )
     cache: str | None = option(
