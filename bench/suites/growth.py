@@ -221,6 +221,7 @@ def format_table(result: dict[str, Any]) -> str:
 def plot(result: dict[str, Any], path: Path) -> None:
     """A panel per axis: every figure over its first value."""
     axes = list(dict.fromkeys(row["axis"] for row in result["rows"]))
+    titles = {axis.name: axis.title for axis in AXES}
     columns = 4
     figure, panels = subplots(
         math.ceil(len(axes) / columns), columns, figsize=(13, 3 * math.ceil(len(axes) / columns)), squeeze=False
@@ -234,7 +235,7 @@ def plot(result: dict[str, Any], path: Path) -> None:
             if all(row[name] for row in rows):
                 ys = [row[name] / rows[0][name] for row in rows]
                 panel.plot(xs, ys, "o-", color=f"C{i}", label=title, markersize=3)
-        panel.set(xscale="log", yscale="log", title=axis, xlabel=axis.split(",")[0])
+        panel.set(xscale="log", yscale="log", title=titles[axis], xlabel=axis.split(",")[0])
         panel.set_xticks(xs, xs)
         panel.minorticks_off()
         panel.grid()
