@@ -235,7 +235,7 @@ def plot(result: dict[str, Any], path: Path) -> None:
             if all(row[name] for row in rows):
                 ys = [row[name] / rows[0][name] for row in rows]
                 panel.plot(xs, ys, "o-", color=f"C{i}", label=title, markersize=3)
-        panel.set(xscale="log", yscale="log", title=titles[axis], xlabel=axis.split(",")[0])
+        panel.set(xscale="log", yscale="log", title=titles.get(axis, axis), xlabel=axis.split(",")[0])
         panel.set_xticks(xs, xs)
         panel.minorticks_off()
         panel.grid()

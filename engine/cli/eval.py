@@ -180,12 +180,18 @@ def early_stopping(run: "Run", model: str | None, options: "Options") -> dict[st
 
 
 def compare_runs(arguments: argparse.Namespace) -> None:
-    from eblvm.engine.evaluation.compare import compare
+    from eblvm.engine.evaluation.compare import by_replica, compare
+    from eblvm.engine.evaluation.figures import shown
 
-    found = compare([Path(d) for d in arguments.compare], arguments.plot)
+    folders = [Path(d) for d in arguments.compare]
+    found = compare(folders, arguments.plot)
     runs = list(dict.fromkeys(run for by_run in found.values() for run in by_run))
     rows = [[name, *(_cell(by_run.get(r)) for r in runs)] for name, by_run in found.items()]
     print(tables.markdown(["figure", *runs], rows))
+    if replicas := by_replica(folders):
+        names = list(dict.fromkeys(name for row in replicas for name in row))
+        cells = [[x if isinstance(x := row.get(n, ""), str) else shown(x) for n in names] for row in replicas]
+        print("\n" + tables.markdown(names, cells) + "\n")
     print(f"plot: {arguments.plot}")
     write_json(arguments.json, found)
     print(f"next: eblvm report {' '.join(arguments.compare)}")

@@ -46,6 +46,15 @@ def compare(folders: list[Path], picture: Path) -> dict[str, dict[str, Cell]]:
     return table
 
 
+def by_replica(folders: list[Path]) -> list[dict[str, Figure]]:
+    """The figures of every replica of the runs that have several: a row each, in the order of the run's replicas."""
+    found = []
+    for label, folder in zip(_labels(folders), folders, strict=True):
+        rows = read_evaluation(folder)["replicas"]
+        found += [{"run": label, **row} for row in rows] if len(rows) > 1 else []
+    return found
+
+
 def _labels(folders: list[Path]) -> list[str]:
     """The folders without what they have in common."""
     if len(set(folders)) < len(folders):

@@ -219,7 +219,8 @@ def test_compare(run: Path, trained: Path, tmp_path: Path, monkeypatch, capsys) 
     assert "the same folder twice" in failure(capsys, "--compare", str(run), str(run))
 
 
-def test_replicas_of_a_grbm(tmp_path: Path) -> None:
+def test_replicas_of_a_grbm(tmp_path: Path, capsys, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
     out = tmp_path / "grbm"
     assert main(["train", "digits", "--method", "dsm", "--steps", "20", "--replicas", "2", "--out", str(out)]) == 0
     facts = evaluation(out, "--chains", "20", "--temperatures", "10", "--steps", "5")
@@ -228,6 +229,12 @@ def test_replicas_of_a_grbm(tmp_path: Path) -> None:
     gap = facts["mean"]["log_z_reverse"] - facts["mean"]["log_z"]
     assert facts["mean"]["test_log_likelihood"] - facts["mean"]["test_log_likelihood_reverse"] == pytest.approx(gap)
     assert 0 < facts["mean"]["reconstruction_rmse"] < 2 * facts["mean"]["reconstruction_rmse_of_mean"]
+
+    shutil.copytree(out, tmp_path / "other")
+    capsys.readouterr()
+    assert main(["eval", "--compare", "grbm", "other"]) == 0
+    rows = [line.split(" | ") for line in capsys.readouterr().out.splitlines() if "seed" in line]
+    assert [row[:2] for row in rows] == [[f"| {run}", f"seed={seed}"] for run in ("grbm", "other") for seed in (0, 1)]
 
 
 def test_rmse_by_hand() -> None:
