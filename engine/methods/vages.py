@@ -156,13 +156,14 @@ class VagesScore(SampledScore):
             t_LB = l_LB - l_LB.detach()
             return (t_LB - t_LB.mean(0)) / (self.options.L - (self.options.covariance == "unbiased"))
 
-        def score(t_LB: Tensor | None) -> Tensor:
+        def score() -> Tensor:
             """VaES at the first set in value, VaGES at the other two in gradient."""
             with torch.no_grad():
                 zero_mean = self._control_variate(q, v, of_value) if self.options.control_variate else 0.0
                 if self.independent:
                     u, _ = grad(lambda x: (log_p(x, of_value).mean(0).sum(), ()), tree_map(Tensor.detach, f))
                     value = pull(u, keep=True) - zero_mean
+            t_LB = tilt()
 
             def tilted(x: Any) -> tuple[Tensor, tuple[()]]:
                 mean = log_p(x, of_slope).mean(0).sum()
@@ -183,19 +184,16 @@ class VagesScore(SampledScore):
                 )
                 return curvature + _along(directions, slope).square()
 
-            t_LB = tilt()
-            s = score(t_LB)
-            moments = torch.stack([moment(h_BH) for h_BH in of_slope])
-            second = moments.mean(0)
+            s, t_LB = score(), tilt()
+            covariance: Tensor | float = 0.0
             if t_LB is not None:
-                weighed = moments.detach()
-                if self.independent:
-                    with torch.no_grad():
-                        weighed = torch.stack([moment(h_BH) for h_BH in of_covariance])
-                second = second + (t_LB[:, None] * weighed).sum(0)
+                with torch.no_grad():
+                    weighed = torch.stack([moment(h_BH) for h_BH in of_covariance])
+                covariance = (t_LB[:, None] * weighed).sum(0)
+            second = torch.stack([moment(h_BH) for h_BH in of_slope]).mean(0) + covariance
             return 0.5 * s.square().flatten(1).sum(1), second - _along(directions, s).square()
 
-        return ScoreEstimate(None, lambda: score(tilt()), sliced=sliced)
+        return ScoreEstimate(None, score, sliced=sliced)
 
     def _control_variate(self, q: Params, v: Tensor, h: Tensor) -> Tensor:
         """mean_i grad_v log q(h_i|v), of mean zero under q."""

@@ -5,17 +5,14 @@ Shape tags: L samples, M directions, B batch, D visible, H latent.
 """
 
 import math
-from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
-from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 from torch.utils._pytree import tree_map
 
-from eblvm.engine.methods import vages
 from eblvm.engine.methods.bilevel import ExactScore
 from eblvm.engine.methods.divergences import Fisher, Kl
 from eblvm.engine.methods.estimators.importance import Importance
@@ -199,32 +196,6 @@ def test_compiled_and_vmapped_gradients_equal_the_eager_one() -> None:
     for name, value in eager.items():
         torch.testing.assert_close(compiled[name], value, rtol=1e-11, atol=1e-12)
         torch.testing.assert_close(together[name][1], value, rtol=1e-11, atol=1e-12)
-
-
-@pytest.mark.parametrize(("samples", "moments"), [("shared", 3), ("independent", 6)])
-def test_sliced_computes_every_moment_and_density_once(
-    samples: str, moments: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """L = 3: curvatures of a set of samples serve the mean and the covariance; the tilt is of one pass of the head."""
-    counted = {"curvature": 0, "head": 0}
-    curvature, head = vages.score_and_curvature, GRBM.head
-
-    def counting(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
-        def call(*arguments: Any) -> Any:
-            counted[name] += 1
-            return function(*arguments)
-
-        return call
-
-    monkeypatch.setattr(vages, "score_and_curvature", counting("curvature", curvature))
-    method = grbm_method("ssm", 3, samples=samples)
-    state, v, noise, rates = start(method, (D,))
-    with torch.no_grad():
-        monkeypatch.setattr(GRBM, "head", counting("head", head))
-        method.gradient(state, v, noise, rates)
-    assert counted["curvature"] == moments
-    # The tilt, the two terms of VaGES and, of samples of its own, the value; a moment has its energy.
-    assert counted["head"] - moments == (4 if samples == "independent" else 3)
 
 
 def gradient_at(method: ScoreMatchingObjective, state, v: Tensor, noise: dict, rates: dict, samples: Tensor) -> dict:
