@@ -59,7 +59,7 @@ def test_clean_lists_first_and_keeps_the_newest(runs: Path, capsys: pytest.Captu
     before = sorted(folder.rglob("*"))
     assert main(["runs", "clean", str(folder)]) == 0
     assert sorted(folder.rglob("*")) == before
-    assert "add --yes" in capsys.readouterr().out
+    assert f"next: eblvm runs clean {folder} --yes" in capsys.readouterr().out
     assert main(["runs", "clean", str(folder), "--yes"]) == 0
     assert [p.name for p in (folder / "checkpoints").glob("*.pt")] == ["step-00000020.pt"]
     assert not (folder / "drawn").exists()
