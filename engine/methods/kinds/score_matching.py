@@ -99,12 +99,11 @@ class ScoreMatching(Method):
         from eblvm.engine.methods.update import Update
         from eblvm.engine.models.posteriors import check_fit
 
-        shape, of_users_own = tuple(train.shape[1:]), energy is not None or posterior is not None
+        shape = tuple(train.shape[1:])
         energy = energy or model.energy(shape, self.learns_q)
         if isinstance(self.estimator, LowerLevel):
             posterior = posterior or self.estimator.posterior.build(shape, model)
-            if of_users_own:  # the engine's fit; and torch takes seconds to import what the meta device needs
-                check_fit(energy, posterior, shape)
+            check_fit(energy, posterior, shape)
         estimator = self.estimator.build(energy, posterior, optimisation.phi_optimizer())
         objective = ScoreMatchingObjective(estimator, self.loss, optimisation.theta_optimizer())
         return Update.of(objective, optimisation, energy.frozen)
