@@ -88,7 +88,7 @@ def step_cost(config: Config, shape: Sequence[int], gpus: int = 1) -> StepCost:
         raise UserError(
             f"a plan is for the eager run of a score matching method or of bidvl, got {method.kind!r}; remove --compile"
         )
-    if config.replicated and (gpus > 1 or method.kind == "bidvl"):
+    if config.replicated and (gpus > 1 or method.generates):
         raise UserError(
             "a plan of replicas is for a score matching method in one process; remove --replicas, --lr lists"
         )

@@ -1,6 +1,6 @@
 """WebDataset shards: plain tar archives, whose files of one name up to its first dot are one sample.
 
-A sample is its picture, and its class where a .cls is there; what else it has is left. Samples have the order of the
+A sample is its picture, and its class where a .cls is there; other files are ignored. Samples have the order of the
 shards and of the files within them. The index of where each picture lies is made anew by every start.
 """
 
