@@ -1,5 +1,5 @@
 // What the kernels need of torch: tensors, the few functions that make them, registration. ATen/ATen.h declares all operators
-// and takes twice the time to read; CMakeLists.txt compiles this file once for all kernels.
+// and takes twice the time to read.
 
 #pragma once
 

@@ -51,7 +51,7 @@ at::Tensor like(const char* name, const at::Tensor& t, const at::Tensor& x) {
   return t.strides() == x.strides() ? t : at::empty_like(x).copy_(t);
 }
 
-at::Tensor value_cpu(const at::Tensor& x_in, double alpha) {
+at::Tensor elu_value_cpu(const at::Tensor& x_in, double alpha) {
   check(x_in);
   const at::Tensor x = dense(x_in);
   at::Tensor y = at::empty_like(x);
@@ -65,7 +65,7 @@ at::Tensor value_cpu(const at::Tensor& x_in, double alpha) {
   return y;
 }
 
-at::Tensor first_cpu(const at::Tensor& g_in, const at::Tensor& x_in, double alpha) {
+at::Tensor elu_first_cpu(const at::Tensor& g_in, const at::Tensor& x_in, double alpha) {
   check(x_in);
   const at::Tensor x = dense(x_in), g = like("g", g_in, x);
   at::Tensor out = at::empty_like(x);
@@ -79,8 +79,8 @@ at::Tensor first_cpu(const at::Tensor& g_in, const at::Tensor& x_in, double alph
   return out;
 }
 
-std::tuple<at::Tensor, at::Tensor> second_cpu(const at::Tensor& u_in, const at::Tensor& g_in, const at::Tensor& x_in,
-                                              double alpha) {
+std::tuple<at::Tensor, at::Tensor> elu_second_cpu(const at::Tensor& u_in, const at::Tensor& g_in, const at::Tensor& x_in,
+                                                  double alpha) {
   check(x_in);
   const at::Tensor x = dense(x_in), g = like("g", g_in, x), u = like("u", u_in, x);
   at::Tensor g_out = at::empty_like(x), x_out = at::empty_like(x);
@@ -104,9 +104,9 @@ TORCH_LIBRARY_FRAGMENT(eblvm, m) {
 }
 
 TORCH_LIBRARY_IMPL(eblvm, CPU, m) {
-  m.impl("elu_second_order", value_cpu);
-  m.impl("elu_second_order_first", first_cpu);
-  m.impl("elu_second_order_second", second_cpu);
+  m.impl("elu_second_order", elu_value_cpu);
+  m.impl("elu_second_order_first", elu_first_cpu);
+  m.impl("elu_second_order_second", elu_second_cpu);
 }
 
 TORCH_LIBRARY_IMPL(eblvm, FuncTorchBatched, m) {

@@ -13,8 +13,8 @@ namespace {
 
 using Optional = std::optional<at::Tensor>;
 
-std::vector<at::Tensor> value_cpu(const at::Tensor& v, const at::Tensor& W, const at::Tensor& b, const at::Tensor& c,
-                                  const at::Tensor& log_sigma, const Optional& h) {
+std::vector<at::Tensor> grbm_value_cpu(const at::Tensor& v, const at::Tensor& W, const at::Tensor& b, const at::Tensor& c,
+                                       const at::Tensor& log_sigma, const Optional& h) {
   const Sizes n("grbm", v, W);
   n.expect_parameters(b, c, log_sigma);
   if (h) n.expect("h", *h, {n.B, n.H});
@@ -102,9 +102,9 @@ struct First {
   }
 };
 
-std::vector<at::Tensor> first_cpu(const at::Tensor& g, const at::Tensor& r, const at::Tensor& kept, const at::Tensor& v,
-                                  const at::Tensor& W, const at::Tensor& b, const at::Tensor& c, const at::Tensor& log_sigma,
-                                  const Optional& h, bool wants_v, bool wants_h) {
+std::vector<at::Tensor> grbm_first_cpu(const at::Tensor& g, const at::Tensor& r, const at::Tensor& kept, const at::Tensor& v,
+                                       const at::Tensor& W, const at::Tensor& b, const at::Tensor& c,
+                                       const at::Tensor& log_sigma, const Optional& h, bool wants_v, bool wants_h) {
   const Sizes n("grbm", v, W);
   n.expect_parameters(b, c, log_sigma);
   n.expect("g", g, {n.B});
@@ -157,6 +157,6 @@ TORCH_LIBRARY_FRAGMENT(eblvm, m) {
 }
 
 TORCH_LIBRARY_IMPL(eblvm, CPU, m) {
-  m.impl("grbm", value_cpu);
-  m.impl("grbm_first", first_cpu);
+  m.impl("grbm", grbm_value_cpu);
+  m.impl("grbm_first", grbm_first_cpu);
 }

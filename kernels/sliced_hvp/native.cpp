@@ -56,8 +56,8 @@ int64_t directions(const Sizes& n, const at::Tensor& u) {
   return M;
 }
 
-std::vector<at::Tensor> value_cpu(const at::Tensor& v, const at::Tensor& u, const at::Tensor& W, const at::Tensor& b,
-                                  const at::Tensor& c, const at::Tensor& log_sigma) {
+std::vector<at::Tensor> sliced_hvp_value_cpu(const at::Tensor& v, const at::Tensor& u, const at::Tensor& W, const at::Tensor& b,
+                                             const at::Tensor& c, const at::Tensor& log_sigma) {
   const Sizes n("sliced_hvp", v, W);
   n.expect_parameters(b, c, log_sigma);
   const int64_t M = directions(n, u), B = n.B, D = n.D, H = n.H;
@@ -91,10 +91,10 @@ std::vector<at::Tensor> value_cpu(const at::Tensor& v, const at::Tensor& u, cons
   return out;
 }
 
-std::vector<at::Tensor> first_cpu(const at::Tensor& f, const at::Tensor& k, const at::Tensor& mean, const at::Tensor& scores,
-                                  const at::Tensor& slices, const at::Tensor& v, const at::Tensor& u, const at::Tensor& W,
-                                  const at::Tensor& b, const at::Tensor& c, const at::Tensor& log_sigma, bool wants_v,
-                                  bool wants_u) {
+std::vector<at::Tensor> sliced_hvp_first_cpu(const at::Tensor& f, const at::Tensor& k, const at::Tensor& mean,
+                                             const at::Tensor& scores, const at::Tensor& slices, const at::Tensor& v,
+                                             const at::Tensor& u, const at::Tensor& W, const at::Tensor& b, const at::Tensor& c,
+                                             const at::Tensor& log_sigma, bool wants_v, bool wants_u) {
   const Sizes n("sliced_hvp", v, W);
   n.expect_parameters(b, c, log_sigma);
   const int64_t M = directions(n, u), B = n.B, D = n.D, H = n.H;
@@ -168,6 +168,6 @@ TORCH_LIBRARY_FRAGMENT(eblvm, m) {
 }
 
 TORCH_LIBRARY_IMPL(eblvm, CPU, m) {
-  m.impl("sliced_hvp", value_cpu);
-  m.impl("sliced_hvp_first", first_cpu);
+  m.impl("sliced_hvp", sliced_hvp_value_cpu);
+  m.impl("sliced_hvp_first", sliced_hvp_first_cpu);
 }
