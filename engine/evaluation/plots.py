@@ -18,6 +18,7 @@ from eblvm.engine.training.stats import name_of
 from eblvm.engine.types import Params
 
 SMOOTHED = 40  # points above which a curve is smoothed
+DENSITY_SIZE = 120  # points of a density per axis
 FLOOR = 1e-9  # what a logarithmic plot shows of zero
 Density = Callable[[Tensor], Tensor]  # of points [n, 2], [n]
 
@@ -32,21 +33,28 @@ def grbm_density(energy: GRBM, theta: Params, log_z: float) -> Density:
     return density
 
 
+def density_grid(data: Tensor) -> tuple[Tensor, float, float]:
+    """The points [n, 2] at which `density` asks its models, and the range of both axes: the data's and a margin."""
+    low, high = float(data.min()), float(data.max())
+    low, high = low - 0.15 * (high - low), high + 0.15 * (high - low)
+    axis = torch.linspace(low, high, DENSITY_SIZE)
+    return torch.stack(torch.meshgrid(axis, axis, indexing="xy"), -1).view(-1, 2), low, high
+
+
 @styled
 def density(panels: Sequence[tuple[str, Density]], data: Tensor, path: Path) -> None:
     """The data's histogram and the densities of models, titled, over the data's range and a margin, on one scale."""
     data = data.cpu().float()
-    low, high = float(data.min()), float(data.max())
-    low, high = low - 0.15 * (high - low), high + 0.15 * (high - low)
-    axis = torch.linspace(low, high, 200)
-    grid = torch.stack(torch.meshgrid(axis, axis, indexing="xy"), -1).view(-1, 2)
+    grid, low, high = density_grid(data)
     histogram = torch.histogramdd(data, [40, 40], range=[low, high] * 2, density=True).hist
     top = 1.2 * float(histogram[histogram > 0].quantile(0.9))
     figure, axes = subplots(1, len(panels) + 1, figsize=(3.2 * (len(panels) + 1), 3.9))
     axes[0].hist2d(*data.T.tolist(), bins=80, range=[[low, high]] * 2, density=True, vmin=0, vmax=top)
     axes[0].set_title("data")
     for ax, (title, of) in zip(axes[1:], panels, strict=True):
-        ax.imshow(of(grid).view(200, 200).numpy(), extent=(low, high) * 2, origin="lower", vmin=0, vmax=top)
+        ax.imshow(
+            of(grid).view(DENSITY_SIZE, DENSITY_SIZE).numpy(), extent=(low, high) * 2, origin="lower", vmin=0, vmax=top
+        )
         ax.set_title(title)
     for ax in axes:
         ax.set_aspect("equal")

@@ -18,6 +18,7 @@ def short(monkeypatch: pytest.MonkeyPatch) -> None:
         return recipe(*arguments, **more).replaced(steps=20)
 
     monkeypatch.setattr(recipes, "recipe", shortened)
+    monkeypatch.setattr("eblvm.engine.cli.demo.GRBM_STEPS", 20)
 
 
 def test_the_demo(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -30,6 +31,6 @@ def test_the_demo(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_a_run_beside_that_fails_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (tmp_path / "grbm-dsm").write_text("a file in its place")
+    (tmp_path / "mlp-bidsm").write_text("a file in its place")
     assert main(["demo", "--out", str(tmp_path)]) == 2
-    assert "grbm-dsm was not trained: " in capsys.readouterr().err
+    assert "mlp-bidsm was not trained: " in capsys.readouterr().err
