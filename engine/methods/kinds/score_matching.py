@@ -99,11 +99,13 @@ class ScoreMatching(Method):
         from eblvm.engine.methods.update import Update
         from eblvm.engine.models.posteriors import check_fit
 
-        shape = tuple(train.shape[1:])
+        shape, users_own = tuple(train.shape[1:]), energy is not None or posterior is not None
         energy = energy or model.energy(shape, self.learns_q)
         if isinstance(self.estimator, LowerLevel):
             posterior = posterior or self.estimator.posterior.build(shape, model)
-            check_fit(energy, posterior, shape)
+            # The engine's models of vectors fit by construction, and the meta device makes torch import its compiler.
+            if users_own or model.images:
+                check_fit(energy, posterior, shape)
         estimator = self.estimator.build(energy, posterior, optimisation.phi_optimizer())
         objective = ScoreMatchingObjective(estimator, self.loss, optimisation.theta_optimizer())
         return Update.of(objective, optimisation, energy.frozen)
