@@ -60,6 +60,9 @@ def slot(kinds: Mapping[str, Any], help: str, default: Any = None) -> Any:
     return field(default=default, metadata={"kinds": kinds, "help": help})
 
 
+NONE = "none"  # the text that unsets an option
+
+
 class Leaf(NamedTuple):
     """An option of a tree, or the choice of a slot's kind: `value` is then that kind's name."""
 
@@ -84,6 +87,17 @@ class Leaf(NamedTuple):
     def type(self) -> Any:
         """The type of one value: of `int | None` int, of a tuple the tuple type."""
         return str if self.is_slot else value_type(type(self.owner), self.name)[0]
+
+    def parsed(self, text: str) -> Any:
+        """The text of a flag as a value of this option."""
+        kind, many, optional = value_type(type(self.owner), self.name)
+        if optional and text == NONE:
+            return None
+        try:
+            return tuple(kind(x) for x in text.split(",")) if many else kind(text)
+        except ValueError:
+            words = {int: "an integer", float: "a number"}
+            raise UserError(f"got {flag(self.name)} {text}, expected {words.get(kind, kind.__name__)}") from None
 
 
 def value_type(owner: type[Options], name: str) -> tuple[Any, bool, bool]:

@@ -21,13 +21,12 @@ from eblvm.engine.errors import UserError
 from eblvm.engine.methods.kinds import KINDS as METHODS
 from eblvm.engine.models.kinds import KINDS as MODELS
 from eblvm.engine.optim.options import Cosine, Optimisation
-from eblvm.engine.options import Leaf, flag, range_text, value_type
+from eblvm.engine.options import NONE, Leaf, flag, range_text, value_type
 from eblvm.engine.running import Running
 from eblvm.engine.training.parent import Parent
 from eblvm.engine.training.run_folder import read_config
 
 GROUPS = ("method", "model", "data", "optimisation", "running")
-NONE = "none"  # the value that unsets an option
 MACHINE_LIMIT = 2**31 - 1  # a range up to here, or further, is that of a number in memory: errors say it, help does not
 
 
@@ -86,7 +85,14 @@ def configuration(
     slots = {leaf.name for leaf in config.leaves() if leaf.is_slot}
     for name in [n for n in given if n in slots]:
         config = config.replaced(**{name: given[name]})
-    config = config.replaced(**{name: _value(config, name, text) for name, text in given.items() if name not in slots})
+    leaves = {leaf.name: leaf for leaf in config.leaves()}  # what the run does not read stays text
+    config = config.replaced(
+        **{
+            name: leaves[name].parsed(value) if name in leaves and isinstance(value, str) else value
+            for name, value in given.items()
+            if name not in slots
+        }
+    )
     if arguments.help:
         print(_help(parser, config))
         raise SystemExit(0)
@@ -121,21 +127,6 @@ def read_file(path: Path) -> dict[str, Any]:
     if not isinstance(found, dict):
         raise UserError(f"{path} holds {type(found).__name__}, expected a table of options")
     return {name: tuple(v) if isinstance(v, list) and "format" not in found else v for name, v in found.items()}
-
-
-def _value(config: Config, name: str, text: Any) -> Any:
-    """The text of a flag as its option's type; what the run does not read stays text."""
-    leaf = next((leaf for leaf in config.leaves() if leaf.name == name), None)
-    if leaf is None or not isinstance(text, str):
-        return text
-    kind, many, optional = value_type(type(leaf.owner), name)
-    if optional and text == NONE:
-        return None
-    try:
-        return tuple(kind(x) for x in text.split(",")) if many else kind(text)
-    except ValueError:
-        words = {int: "an integer", float: "a number"}
-        raise UserError(f"got {flag(name)} {text}, expected {words.get(kind, kind.__name__)}") from None
 
 
 def _help(parser: Parser, config: Config) -> str:
