@@ -69,12 +69,12 @@ def open_to_update(path: Path) -> IO[bytes]:
         raise failed(path, error) from None
 
 
-def make_folder(folder: Path) -> None:
-    """`folder` with the ones above it; a link in its place is an error, for it may lead anywhere."""
+def make_folder(folder: Path, parents: bool = True) -> None:
+    """`folder`, with the ones above it if `parents`; a link in its place is an error, for it may lead anywhere."""
     if folder.is_symlink():
         raise UserError(f"{folder} is a link, expected a folder; nothing was written: replace it by a folder")
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        folder.mkdir(parents=parents, exist_ok=True)
     except OSError as error:
         raise failed(folder, error) from None
 

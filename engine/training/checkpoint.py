@@ -80,7 +80,7 @@ def digest_of(path: Path) -> Path:
 
 def save(folder: Path, step: int, payload: dict[str, Any], keep: int) -> None:
     """Write the checkpoint of `step` and drop older ones, so that `keep` are left."""
-    make_folder(folder)
+    make_folder(folder, parents=False)  # a run folder that is removed while it is trained is not made again
     for left in folder.glob(".step-*.tmp"):  # by a process that was killed while it wrote
         _remove(left)
     try:

@@ -13,6 +13,7 @@ from torch import Tensor
 from torch.utils._pytree import tree_map
 
 from eblvm.engine.config import Config
+from eblvm.engine.errors import UserError
 from eblvm.engine.training import checkpoint, distributed, guard, replicas
 from eblvm.engine.training.log import Log, NullLog
 from eblvm.engine.training.run_folder import write_config
@@ -66,7 +67,11 @@ class Writer:
     def _write(self, payload: dict[str, Any]) -> None:
         try:
             guard.require_folder(self.out)
-            checkpoint.save(self.out / "checkpoints", payload["step"], payload, self.config.running.keep)
+            try:
+                checkpoint.save(self.out / "checkpoints", payload["step"], payload, self.config.running.keep)
+            except (OSError, UserError):
+                guard.require_folder(self.out)  # it may have been removed meanwhile, which says more
+                raise
             self._kept = payload["step"]
         except BaseException as error:
             self._error = error

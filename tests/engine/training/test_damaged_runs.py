@@ -73,7 +73,7 @@ def test_a_folder_deleted_while_it_is_trained(tmp_path: Path, monkeypatch, capsy
     out, validate = tmp_path / "run", loop.validation
 
     def delete(*arguments: object) -> list[float]:
-        shutil.rmtree(out)
+        shutil.rmtree(out.rename(tmp_path / "removed"))  # at once: the checkpoint of step 10 may be on its way
         return validate(*arguments)
 
     monkeypatch.setattr(loop, "validation", delete)
@@ -81,6 +81,20 @@ def test_a_folder_deleted_while_it_is_trained(tmp_path: Path, monkeypatch, capsy
     said = capsys.readouterr().err
     assert f"{out} was removed" in said
     assert "give the same command to begin it again" in said
+    assert not out.exists()
+
+
+def test_a_folder_deleted_while_a_checkpoint_is_written(tmp_path: Path, monkeypatch, capsys) -> None:
+    out, write = tmp_path / "run", checkpoint.write
+
+    def delete(path: Path, payload: dict) -> None:
+        if path.name == "step-00000010.pt":
+            shutil.rmtree(out)
+        write(path, payload)
+
+    monkeypatch.setattr(checkpoint, "write", delete)
+    assert main([*TRAIN, "--steps", "20", "--out", str(out)]) == 2
+    assert f"{out} was removed" in capsys.readouterr().err
     assert not out.exists()
 
 
