@@ -104,6 +104,25 @@ def test_the_plan_in_the_page_on_scale() -> None:
     assert not moved(row["peak_mib"], (cost.total_bytes - cost.state_bytes) / 2**20)
 
 
+def test_the_package_installs_and_works_on_clean_machines() -> None:
+    """`.ci/install --json bench/records` installs it again; see there."""
+    (found,) = record.read_all(record.RECORDS, "install-*.json", "eblvm-install/3")
+    failed = [
+        f"{machine['machine']}: {step['command']}"
+        for machine in found["machines"]
+        for step in machine["steps"]
+        if step["exit_code"] or not step.get("kept_torch", True)
+    ]
+    assert failed == []
+    assert {machine["python"].rpartition(".")[0] for machine in found["machines"]} >= {"3.11", "3.12"}
+    for machine in found["machines"]:
+        said = [line for step in machine["steps"] if "train" in step["command"] for line in step["said"]]
+        notices = [line for line in said if line.startswith("native kernels are not built")]
+        assert len(notices) == (0 if machine["compiler"] else 1), machine["machine"]
+    assert {facts["exit_code"] for facts in found["resolved"]["python"].values()} == {0}
+    assert not re.search(r"/tmp|/opt|/root|/home|://", json.dumps(found))
+
+
 @native
 @pytest.mark.parametrize("suite", ["toy", "grbm"])
 def test_counts_of_a_suite_are_those_of_its_record(suite: str) -> None:
