@@ -3,7 +3,19 @@
 from pathlib import Path
 from typing import Any
 
-from eblvm.bench.suites import bidvl, data, deep, growth, profile, profile_plot, ratios, subnormals, traffic, vages
+from eblvm.bench.suites import (
+    bidvl,
+    data,
+    deep,
+    grbm_parts,
+    growth,
+    profile,
+    profile_plot,
+    ratios,
+    subnormals,
+    traffic,
+    vages,
+)
 from eblvm.bench.tools import record
 from eblvm.engine import tables
 
@@ -100,6 +112,10 @@ BIDVL_COLUMNS = {
     "peak_mib": "peak MiB",
     "naive_peak_mib": "naive peak MiB",
 }
+PARTS = """\
+The (fresh, Adam) step at K=5 and its parts, each timed alone, by turns. The products are the floor of the table above;
+the rest is the pointwise loops over h and over residuals, the sums and the calls, by difference.
+"""
 INTRODUCTION = """\
 # Performance
 
@@ -128,6 +144,9 @@ def render(folder: Path) -> str:
             rows = [[row.get(name) for name in COLUMNS] for row in found["rows"]]
             heading = title + (", compiled" if found["compiled"] else "")
             parts.append(section(heading, found, tables.markdown(list(COLUMNS.values()), rows)))
+    for found in record.read_all(folder, "grbm-parts-*.json", grbm_parts.SCHEMA):
+        body = PARTS + "\n" + tables.markdown(*grbm_parts.table(found))
+        parts.append(section("What a GRBM's step consists of", found, body))
     for found in record.read_all(folder, "traffic-*.json", traffic.SCHEMA):
         rows = [[row[name] for name in traffic.COLUMNS] for row in found["rows"]]
         body = TRAFFIC + "\n" + tables.markdown(list(traffic.COLUMNS.values()), rows)

@@ -38,7 +38,6 @@ EngineStep.__call__ = _slower_call  # type: ignore[method-assign]
 def run(runs: int, minutes: float, total: float, share: float, only: str) -> dict[str, Any]:
     """`runs` comparisons of each kind, fewer if `total` minutes are over before."""
     rows: list[dict[str, Any]] = []
-    commit = record.commit()  # of what is cloned; the working tree may go on
     end = time.monotonic() + 60 * total
     with tempfile.TemporaryDirectory(prefix="eblvm-power-") as folder:
         clone = Path(folder) / "clone"
@@ -70,7 +69,7 @@ def run(runs: int, minutes: float, total: float, share: float, only: str) -> dic
     counts = {kind: count(rows, kind == "planted") for kind in ("planted", "identical")}
     body = {"share": share, "minutes": minutes, "summary": counts, "rows": rows}
     command = f"python -m eblvm.bench.suites.compare_power --runs {runs} --minutes {minutes:g} --only '{only}'"
-    return record.make(SCHEMA, "compare-power", command, "cpu", body) | {"commit": commit}
+    return record.make(SCHEMA, "compare-power", command, "cpu", body)
 
 
 def count(rows: list[dict[str, Any]], planted: bool) -> dict[str, Any]:

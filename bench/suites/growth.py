@@ -56,6 +56,10 @@ def deep(size: int = 16, **changes: Any) -> Case:
     return Case(recipe("cifar10", method=method).replaced(**(base | changes)), (3, size, size))
 
 
+def wider(size: int) -> Case:
+    return deep(size, width=32, batch=2)
+
+
 def newton(steps: int) -> Case:
     return grbm(best_response="newton", K=steps)
 
@@ -78,7 +82,7 @@ AXES = (
     Axis("N, deep", "unrolled steps, deep", (1, 2, 4, 8), lambda x: deep(N=x), {HELD: 0, FLOPS: 1}),
     Axis("K, deep", "real lower steps, deep", (1, 2, 4, 8), lambda x: deep(K=x), FIXED),
     Axis("batch, deep", "batch, deep", (4, 8, 16, 32), lambda x: deep(32, width=32, batch=x), GROWS | {HELD: 1}),
-    Axis("S", "image size, deep", (16, 32, 64, 128), deep, {TIME: 2, HELD: 2, FLOPS: 2}),
+    Axis("S", "image size, deep", (16, 32, 64, 128), wider, {TIME: 2, HELD: 2, FLOPS: 2}),
     Axis("width", "channels, deep", (16, 32, 64, 128), lambda x: deep(width=x), {FLOPS: 2}),
     Axis("depth", "layers, deep", (12, 18, 24), lambda x: deep(32, width=64, depth=x), GROWS | {HELD: 1}),
     Axis("R", "replicas, checkerboard", (8, 16, 32, 64), toy, GROWS | {PEAK: 1}),
@@ -150,11 +154,18 @@ def steps_of_a_run(counts: Sequence[int] = (200, 400, 800, 1600)) -> dict[str, A
 
 
 def threads(rounds: int) -> list[dict[str, Any]]:
-    """Wall time of a step on one thread over that on two, by turns: the one reading here that a busy machine spoils."""
-    cases = {"deep, width 64": deep(32, width=64), "GRBM": grbm(), "checkerboard, 10 replicas": toy(10)}
+    """Wall time of a step on one thread over that on two, by turns: the one reading here that a busy machine spoils.
+
+    The first row has no engine in it: it is what two threads of this machine give torch's own convolution."""
+    steps: dict[str, Callable[[], object]] = {
+        "torch's convolution, width 64": convolution(64),
+        "deep, width 64": CaseStep(deep(32, width=64, batch=16)),
+        "GRBM": CaseStep(grbm()),
+        "checkerboard, 10 replicas": CaseStep(toy(10)),
+    }
     found = []
-    for name, case in cases.items():
-        step, ratios = CaseStep(case), []
+    for name, step in steps.items():
+        ratios = []
         step()
         repeats = max(1, math.ceil(0.2 / _wall(step, 1)))
         for _ in range(rounds):
@@ -167,7 +178,15 @@ def threads(rounds: int) -> list[dict[str, Any]]:
     return found
 
 
-def _wall(step: Callable[[], None], repeats: int) -> float:
+def convolution(width: int, batch: int = 16, size: int = 32) -> Callable[[], object]:
+    """A layer of the deep network by torch, forward and backward."""
+    x = torch.ones(batch, width, size, size, requires_grad=True)
+    weight = torch.ones(width, width, 3, 3, requires_grad=True)
+    ones = torch.ones(batch, width, size, size)
+    return lambda: torch.autograd.grad(torch.conv2d(x, weight, padding=1), (x, weight), ones)
+
+
+def _wall(step: Callable[[], object], repeats: int) -> float:
     begin = time.perf_counter()
     for _ in range(repeats):
         step()

@@ -51,6 +51,9 @@ def commit() -> str:
         return "unknown"
 
 
+COMMIT = commit()  # of the code that runs: while it measures for an hour the working tree may go on
+
+
 def make(schema: str, name: str, command: str, device: str, body: dict[str, Any]) -> dict[str, Any]:
     return {
         "schema": schema,
@@ -59,7 +62,7 @@ def make(schema: str, name: str, command: str, device: str, body: dict[str, Any]
         "date": datetime.date.today().isoformat(),
         "machine": machine(device),
         "versions": versions(device),
-        "commit": commit(),
+        "commit": COMMIT,
         **body,
     }
 

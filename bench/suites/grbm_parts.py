@@ -1,0 +1,93 @@
+"""`python -m eblvm.bench.suites.grbm_parts ROUNDS [--json FILE]`: what stands between a GRBM's step and its floor.
+
+The parts of the (fresh, Adam) step at Frey face's sizes, each timed alone by turns with the whole: its matrix products
+(`bench/tools/floor.py`), its noise, the moves of A by Adam, their reverse, theta's move. The rest is what no part has:
+the pointwise loops over h and over residuals, the sums, the calls.
+"""
+
+import argparse
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from eblvm.bench.contestants.steps import CaseStep
+from eblvm.bench.suites.deep import ratio_by_round
+from eblvm.bench.tools import record
+from eblvm.bench.tools.floor import FloorStep
+from eblvm.bench.tools.registry import Case
+from eblvm.bench.tools.timing import interleaved, median
+from eblvm.engine import tables
+from eblvm.engine.recipes import recipe
+from eblvm.kernels.adam_unroll import adam_unroll_
+from eblvm.kernels.adam_unroll.reference import Rule
+
+SCHEMA = "eblvm-grbm-parts/1"
+COLUMNS = {"N": "N", "part": "part", "ms": "ms", "of_the_step": "of the step"}
+VISIBLE = 560
+
+
+def parts_of(case: Case) -> dict[str, Callable[[], object]]:
+    """The step, and its parts by name."""
+    c = case.config
+    step, N, K = CaseStep(case), c["N"], c["K"]
+    A_shape, theta = (c["latent"], case.visible), list(step.state.theta.values())
+    p, g, m, v = ([torch.rand(A_shape)] for _ in range(4))
+    bars = [torch.rand(A_shape) for _ in range(3)]
+    theta_like = [[torch.rand_like(t) for t in theta] for _ in range(4)]
+    count, lr, rule = torch.ones(()), torch.tensor(1e-3), Rule()
+
+    def moves() -> None:
+        for _ in range(K + N):
+            adam_unroll_(p, g, m, v, count, lr, rule)
+
+    def reverse() -> None:
+        for _ in range(N):
+            torch.ops.eblvm.adam_unroll_reverse(*bars, g[0], m[0], v[0], count, lr, *rule)
+
+    parts: dict[str, Callable[[], object]] = {
+        "the step": step,
+        "matrix products": FloorStep(case),
+        "noise": step.noise,
+        "A's moves": moves,
+    }
+    if N:
+        parts["reverse of N moves"] = reverse
+    return parts | {"theta's move": lambda: adam_unroll_(*theta_like, count, lr, rule)}
+
+
+def run(rounds: int) -> dict[str, Any]:
+    torch.set_num_threads(1)
+    rows = []
+    for N in (0, 5, 10):
+        case = Case(recipe("freyface", method="bidsm").replaced(N=N, K=5, noise="fresh"), (VISIBLE,))
+        parts = parts_of(case)
+        (readings,) = interleaved([list(parts.values())], rounds, "cpu")
+        found = [
+            {"N": N, "part": name, "ms": median(ms), "of_the_step": 1 / ratio_by_round(readings[0], ms)}
+            for name, ms in zip(parts, readings, strict=True)
+        ]
+        rest = {"part": "the rest", "ms": 2 * found[0]["ms"] - sum(row["ms"] for row in found)}
+        rows += [*found, {"N": N} | rest | {"of_the_step": rest["ms"] / found[0]["ms"]}]
+    command = f"python -m eblvm.bench.suites.grbm_parts {rounds}"
+    return record.make(SCHEMA, "grbm-parts", command, "cpu", {"rounds": rounds, "rows": rows})
+
+
+def table(result: dict[str, Any]) -> tuple[list[str], list[list[Any]]]:
+    return list(COLUMNS.values()), [[row[name] for name in COLUMNS] for row in result["rows"]]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("rounds", type=int)
+    parser.add_argument("--json", type=Path)
+    arguments = parser.parse_args()
+    result = run(arguments.rounds)
+    print(tables.text(*table(result)))
+    if arguments.json:
+        print(f"wrote {record.write(result, arguments.json)}")
+
+
+if __name__ == "__main__":
+    main()
