@@ -11,6 +11,8 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 # The package states ranges, make installs the tested versions; the second name is for builds of newer pips.
 export PIP_CONSTRAINT ?= $(CURDIR)/constraints.txt
 export PIP_BUILD_CONSTRAINT ?= $(CURDIR)/constraints.txt
+# Modules are compiled when they are first imported, also where the environment forbids it: parsing torch takes seconds.
+unexport PYTHONDONTWRITEBYTECODE
 # One torch thread per worker: busy workers with two threads each would fight over the cores. A third of them works
 # while others wait for the processes that they started.
 WORKERS ?= 3
@@ -24,7 +26,7 @@ $(BIN)/python:
 	$(PYTHON) -m venv .venv
 
 # torch first: the package is built against it without isolation, which would install a second one for the build. Python
-# files are compiled when they are first imported, which most of them never are.
+# files are not compiled here: most of them are never imported.
 $(TOOLS): constraints.txt | $(BIN)/python
 	$(PIP) --no-compile torch numpy 'scikit-build-core>=0.11' cmake ninja
 	touch $@
