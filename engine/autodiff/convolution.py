@@ -5,7 +5,8 @@ input's gradient, g -> (dy/dx)^T g, is a Function of its own, bilinear in g and 
 the convolution of t by w and the weight gradient for the image t.
 
 A pass is the library's, or a matrix product with the columns of the image where that is faster: on a CPU, for results
-of few pixels. The columns are there for as long as the product; memory that is counted on the meta device knows none.
+of few pixels by a large kernel, which the library would bring into its own order in every pass. The columns are there
+for as long as the product; memory that is counted on the meta device knows none.
 """
 
 import math
@@ -19,9 +20,11 @@ from torch import Tensor, nn
 from torch.overrides import handle_torch_function, has_torch_function
 
 from eblvm.engine.autodiff.derivatives import inside_torch_func, visited
+from eblvm.kernels.common.function import Function
 
 Pair = tuple[int, int]
 FEW_PIXELS = 16  # 4 x 4; from 8 x 8 on the library is as fast
+MANY_CHANNELS = 512  # in and out; at 256 the library is faster by a quarter, at 1024 it takes twice the time
 
 
 def convolve(x: Tensor, w: Tensor, bias: Tensor | None, stride: Pair, padding: Pair) -> Tensor:
@@ -43,7 +46,7 @@ class Convolution(nn.Conv2d):
         return convolve(x, self.weight, self.bias, cast(Pair, self.stride), cast(Pair, self.padding))
 
 
-class _Convolve(torch.autograd.Function):
+class _Convolve(Function):
     generate_vmap_rule = True  # for backward passes that are batched; their graph would be lost without
 
     @staticmethod
@@ -63,13 +66,15 @@ class _Convolve(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
         x, w = ctx.saved_tensors
-        x_wanted, w_wanted, bias_wanted = _wanted(ctx, 3)
+        x_wanted, w_wanted, bias_wanted = wanted = _wanted(ctx, 3)
+        if not torch.is_grad_enabled() and not _by_products(g, w, g.shape[2:]):
+            return *_library(wanted, g, x, w, *ctx.place), None, None
         dx = _InputGradient.apply(g, w, x.detach(), *ctx.place) if x_wanted else None
         dw = _to_weight(g, x, w, *ctx.place) if w_wanted else None
         return dx, dw, g.sum((0, 2, 3)) if bias_wanted else None, None, None
 
 
-class _InputGradient(torch.autograd.Function):
+class _InputGradient(Function):
     """(dy/dx)^T g; of x the shape alone matters."""
 
     generate_vmap_rule = True
@@ -78,7 +83,7 @@ class _InputGradient(torch.autograd.Function):
     def forward(g: Tensor, w: Tensor, x: Tensor, stride: Pair, padding: Pair) -> Tensor:
         B, _, rows, columns = g.shape
         if not _by_products(g, w, (rows, columns)):
-            return _library(0, g, x, w, stride, padding)
+            return cast(Tensor, _library([True, False, False], g, x, w, stride, padding)[0])
         (height, width), (up, left), (down, right), (inputs, *kernel) = x.shape[2:], padding, stride, w.shape[1:]
         seen = w.reshape(len(w), -1).t() @ g.transpose(0, 1).reshape(len(w), -1)
         seen = seen.reshape(inputs, *kernel, B, rows, columns)
@@ -110,23 +115,26 @@ def _wanted(ctx: Any, number: int) -> list[bool]:
 def _to_weight(g: Tensor, x: Tensor, w: Tensor, stride: Pair, padding: Pair) -> Tensor:
     """(dy/dw)^T g."""
     if not _by_products(g, w, g.shape[2:]):
-        return _library(1, g, x, w, stride, padding)
+        return cast(Tensor, _library([False, True, False], g, x, w, stride, padding)[1])
     dw = g.transpose(0, 1).reshape(len(w), -1) @ _columns(x, w, stride, padding).t()
     return torch.ops.aten._unsafe_view(dw, w.shape)  # no view: others are added to it in its own memory
 
 
-def _library(wanted: int, g: Tensor, x: Tensor, w: Tensor, stride: Pair, padding: Pair) -> Tensor:
-    """The gradient to the input (0) or the weight (1)."""
-    mask = [wanted == i for i in range(3)]
-    found = torch.ops.aten.convolution_backward(g, x, w, None, stride, padding, (1, 1), False, (0, 0), 1, mask)
-    return cast(Tensor, found[wanted])
+def _library(
+    wanted: list[bool], g: Tensor, x: Tensor, w: Tensor, stride: Pair, padding: Pair
+) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
+    """The gradients to the input, the weight and the bias, those that are wanted."""
+    place = stride, padding, (1, 1), False, (0, 0), 1
+    found = torch.ops.aten.convolution_backward.default(g, x, w, [len(w)], *place, wanted)
+    return cast(tuple[Tensor | None, Tensor | None, Tensor | None], found)
 
 
 def _by_products(image: Tensor, w: Tensor, size: Sequence[int]) -> bool:
-    """Is a result of that size one of few pixels, and are products of such tensors fast and as exact as the library?"""
-    few = min(size) > 0 and math.prod(size) <= FEW_PIXELS
+    """Is it a large kernel and a result of few pixels, and are products of such tensors as exact as the library?"""
+    if len(w) * w.shape[1] < MANY_CHANNELS**2 or min(size) < 1 or math.prod(size) > FEW_PIXELS:
+        return False
     exact = image.dtype in (torch.float32, torch.float64) and not torch.is_autocast_enabled("cpu")
-    return few and exact and image.is_cpu and w.is_contiguous()
+    return exact and image.is_cpu and w.is_contiguous()
 
 
 def _batch_first(x: Tensor) -> Tensor:

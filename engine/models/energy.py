@@ -5,8 +5,10 @@ model nearly all of the cost), so that one pass of it serves every sample of h a
 An energy without structure lets `features` be the identity.
 """
 
+from functools import cached_property
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
@@ -20,6 +22,12 @@ class Model(nn.Module):
 
     def forward(self, method: str, *args: Any) -> Any:
         return getattr(self, method)(*args)
+
+    @cached_property
+    def ties(self) -> bool:
+        """Do parts of it share a tensor? Looking for that takes longer than a small call."""
+        named = [*self.named_parameters(remove_duplicate=False), *self.named_buffers(remove_duplicate=False)]
+        return len({id(tensor) for _, tensor in named}) < len(named)
 
     def initial(self, key: Key) -> Params:
         """The parameters at the start: the module's own, or drawn from the noise of `key`."""
@@ -95,4 +103,5 @@ def fan_in_uniform(model: nn.Module, key: Key, of: Purpose) -> Params:
 
 def call(model: Model, params: Params, method: str, *args: Any) -> Any:
     """`model.method(*args)` with `params` in the place of the module's own: a pure function of its arguments."""
-    return functional_call(model, params, (method, *args))
+    ties = torch.compiler.is_compiling() or model.ties
+    return functional_call(model, params, (method, *args), tie_weights=ties)

@@ -4,12 +4,13 @@ A backend is anything with one function for each order (`value`, `first`, ...). 
 them, so `vmap` puts its axis first in every tensor. Such a Function works under plain autograd and under torch.func.
 """
 
-import inspect
 from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
+
+from eblvm.kernels.common.function import Function
 
 # pull(backend, arguments, kept, cotangents, wanted) -> a gradient for every argument, None where there is none.
 Pull = Callable[[Any, list[Any], Sequence[Tensor], tuple[Tensor, ...], tuple[bool, ...]], Sequence[Any]]
@@ -24,7 +25,7 @@ def order(
     `forgets`. Outputs beyond the first `results` carry no gradient: they are there to be kept.
     """
 
-    class Order(torch.autograd.Function):
+    class Order(Function):
         @staticmethod
         def forward(backend: Any, *arguments: Any) -> Any:
             out = getattr(backend, name)(*arguments)
@@ -52,9 +53,6 @@ def order(
         def vmap(info: Any, in_dims: tuple[Any, ...], backend: Any, *arguments: Any) -> tuple[Any, Any]:
             out = call(backend, *_replicas_first(info.batch_size, in_dims[1:], arguments))
             return out, 0 if isinstance(out, Tensor) else (0,) * len(out)
-
-    # torch asks for it in every call, and it takes longer to find than all else of a call.
-    Order.forward.__signature__ = inspect.signature(Order.forward)  # type: ignore[attr-defined]
 
     def call(backend: Any, *arguments: Any) -> Any:
         # The compiler drops a Function's second derivative in silence, and fuses the reference by itself.

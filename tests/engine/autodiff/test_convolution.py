@@ -25,6 +25,11 @@ SIZES = [
 ]
 
 
+@pytest.fixture(autouse=True)
+def products_of_small_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(convolution, "MANY_CHANNELS", 1)
+
+
 def arguments(
     batch: int, inputs: int, outputs: int, size: int, kernel: int, stride: int, padding: int, dtype=torch.float64
 ) -> tuple[Tensor, Tensor, Tensor, tuple[int, int], tuple[int, int]]:
@@ -152,20 +157,26 @@ def test_errors_are_torchs() -> None:
         convolve(x[:, :2], w, b, *place)
 
 
-def test_the_score_pass_leaves_the_weight_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    x, w, b, *place = arguments(*SIZES[0])
-    calls: list[int] = []
+@pytest.fixture
+def passes(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The gradients that the library was asked for, in turn."""
+    asked: list[str] = []
     library = convolution._library
 
-    def counted(wanted: int, *args) -> Tensor:
-        calls.append(wanted)
+    def counted(wanted: list[bool], *args) -> tuple[Tensor | None, ...]:
+        asked.extend(name for name, want in zip(("x", "w", "b"), wanted, strict=True) if want)
         return library(wanted, *args)
 
     monkeypatch.setattr(convolution, "_library", counted)
+    return asked
+
+
+def test_the_score_pass_leaves_the_weight_alone(passes: list[str]) -> None:
+    x, w, b, *place = arguments(*SIZES[0])
     (score,) = torch.autograd.grad(convolve(x, w, b, *place).sin().sum(), x, create_graph=True)
-    assert calls == [0]
+    assert passes == ["x"]
     torch.autograd.grad(score.cos().sum(), w)
-    assert calls.count(1) == 2  # through the score pass, and through the cosine's own argument
+    assert sorted(passes) == ["w", "w", "x"]  # through the score pass, and through the cosine's own argument
 
 
 def test_no_copies_of_images_in_the_second_order() -> None:
@@ -179,6 +190,14 @@ def test_no_copies_of_images_in_the_second_order() -> None:
 
     image = 8 * 16 * 32 * 32 * 4
     assert peak(F.conv2d) - peak(convolve) >= 2 * image
+
+
+@pytest.mark.parametrize(("channels", "library"), [(6, {"x", "w", "b"}), (8, set())])
+def test_large_kernels_are_multiplied(channels: int, library: set[str], passes: list[str], monkeypatch) -> None:
+    monkeypatch.setattr(convolution, "MANY_CHANNELS", 7)
+    x, w, b, *place = arguments(2, channels, channels, 4, 3, 1, 1)
+    assert_as_torch(x, w, b, *place)
+    assert set(passes) == library
 
 
 def test_module_is_the_function() -> None:

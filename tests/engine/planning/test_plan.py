@@ -39,6 +39,11 @@ def rates_of(config: Config, v: torch.Tensor) -> dict[str, torch.Tensor]:
 
 def measured_peak_bytes(config: Config, folder: Path, shape: tuple[int, ...] = SHAPE) -> int:
     """Most bytes that torch's allocator gave out at once in a real step on the CPU, beyond what was there before."""
+    return max(measured_levels(config, folder, shape))
+
+
+def measured_levels(config: Config, folder: Path, shape: tuple[int, ...]) -> list[int]:
+    """Bytes that torch's allocator had given out, beyond what was there before, after each of its calls in a step."""
     seed, batch = replicas.seeds(config.optimisation), config.optimisation.batch
     v = philox.uniform(Key(seed, 0), 0, batch, shape)
     update = micro_batched(built(config, torch.zeros(batch, *shape)), config.running.micro_batch)
@@ -55,7 +60,14 @@ def measured_peak_bytes(config: Config, folder: Path, shape: tuple[int, ...] = S
         e["args"]["Total Allocated"]
         for e in sorted((e for e in events if e.get("name") == "[memory]"), key=lambda e: e["ts"])
     ]
-    return max(levels) - levels[0]
+    return [level - levels[0] for level in levels]
+
+
+def peak_without_workspaces(levels: list[int]) -> int:
+    """The peak without what is given back before anything else is asked for: the scratch memory of the library, which a
+    plan does not know, and which depends on the CPU. With AVX2 a grouped convolution takes four times its weights."""
+    around = zip(levels, levels[1:], levels[2:], strict=False)
+    return max(level for before, level, after in around if not (level > before and after == before))
 
 
 @pytest.mark.skipif(NATIVE_LIBRARY is None, reason="a plan counts fused activations, which this CPU does not have")
@@ -99,7 +111,8 @@ REPLICAS = recipe("digits", "deep").replaced(batch=16, replicas=3, width=8, late
 def test_counted_peak_of_replicas_is_what_a_real_step_allocates(changes: dict, tmp_path: Path) -> None:
     config, shape = REPLICAS.replaced(**changes), (1, 8, 8)
     found, one = (plan.step_cost(c, shape) for c in (config, config.replaced(replicas=1, lr=(1e-3,))))
-    assert found.peak_bytes == pytest.approx(measured_peak_bytes(config, tmp_path, shape), rel=0.10)
+    levels = measured_levels(config, tmp_path, shape)
+    assert 0.9 * peak_without_workspaces(levels) <= found.peak_bytes <= 1.1 * max(levels)
     count = 3 * len(config.optimisation.lr)
     assert found.state_bytes == count * one.state_bytes
     assert found.saved_bytes == count * one.saved_bytes
