@@ -56,7 +56,9 @@ def trained(command: list[str], **_: Any) -> None:
     train.main([*words[1:], "--dry-run"])
     with unset_fake_temporarily():
         state = tree(State({"W": torch.ones(2, 3)}, {}, (), (), {}, {})) | {"theta_opt": {}, "phi_opt": {}}
-        checkpoint.save(Path(words[-1]) / "checkpoints", 20, {"step": 20, "best": {}, "state": state}, keep=1)
+        out = Path(words[-1])
+        out.mkdir()
+        checkpoint.save(out / "checkpoints", 20, {"step": 20, "best": {}, "state": state}, keep=1)
 
 
 def decoded(_: Any) -> tuple[Any]:
