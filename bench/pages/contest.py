@@ -12,7 +12,7 @@ DOCUMENT = record.SOURCE / "docs" / "contest.md"
 TITLES = {
     "grbm": "GRBM at Frey face's sizes (B=100, D=560, H=400)",
     "toy": "GRBM at the checkerboard's sizes (B=100, D=2, H=4)",
-    "deep": "Deep EBLVM with the lean network at 16 channels, batch 8",
+    "deep": "Deep EBLVM with the lean network at 16 channels, and at 64 where a case says so; batch 8",
     "vages": "VaGES on a GRBM at Frey face's sizes",
     "bidvl": "BiDVL with nets of half the published width, batch 10",
     "data": "Input: 250 pictures per reading; and FID",

@@ -13,6 +13,7 @@ from eblvm.bench.suites import (
     profile_plot,
     ratios,
     subnormals,
+    targets,
     traffic,
     vages,
 )
@@ -116,6 +117,10 @@ PARTS = """\
 The (fresh, Adam) step at K=5 and its parts, each timed alone, by turns. The products are the floor of the table above;
 the rest is the pointwise loops over h and over residuals, the sums and the calls, by difference.
 """
+TARGETS = """\
+What the steps are held to on a CPU: each is a ratio of two steps by turns, and was measured twice. Products and
+convolutions are those of the step beside them, alone, on operands of the same sizes.
+"""
 INTRODUCTION = """\
 # Performance
 
@@ -144,6 +149,9 @@ def render(folder: Path) -> str:
             rows = [[row.get(name) for name in COLUMNS] for row in found["rows"]]
             heading = title + (", compiled" if found["compiled"] else "")
             parts.append(section(heading, found, tables.markdown(list(COLUMNS.values()), rows)))
+    for found in record.read_all(folder, "targets-*.json", targets.SCHEMA):
+        body = TARGETS + "\n" + tables.markdown(*targets.table(found))
+        parts.append(section("Targets", found, body))
     for found in record.read_all(folder, "grbm-parts-*.json", grbm_parts.SCHEMA):
         body = PARTS + "\n" + tables.markdown(*grbm_parts.table(found))
         parts.append(section("What a GRBM's step consists of", found, body))

@@ -102,7 +102,8 @@ def toy() -> list[Task]:
 
 
 def deep() -> list[Task]:
-    """The lean network at 16 channels, batch 8: as published at N = 0, 5, with a shared minibatch, and checkpointed."""
+    """The lean network at 16 channels, batch 8: as published at N = 0, 5, with a shared minibatch, and checkpointed;
+    then at 64 channels, where the start of an operator weighs less."""
     base = recipe("cifar10").replaced(batch=8, width=16)
     bilevel = base.replaced(method="bimdsm", K=5, unroll_memory="recompute")
     found = {
@@ -111,6 +112,8 @@ def deep() -> list[Task]:
         "method=bimdsm noise=fresh N=0 K=5": bilevel.replaced(noise="fresh", N=0),
         "method=bimdsm noise=fresh N=5 K=5": bilevel.replaced(noise="fresh", N=5),
         "method=bimdsm noise=shared N=5 K=5": bilevel.replaced(noise="shared", N=5),
+        "method=mdsm width=64": base.replaced(method="mdsm", width=64),
+        "method=bimdsm noise=shared N=0 K=5 width=64": bilevel.replaced(noise="shared", N=0, width=64),
     }
     return [Training(Case(c, (3, 32, 32), title=name), small_deep(c, name), long=True) for name, c in found.items()]
 

@@ -16,7 +16,7 @@ from eblvm.bench.contestants.steps import CaseStep
 from eblvm.bench.suites.deep import ratio_by_round
 from eblvm.bench.tools import record
 from eblvm.bench.tools.floor import FloorStep
-from eblvm.bench.tools.registry import Case
+from eblvm.bench.tools.registry import SEMANTICS, Case
 from eblvm.bench.tools.timing import interleaved, median
 from eblvm.engine import tables
 from eblvm.engine.recipes import recipe
@@ -26,6 +26,11 @@ from eblvm.kernels.adam_unroll.reference import Rule
 SCHEMA = "eblvm-grbm-parts/1"
 COLUMNS = {"N": "N", "part": "part", "ms": "ms", "of_the_step": "of the step"}
 VISIBLE = 560
+
+
+def case(N: int) -> Case:
+    """As published: fresh noise, a sampled KL, unrolled steps of Adam."""
+    return Case(recipe("freyface", method="bidsm").replaced(**SEMANTICS[0], N=N, K=5), (VISIBLE,))
 
 
 def parts_of(case: Case) -> dict[str, Callable[[], object]]:
@@ -61,8 +66,7 @@ def run(rounds: int) -> dict[str, Any]:
     torch.set_num_threads(1)
     rows = []
     for N in (0, 5, 10):
-        case = Case(recipe("freyface", method="bidsm").replaced(N=N, K=5, noise="fresh"), (VISIBLE,))
-        parts = parts_of(case)
+        parts = parts_of(case(N))
         (readings,) = interleaved([list(parts.values())], rounds, "cpu")
         found = [
             {"N": N, "part": name, "ms": median(ms), "of_the_step": 1 / ratio_by_round(readings[0], ms)}

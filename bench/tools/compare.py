@@ -157,6 +157,7 @@ def block(
                 with contextlib.ExitStack() as stack:
                     versions = pair(stack, starter)
                     for version in versions:
+                        version.pin(number)
                         version.open(suite)
                     least = budget.rounds // count if budget.rounds else 2
                     launch(versions, measured, number, least, until if budget.rounds is None else 0.0)

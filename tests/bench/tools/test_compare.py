@@ -16,6 +16,7 @@ import pytest
 from eblvm.bench.tools import building, compare, record
 from eblvm.bench.tools.compare import Measured
 from eblvm.bench.tools.intervals import median_ratio
+from eblvm.bench.tools.version import Version
 from eblvm.engine.errors import UserError
 
 SLOW = """
@@ -228,3 +229,15 @@ def test_time_fails_only_if_it_repeats() -> None:
     slow.confirmed = median_ratio([[1.03, 1.06], [1.04, 1.02]])
     (failure,) = compare.failures({"c": slow})
     assert "x1.050 [1.040, 1.060], with fresh processes x1.035" in failure
+
+
+@pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="this system does not tie processes to cores")
+def test_both_versions_share_a_core_that_changes_with_the_launch() -> None:
+    cores = sorted(os.sched_getaffinity(0))
+    process = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+    version = object.__new__(Version)
+    version.pid = process.pid
+    for number in range(len(cores) + 1):
+        version.pin(number)
+        assert os.sched_getaffinity(process.pid) == {cores[number % len(cores)]}
+    process.communicate(b"\n")
