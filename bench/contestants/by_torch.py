@@ -73,7 +73,7 @@ def compiled(method: Any) -> None:
         score = grad(lambda x: -functional_call(method.model, theta, (x,)).sum())(v + method.sigma * eps)
         return 0.5 * (score / method.sigma + eps / method.sigma0**2).square().flatten(1).sum(-1).mean()
 
-    function = torch.compile(grad(loss))
+    function = torch.compile(grad(loss), dynamic=False)  # else a second size is compiled for all sizes, in minutes
 
     def gradient(v: Tensor, draw: Any) -> list[Tensor]:
         with torch.no_grad():

@@ -79,6 +79,7 @@ def test_a_red_gate_reports_no_speed(
     assert not (tmp_path / "f.json").exists()
 
 
+@pytest.mark.long
 def test_kernels_against_their_reference() -> None:
     if not any(b.op == "philox" and b.name == "native" and b.serves for b in backends()):
         pytest.skip("the native kernels are not built here")

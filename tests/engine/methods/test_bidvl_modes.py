@@ -140,7 +140,9 @@ def test_channels_last_through_two_unrolled_steps(memory: str) -> None:
             torch.testing.assert_close(found[name], x, rtol=2e-3, atol=2e-5, msg=name)
 
 
-@pytest.mark.parametrize("variant", ["N=0", "N=1", "joint N=1", "K=2 complete"])
+@pytest.mark.parametrize(
+    "variant", ["N=1", *(pytest.param(v, marks=pytest.mark.long) for v in ("N=0", "joint N=1", "K=2 complete"))]
+)
 def test_traced_step_is_the_plain_one(variant: str) -> None:
     """Its whole graph, as --compile takes it, without the compiler's own minutes."""
     config = varied(VARIANTS[variant])

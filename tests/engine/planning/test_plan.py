@@ -132,8 +132,8 @@ def test_a_plan_of_replicas(capsys: pytest.CaptureFixture[str]) -> None:
 @pytest.mark.parametrize(
     "changes",
     [
-        {}, {"checkpoint": "blocks"}, {"micro_batch": 4}, {"N": 1, "checkpoint": "blocks"}, {"N": 1, "micro_batch": 4},
-        {"channels_last": True},
+        {}, {"checkpoint": "blocks"}, {"micro_batch": 4}, {"N": 1, "checkpoint": "blocks"},
+        pytest.param({"N": 1, "micro_batch": 4}, marks=pytest.mark.long), {"channels_last": True},
     ],
     ids=lambda c: "-".join(f"{k}={v}" for k, v in c.items()) or "plain",
 )  # fmt: skip
