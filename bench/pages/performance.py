@@ -114,8 +114,9 @@ BIDVL_COLUMNS = {
     "naive_peak_mib": "naive peak MiB",
 }
 PARTS = """\
-The (fresh, Adam) step at K=5 and its parts, each timed alone, by turns. The products are the floor of the table above;
-the rest is the pointwise loops over h and over residuals, the sums and the calls, by difference.
+The (fresh, Adam) step at K=5 and its parts, each timed alone, by turns; "of the step" is the median of the rounds'
+ratios. The products are the floor of the table above; the rest is the pointwise loops over h and over residuals, the
+sums and the calls, by difference.
 """
 TARGETS = """\
 What the steps are held to on a CPU: each is a ratio of two steps by turns, and was measured twice. Products and

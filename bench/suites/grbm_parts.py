@@ -72,8 +72,8 @@ def run(rounds: int) -> dict[str, Any]:
             {"N": N, "part": name, "ms": median(ms), "of_the_step": 1 / ratio_by_round(readings[0], ms)}
             for name, ms in zip(parts, readings, strict=True)
         ]
-        rest = {"part": "the rest", "ms": 2 * found[0]["ms"] - sum(row["ms"] for row in found)}
-        rows += [*found, {"N": N} | rest | {"of_the_step": rest["ms"] / found[0]["ms"]}]
+        rest = 2 - sum(row["of_the_step"] for row in found)
+        rows += [*found, {"N": N, "part": "the rest", "ms": rest * found[0]["ms"], "of_the_step": rest}]
     command = f"python -m eblvm.bench.suites.grbm_parts {rounds}"
     return record.make(SCHEMA, "grbm-parts", command, "cpu", {"rounds": rounds, "rows": rows})
 

@@ -9,8 +9,8 @@ def test_parts_add_up_to_the_step(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(grbm_parts, "VISIBLE", 7)
     rows = grbm_parts.run(1)["rows"]
     for N in (0, 5, 10):
-        mine = {row["part"]: row["ms"] for row in rows if row["N"] == N}
-        whole = mine.pop("the step")
-        assert sum(mine.values()) == pytest.approx(whole)
+        mine = {row["part"]: row["of_the_step"] for row in rows if row["N"] == N}
+        assert mine.pop("the step") == 1
+        assert sum(mine.values()) == pytest.approx(1)
         assert ("reverse of N moves" in mine) == (N > 0)
-        assert all(ms > 0 for name, ms in mine.items() if name != "the rest")
+        assert all(part > 0 for name, part in mine.items() if name != "the rest")
