@@ -153,7 +153,7 @@ def render(folder: Path) -> str:
     for found in record.read_all(folder, "targets-*.json", targets.SCHEMA):
         body = TARGETS + "\n" + tables.markdown(*targets.table(found))
         parts.append(section("Targets", found, body))
-    for found in record.read_all(folder, "grbm-parts-*.json", grbm_parts.SCHEMA):
+    for found in record.read_all(folder, "parts-grbm-*.json", grbm_parts.SCHEMA):
         body = PARTS + "\n" + tables.markdown(*grbm_parts.table(found))
         parts.append(section("What a GRBM's step consists of", found, body))
     for found in record.read_all(folder, "traffic-*.json", traffic.SCHEMA):

@@ -75,7 +75,7 @@ def run(rounds: int) -> dict[str, Any]:
         rest = 2 - sum(row["of_the_step"] for row in found)
         rows += [*found, {"N": N, "part": "the rest", "ms": rest * found[0]["ms"], "of_the_step": rest}]
     command = f"python -m eblvm.bench.suites.grbm_parts {rounds}"
-    return record.make(SCHEMA, "grbm-parts", command, "cpu", {"rounds": rounds, "rows": rows})
+    return record.make(SCHEMA, "parts-grbm", command, "cpu", {"rounds": rounds, "rows": rows})
 
 
 def table(result: dict[str, Any]) -> tuple[list[str], list[list[Any]]]:

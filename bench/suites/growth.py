@@ -8,7 +8,6 @@ import math
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -157,15 +156,14 @@ def steps_of_a_run(counts: Sequence[int] = (200, 400, 800, 1600)) -> dict[str, A
 def threads(rounds: int) -> list[dict[str, Any]]:
     """Wall time of a step on one thread over that on two, by turns: the one reading here that a busy machine spoils.
 
-    The first rows have no engine in them: what two cores of this machine give to products that share nothing, and what
-    two threads give to torch's own convolution."""
+    The first row has no engine in it: it is what two threads of this machine give torch's own convolution."""
     steps: dict[str, Callable[[], object]] = {
         "torch's convolution, width 64": convolution(64),
         "deep, width 64": CaseStep(deep(32, width=64, batch=16)),
         "GRBM": CaseStep(grbm()),
         "checkerboard, 10 replicas": CaseStep(toy(10)),
     }
-    found = [{"step": "two products that share nothing", "speed_up": independent_products(rounds)}]
+    found = []
     for name, step in steps.items():
         ratios = []
         step()
@@ -178,22 +176,6 @@ def threads(rounds: int) -> list[dict[str, Any]]:
         torch.set_num_threads(1)
         found.append({"step": name, "speed_up": median(ratios)})
     return found
-
-
-def independent_products(rounds: int) -> float:
-    """The wall time of two jobs in turn over that of both at once, each on a core and on matrices of its own that fit
-    into its cache."""
-    pairs = [(torch.rand(128, 128), torch.rand(128, 128)) for _ in range(2)]
-
-    def job(pair: tuple[torch.Tensor, torch.Tensor]) -> None:
-        for _ in range(3000):
-            torch.mm(*pair)
-
-    def both(jobs: int) -> float:
-        with ThreadPoolExecutor(jobs) as pool:
-            return _wall(lambda: list(pool.map(job, pairs)), 1)
-
-    return median([both(1) / both(2) for _ in range(rounds)])
 
 
 def convolution(width: int, batch: int = 16, size: int = 32) -> Callable[[], object]:
