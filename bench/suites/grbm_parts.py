@@ -5,20 +5,17 @@ The parts of the (fresh, Adam) step at Frey face's sizes, each timed alone by tu
 the pointwise loops over h and over residuals, the sums, the calls.
 """
 
-import argparse
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import torch
 
 from eblvm.bench.contestants.steps import CaseStep
 from eblvm.bench.suites.deep import ratio_by_round
-from eblvm.bench.tools import record
+from eblvm.bench.tools import record, script
 from eblvm.bench.tools.floor import FloorStep
 from eblvm.bench.tools.registry import SEMANTICS, Case
 from eblvm.bench.tools.timing import interleaved, median
-from eblvm.engine import tables
 from eblvm.engine.recipes import recipe
 from eblvm.kernels.adam_unroll import adam_unroll_
 from eblvm.kernels.adam_unroll.reference import Rule
@@ -82,16 +79,5 @@ def table(result: dict[str, Any]) -> tuple[list[str], list[list[Any]]]:
     return list(COLUMNS.values()), [[row[name] for name in COLUMNS] for row in result["rows"]]
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("rounds", type=int)
-    parser.add_argument("--json", type=Path)
-    arguments = parser.parse_args()
-    result = run(arguments.rounds)
-    print(tables.text(*table(result)))
-    if arguments.json:
-        print(f"wrote {record.write(result, arguments.json)}")
-
-
 if __name__ == "__main__":
-    main()
+    script.main(__doc__, run, table)

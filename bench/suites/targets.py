@@ -4,9 +4,7 @@ A target is a ratio of two steps, the median of the rounds' ratios: a GRBM's (fr
 alone, ten replicas over one, VaGES over MDSM and over itself with fewer samples, MDSM over its convolutions alone.
 """
 
-import argparse
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
@@ -15,10 +13,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from eblvm.bench.contestants.steps import CaseStep
 from eblvm.bench.suites import grbm_parts, growth, vages
 from eblvm.bench.suites.deep import DeepStep, ratio_by_round
-from eblvm.bench.tools import record
+from eblvm.bench.tools import record, script
 from eblvm.bench.tools.floor import FloorStep
 from eblvm.bench.tools.timing import Step, interleaved, median
-from eblvm.engine import tables
 from eblvm.engine.config import Config
 
 SCHEMA = "eblvm-targets/1"
@@ -117,16 +114,5 @@ def table(result: dict[str, Any]) -> tuple[list[str], list[list[Any]]]:
     return list(COLUMNS.values()), [[row[name] for name in COLUMNS] for row in shown]
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("rounds", type=int)
-    parser.add_argument("--json", type=Path)
-    arguments = parser.parse_args()
-    result = run(arguments.rounds)
-    print(tables.text(*table(result)))
-    if arguments.json:
-        print(f"wrote {record.write(result, arguments.json)}")
-
-
 if __name__ == "__main__":
-    main()
+    script.main(__doc__, run, table)
