@@ -1,7 +1,5 @@
 // The differentiable Adam step on the CPU, forward and reverse, each one pass over memory.
 
-#include <ATen/Parallel.h>
-
 #include <algorithm>
 #include <cmath>
 #include <numeric>
@@ -9,6 +7,7 @@
 #include <vector>
 
 #include "../common/batched.h"
+#include "../common/parallel.h"
 #include "../common/sums.h"
 #include "../common/tensors.h"
 #include "pointwise.h"
@@ -77,7 +76,7 @@ constexpr int64_t kPiece = 32768;  // elements that one thread takes
 template <typename Body>
 void in_pieces(int64_t n, const Body& body) {
   if (n <= kPiece) return body(0, n);
-  at::parallel_for(0, (n + kPiece - 1) / kPiece, 1, [&](int64_t i, int64_t end) {
+  parallel_for(0, (n + kPiece - 1) / kPiece, 1, [&](int64_t i, int64_t end) {
     for (; i < end; ++i) body(i * kPiece, std::min(n, (i + 1) * kPiece));
   });
 }

@@ -1,10 +1,9 @@
 // The pointwise heart of the lower step on the CPU: value, first and second derivative, each one pass.
 // Noise is a tensor, or drawn from its Philox stream a row at a time and never stored, or absent (the closed form).
 
-#include <ATen/Parallel.h>
-
 #include <vector>
 
+#include "../common/parallel.h"
 #include "../common/tensors.h"
 #include "../philox/philox.h"
 #include "pointwise.h"
@@ -83,7 +82,7 @@ void for_rows(const at::Tensor& logits, const at::Tensor& x, const Noise& noise,
   const T* given = noise.given ? noise.given->const_data_ptr<T>() : nullptr;
   const int64_t* seeds = noise.seed ? noise.seed->const_data_ptr<int64_t>() : nullptr;
   const bool exact = !given && !seeds;
-  at::parallel_for(0, rows, std::max<int64_t>(1, 8192 / std::max<int64_t>(width, 1)), [&](int64_t begin, int64_t end) {
+  parallel_for(0, rows, std::max<int64_t>(1, 8192 / std::max<int64_t>(width, 1)), [&](int64_t begin, int64_t end) {
     std::vector<float> drawn(seeds ? width : 0);
     std::vector<T> cast(seeds && !std::is_same_v<T, float> ? width : 0);
     alignas(64) uint32_t words[4 * kChunk];

@@ -2,9 +2,8 @@
 
 #include "../common/native.h"
 
-#include <ATen/Parallel.h>
-
 #include "../common/batched.h"
+#include "../common/parallel.h"
 #include "../common/tensors.h"
 
 namespace {
@@ -59,8 +58,8 @@ at::Tensor elu_value_cpu(const at::Tensor& x_in, double alpha) {
     using T = scalar_t;
     const T* from = x.const_data_ptr<T>();
     T* to = y.mutable_data_ptr<T>();
-    at::parallel_for(0, x.numel(), 32768,
-                     [&](int64_t i, int64_t end) { value_loop(end - i, from + i, static_cast<T>(alpha), to + i); });
+    parallel_for(0, x.numel(), 32768,
+                 [&](int64_t i, int64_t end) { value_loop(end - i, from + i, static_cast<T>(alpha), to + i); });
   });
   return y;
 }
@@ -73,8 +72,8 @@ at::Tensor elu_first_cpu(const at::Tensor& g_in, const at::Tensor& x_in, double 
     using T = scalar_t;
     const T *xs = x.const_data_ptr<T>(), *gs = g.const_data_ptr<T>();
     T* to = out.mutable_data_ptr<T>();
-    at::parallel_for(0, x.numel(), 32768,
-                     [&](int64_t i, int64_t end) { first_loop(end - i, gs + i, xs + i, static_cast<T>(alpha), to + i); });
+    parallel_for(0, x.numel(), 32768,
+                 [&](int64_t i, int64_t end) { first_loop(end - i, gs + i, xs + i, static_cast<T>(alpha), to + i); });
   });
   return out;
 }
@@ -88,7 +87,7 @@ std::tuple<at::Tensor, at::Tensor> elu_second_cpu(const at::Tensor& u_in, const 
     using T = scalar_t;
     const T *xs = x.const_data_ptr<T>(), *gs = g.const_data_ptr<T>(), *us = u.const_data_ptr<T>();
     T *g_to = g_out.mutable_data_ptr<T>(), *x_to = x_out.mutable_data_ptr<T>();
-    at::parallel_for(0, x.numel(), 32768, [&](int64_t i, int64_t end) {
+    parallel_for(0, x.numel(), 32768, [&](int64_t i, int64_t end) {
       second_loop(end - i, us + i, gs + i, xs + i, static_cast<T>(alpha), g_to + i, x_to + i);
     });
   });

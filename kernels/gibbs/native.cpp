@@ -1,12 +1,11 @@
 // Block Gibbs sweeps of a GRBM on the CPU: two products and two loops a sweep, noise drawn where it is used.
 // Shape tags: B chains, D visible, H latent.
 
-#include <ATen/Parallel.h>
-
 #include <cmath>
 #include <vector>
 
 #include "../common/batched.h"
+#include "../common/parallel.h"
 #include "../common/product.h"
 #include "../common/tensors.h"
 #include "../grbm/sizes.h"
@@ -54,7 +53,7 @@ struct Draw {
 // body(offset, size, noise) over pieces of [rows, width]; the pieces of a stream are drawn here.
 template <typename Fill, typename Body>
 void for_pieces(const Stream& stream, Fill fill, const Body& body) {
-  at::parallel_for(0, stream.chunks(), 16, [&](int64_t begin, int64_t end) {
+  parallel_for(0, stream.chunks(), 16, [&](int64_t begin, int64_t end) {
     alignas(64) uint32_t words[4 * kChunk];
     alignas(64) float noise[4 * kChunk];
     for (int64_t chunk = begin; chunk < end; ++chunk) {
@@ -132,7 +131,7 @@ std::tuple<at::Tensor, at::Tensor> gibbs_cpu(const at::Tensor& v, const at::Tens
   const Draw draw{seed ? seeds.const_data_ptr<int64_t>() : nullptr, step, purpose_h, purpose_v, first};
   AT_DISPATCH_FLOATING_TYPES(W.scalar_type(), "gibbs", [&] {
     using T = scalar_t;
-    at::parallel_for(0, n.replicas, 1, [&](int64_t begin, int64_t end) {
+    parallel_for(0, n.replicas, n.replicas_per_thread(sweeps), [&](int64_t begin, int64_t end) {
       at::Tensor x = at::empty({B, H}, W.options());
       for (int64_t r = begin; r < end; ++r) {
         const auto part = [&](const at::Tensor& t) { return n.part<T>(t, r); };

@@ -2,11 +2,10 @@
 
 #pragma once
 
-#include <ATen/Parallel.h>
-
 #include <algorithm>
 
 #include "../common/native.h"
+#include "../common/parallel.h"
 #include "../common/sums.h"
 
 namespace {
@@ -159,7 +158,7 @@ void precisions(int64_t D, const T* log_sigma, T* to) {
 // body(row) over the rows of [B, width], in parallel where there are enough.
 template <typename Body>
 void for_rows(int64_t B, int64_t width, const Body& body) {
-  at::parallel_for(0, B, std::max<int64_t>(1, 16384 / std::max<int64_t>(width, 1)), [&](int64_t begin, int64_t end) {
+  parallel_for(0, B, std::max<int64_t>(1, 16384 / std::max<int64_t>(width, 1)), [&](int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end; ++i) body(i);
   });
 }

@@ -23,7 +23,7 @@ std::vector<at::Tensor> grbm_value_cpu(const at::Tensor& v, const at::Tensor& W,
   at::Tensor energy = n.made({n.B}), scores = n.made({n.B, n.D}), mean = h ? at::Tensor() : n.made({n.B, n.H});
   AT_DISPATCH_FLOATING_TYPES(W.scalar_type(), "grbm", [&] {
     using T = scalar_t;
-    at::parallel_for(0, n.replicas, 1, [&](int64_t begin, int64_t end) {
+    parallel_for(0, n.replicas, n.replicas_per_thread(1), [&](int64_t begin, int64_t end) {
       T* const precision = Workspace<T>::of_thread().take(n.D);
       for (int64_t r = begin; r < end; ++r) {
         const T *vs = n.part<T>(in[0], r), *bs = n.part<T>(in[2], r), *cs = n.part<T>(in[3], r);
@@ -117,7 +117,7 @@ std::vector<at::Tensor> grbm_first_cpu(const at::Tensor& g, const at::Tensor& r,
   if (wants_h) out.push_back(n.made({n.B, n.H}));
   AT_DISPATCH_FLOATING_TYPES(W.scalar_type(), "grbm", [&] {
     using T = scalar_t;
-    at::parallel_for(0, n.replicas, 1, [&](int64_t begin, int64_t end) {
+    parallel_for(0, n.replicas, n.replicas_per_thread(1), [&](int64_t begin, int64_t end) {
       for (int64_t i = begin; i < end; ++i) {
         const auto from = [&](size_t k) { return n.part<T>(in[k], i); };
         const auto to = [&](size_t k) { return n.part_of<T>(out[k], i); };

@@ -24,6 +24,8 @@ struct Parts {
   }
 };
 
+constexpr int64_t kFewProducts = 1 << 20;  // multiply-adds that one thread has done before a second one has begun
+
 struct Sizes {
   const char* op;
   at::Tensor W;
@@ -39,6 +41,11 @@ struct Sizes {
     replicas = c10::multiply_integers(lead);
     B = v.size(-2), D = W.size(-2), H = W.size(-1);
     expect("v", v, {B, D});
+  }
+
+  // How many replicas a second thread is worth, if each takes so many passes over its data.
+  int64_t replicas_per_thread(int64_t passes) const {
+    return std::max<int64_t>(1, kFewProducts / std::max<int64_t>(1, passes * B * H * (D + 8)));
   }
 
   std::vector<int64_t> with(std::initializer_list<int64_t> own) const {

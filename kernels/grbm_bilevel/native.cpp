@@ -2,14 +2,13 @@
 // phi after K real ones, by hand (README.md derives it). Matrix products and one loop between two of them, nothing else.
 // Shape tags: B batch, D visible, H latent. A_HD is the posterior's weight, W_DH the model's; V are perturbed batches.
 
-#include <ATen/Parallel.h>
-
 #include <algorithm>
 #include <cmath>
 #include <span>
 #include <vector>
 
 #include "../common/batched.h"
+#include "../common/parallel.h"
 #include "../common/product.h"
 #include "../common/tensors.h"
 #include "../common/workspace.h"
@@ -17,6 +16,15 @@
 #include "loops.h"
 
 namespace {
+
+// Of the rows of A that a lower step moves at once: with AVX-512 those that stay in the second-level cache. Without it torch's
+// library multiplies so few rows at two thirds of its speed, and panels only give each thread its rows.
+constexpr int64_t kPanelBytes = 128 << 10, kFewRows = 32;
+#ifdef EBLVM_X86
+const bool kPanelsByCache = __builtin_cpu_supports("avx512f");
+#else
+constexpr bool kPanelsByCache = false;
+#endif
 
 struct Plan {
   int64_t B, D, H, K, N;
@@ -46,9 +54,7 @@ struct Outputs {
 
 // The automatic step size is kStep / lambda_max(M): three quarters of the largest stable one, 8 / lambda_max(M).
 constexpr int kStep = 6;
-constexpr int64_t kFewVisible = 16;         // visible units below which its power iterations run on a Gram matrix
-constexpr int64_t kPanelBytes = 128 << 10;  // of the rows of A that a lower step moves at once
-
+constexpr int64_t kFewVisible = 16;  // visible units below which its power iterations run on a Gram matrix
 // Bytes of this thread's last step: all of its scratch memory, and what of it the unroll keeps for its reverse.
 struct Used {
   int64_t scratch = 0, tape = 0;
@@ -57,7 +63,7 @@ thread_local Used used;
 
 template <typename Body>
 void in_parallel(int64_t n, const Body& body) {
-  at::parallel_for(0, n, 16384, body);
+  parallel_for(0, n, 16384, body);
 }
 
 template <typename T>
@@ -89,7 +95,7 @@ class Step {
   Used& used;                       // a thread's own are found once a step
   T *rows = nullptr, *x = nullptr;  // [.., B, D]: the lower batches, then r, then the last batch; x of the lower batches
   T* h_rows = nullptr;              // [.., B, H]: what `rows` is multiplied by for W's gradient
-  T *l = nullptr, *gap = nullptr, *slope = nullptr, *s1 = nullptr, *precision = nullptr, *panel = nullptr;
+  T *l = nullptr, *gap = nullptr, *slope = nullptr, *s1 = nullptr, *precision = nullptr;
 
   T* memory(int64_t size, bool zero = false) {
     T* const found = workspace.take(size);
@@ -152,33 +158,29 @@ class Step {
   }
 
   // alpha left^T right + beta result, [H, D], a panel of its rows at a time, and move(begin, size, panel) on the elements of
-  // each: what one panel needs stays in the second-level cache from the product to the move. Without a `result` to keep, panels
-  // are scratch memory.
+  // each.
   template <typename Move>
   void by_panels(Matrix<T> left, Matrix<T> right, T alpha, T beta, T* result, const Move& move) {
-    const int64_t most = std::max<int64_t>(1, kPanelBytes / (p.D * static_cast<int64_t>(sizeof(T))));
+    const bool alone = in_parallel_region() || left.rows * DH < kFewProducts;
+    const int64_t threads = alone ? 1 : at::get_num_threads();
+    const int64_t rows_in_cache = std::max(kFewRows, kPanelBytes / (p.D * static_cast<int64_t>(sizeof(T))));
+    const int64_t most = kPanelsByCache ? rows_in_cache : (p.H + threads - 1) / threads;
     const int64_t count = (p.H + most - 1) / most, width = (p.H + count - 1) / count;
-    const bool nested = at::in_parallel_region();  // then there is one thread, whatever its number
-    T* const scratch = result ? nullptr : panels(width * p.D, nested ? 1 : at::get_num_threads());
-    at::parallel_for(0, count, 1, [&](int64_t panel, int64_t end) {
+    const auto make = [&](int64_t panel, int64_t end) {
       for (; panel < end; ++panel) {
         const int64_t first = panel * width, rows = std::min(width, p.H - first);
-        T* const to = result ? result + first * p.D : scratch + (nested ? 0 : at::get_thread_num()) * width * p.D;
+        T* const to = result + first * p.D;
         product<T>(left.columns(first, rows).t(), right, alpha, beta, to);
         move(first * p.D, rows * p.D, to);
       }
-    });
+    };
+    alone ? make(0, count) : parallel_for(0, count, 1, make);
   }
 
-  // phi's gradient of a lower step, by panels.
+  // phi's gradient of a lower step, by panels. One that is not kept goes to the place of W's, which is made last.
   template <typename Move>
   void gradient_panels(const T* delta, const T* V, T* result, const Move& move) {
     by_panels(BxH(delta), BxD(V), T(1) / static_cast<T>(p.B), 0, result, move);
-  }
-
-  T* panels(int64_t size, int64_t threads) {
-    if (panel == nullptr) panel = memory(size * threads);
-    return panel;
   }
 
   void column_sums(const T* from, int64_t count, T* to) const {
@@ -196,7 +198,7 @@ class Step {
       lower_gradient(k, delta, nullptr, nullptr, a_grad);
       if (k == p.K - 1) *out.lower = lower_value_at(k);
       const AdamRule<T> adam = rule(k, in.lr);
-      gradient_panels(delta, batch(k), nullptr, [&](int64_t i, int64_t n, const T* A_grad) {
+      gradient_panels(delta, batch(k), out.W_bar, [&](int64_t i, int64_t n, const T* A_grad) {
         adam_step(adam, n, A_grad, A + i, mA + i, vA + i, out.A + i, out.mA + i, out.vA + i);
       });
       adam_step(adam, p.H, a_grad, a, ma, va, out.a, out.ma, out.va);
@@ -267,7 +269,7 @@ class Step {
       logits(V, A_N, a_N);
       lower_gradient(p.K + n, delta, tape + 2 * n * BH, tape + (2 * n + 1) * BH, a_grad);
       if (p.sgd) {
-        gradient_panels(delta, V, nullptr, [&](int64_t begin, int64_t size, const T* A_grad) {
+        gradient_panels(delta, V, out.W_bar, [&](int64_t begin, int64_t size, const T* A_grad) {
           for (int64_t i = 0; i < size; ++i) A[begin + i] = A_N[begin + i] - rate * A_grad[i];
         });
         for (int64_t i = 0; i < p.H; ++i) a[i] = a_N[i] - rate * a_grad[i];
@@ -484,7 +486,7 @@ std::vector<at::Tensor> grbm_bilevel_cpu(const at::Tensor& v, const std::vector<
     using T = scalar_t;
     const auto from = n.parts<const T>(ins), eps = n.parts<const T>(eps_list), noise = n.parts<const T>(noise_list);
     const auto to = n.parts<T>(outs);
-    at::parallel_for(0, n.replicas, 1, [&](int64_t begin, int64_t end) {
+    parallel_for(0, n.replicas, n.replicas_per_thread(K + N + 1), [&](int64_t begin, int64_t end) {
       for (int64_t r = begin; r < end; ++r) {
         const auto x = from.of(r), perturb_r = eps.of(r), latent_r = noise.of(r);
         const auto y = to.of(r);

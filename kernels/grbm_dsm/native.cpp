@@ -22,7 +22,7 @@ std::vector<at::Tensor> grbm_dsm_cpu(const at::Tensor& v, const at::Tensor& eps,
   const int64_t B = n.B, D = n.D, H = n.H;
   AT_DISPATCH_FLOATING_TYPES(W.scalar_type(), "grbm_dsm", [&] {
     using T = scalar_t;
-    at::parallel_for(0, n.replicas, 1, [&](int64_t begin, int64_t end) {
+    parallel_for(0, n.replicas, n.replicas_per_thread(1), [&](int64_t begin, int64_t end) {
       for (int64_t i = begin; i < end; ++i) {
         const auto from = [&](size_t k) { return n.part<T>(in[k], i); };
         T *loss = n.part_of<T>(out[0], i), *W_bar = n.part_of<T>(out[1], i), *b_bar = n.part_of<T>(out[2], i),

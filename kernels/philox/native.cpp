@@ -1,10 +1,9 @@
 // Philox 4x32-10 noise on the CPU: the bits of reference.py, in loops that the compiler vectorises.
 // Build with -ffp-contract=off: a fused multiply-add rounds once where the reference rounds twice.
 
-#include <ATen/Parallel.h>
-
 #include <cmath>
 
+#include "../common/parallel.h"
 #include "../common/tensors.h"
 #include "philox.h"
 
@@ -108,7 +107,7 @@ std::vector<at::Tensor> streams_cpu(const at::Tensor& seed, int64_t step, int64_
     }
   };
   const int64_t chunks = Stream{0, 0, 0, first, count, width}.chunks(), a_stream = replicas * chunks;
-  at::parallel_for(0, streams * a_stream, 16, [&](int64_t begin, int64_t end) {
+  parallel_for(0, streams * a_stream, 16, [&](int64_t begin, int64_t end) {
     for (int64_t next; begin < end; begin = next) {
       const int64_t stream = begin / a_stream, replica = begin % a_stream / chunks, chunk = begin % chunks;
       next = std::min(end, begin - chunk + chunks);

@@ -65,7 +65,7 @@ std::vector<at::Tensor> sliced_hvp_value_cpu(const at::Tensor& v, const at::Tens
   std::vector<at::Tensor> out = {n.made({B}), n.made({M, B}), n.made({B, H}), n.made({B, D}), n.made({M, B, H})};
   AT_DISPATCH_FLOATING_TYPES(W.scalar_type(), "sliced_hvp", [&] {
     using T = scalar_t;
-    at::parallel_for(0, n.replicas, 1, [&](int64_t begin, int64_t end) {
+    parallel_for(0, n.replicas, n.replicas_per_thread(M), [&](int64_t begin, int64_t end) {
       T* const precision = Workspace<T>::of_thread().take(D);
       for (int64_t i = begin; i < end; ++i) {
         const T *vs = n.part<T>(in[0], i), *us = n.part<T>(in[1], i), *bs = n.part<T>(in[3], i), *cs = n.part<T>(in[4], i);
@@ -109,7 +109,7 @@ std::vector<at::Tensor> sliced_hvp_first_cpu(const at::Tensor& f, const at::Tens
   if (wants_u) out.push_back(n.made({M, B, D}));
   AT_DISPATCH_FLOATING_TYPES(W.scalar_type(), "sliced_hvp", [&] {
     using T = scalar_t;
-    at::parallel_for(0, n.replicas, 1, [&](int64_t begin, int64_t end) {
+    parallel_for(0, n.replicas, n.replicas_per_thread(M), [&](int64_t begin, int64_t end) {
       for (int64_t i = begin; i < end; ++i) {
         const auto from = [&](size_t j) { return n.part<T>(in[j], i); };
         const T *fs = from(0), *ks = from(1), *means = from(2), *ss = from(3), *qs = from(4), *vs = from(5), *us = from(6);

@@ -146,7 +146,7 @@ def test_native_at_the_edges(dtype) -> None:
 
 @needs_native
 def test_more_threads_change_nothing() -> None:
-    tensors = case(False, (63, 100, 37), replicas=(3,))
+    tensors = case(False, (63, 100, 37), replicas=(9,))
     one = derivatives(through(package._Native), *tensors)
     torch.set_num_threads(2)
     try:

@@ -433,10 +433,12 @@ def test_the_exact_kl_draws_only_the_noise_that_is_read() -> None:
 
 
 @needs_native
-def test_more_threads_change_nothing() -> None:
-    size = (63, 100, 37)
-    method = objective(size, 2, 2, sgd=False, shared=False, exact=False)
-    arguments = start(method, size, torch.tensor([1, 2, 3]))
+@pytest.mark.parametrize("sgd", [False, True])
+@pytest.mark.parametrize(("size", "seeds"), [((63, 100, 37), [1, 2, 3]), ((101, 130, 97), [1])])
+def test_more_threads_change_nothing(size: tuple[int, int, int], seeds: list[int], sgd: bool) -> None:
+    """Threads take a replica each, or panels of one."""
+    method = objective(size, 2, 2, sgd=sgd, shared=False, exact=False)
+    arguments = start(method, size, torch.tensor(seeds))
     one = fused(method, *arguments)
     torch.set_num_threads(2)
     try:

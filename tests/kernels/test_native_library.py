@@ -1,8 +1,14 @@
-"""The native library where it is missing, or of another torch: the reference serves, and one sentence says so."""
+"""The native library where it is missing, or of another torch: the reference serves, and one sentence says so. Its
+threads where it is there."""
 
 import subprocess
 import sys
 from pathlib import Path
+
+import pytest
+import torch
+
+from eblvm.kernels.common.dispatch import NATIVE_LIBRARY
 
 PATCH = """
 import importlib.util, sys, warnings
@@ -37,3 +43,14 @@ def test_without_a_library_a_run_says_so_once(tmp_path: Path) -> None:
     done = run(code.format(f"train checkerboard --method dsm --steps 3 --validations 0 --out {tmp_path / 'run'}"), None)
     assert done.returncode == 0, done.stderr
     assert (done.stdout + done.stderr).count("native kernels are not built") == 1
+
+
+@pytest.mark.skipif(NATIVE_LIBRARY is None, reason="the native library is not built")
+@pytest.mark.parametrize("count", [1, 2, 3])
+def test_kernels_have_the_threads_of_torch(count: int) -> None:
+    before = torch.get_num_threads()
+    torch.set_num_threads(count)
+    try:
+        assert torch.ops.eblvm.threads() == count
+    finally:
+        torch.set_num_threads(before)
