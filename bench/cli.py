@@ -120,7 +120,7 @@ def bench_suite(arguments: argparse.Namespace) -> None:
         if networks:
             result = networks.run(arguments.rounds or 5, device=device)
         elif arguments.suite == "growth":
-            result = growth.run(arguments.rounds or 9)
+            result = growth.run(arguments.rounds or 21)
         elif arguments.suite == "data":
             result = data.run(arguments.rounds or 20, arguments.data)
         else:

@@ -24,7 +24,13 @@ class Running(Options):
         high=1e6,
         mathematical=False,
     )
-    threads: int = option(1, "CPU threads per process; their number changes results by rounding only", low=1, high=1024, mathematical=False)
+    threads: int = option(
+        1,
+        "CPU threads per process; their number changes results by rounding only",
+        low=1,
+        high=1024,
+        mathematical=False,
+    )
     dtype: str = option("float32", "of parameters and data", choices=("float32", "float64"))
     micro_batch: int | None = option(
         None,

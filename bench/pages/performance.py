@@ -87,8 +87,9 @@ each of their products. `eblvm train` computes with zero in their place, from it
 """
 GROWTH = """\
 One axis at a time. A figure is fitted by c + a x^p along its axis; a cell has p, and what theory says behind the slash.
-0 is a figure that moves by less than 5 %. Held is what graphs keep for a backward pass; of a deep model the network's,
-which N and K leave as it is.
+Times are ratios to the axis's last value by round; in brackets is p's 90 % interval over rounds. Layers are fitted
+without c: FLOPs have none there. 0 is a figure that moves by less than 5 %. Held is what graphs keep for a backward
+pass; of a deep model the network's, which N and K leave as it is.
 """
 GROWN = """\
 ![every figure over its first value, a panel per axis](growth.png)

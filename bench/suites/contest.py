@@ -17,11 +17,10 @@ from tqdm import tqdm
 
 from eblvm.bench.contestants.roster import Contestant, of_suite
 from eblvm.bench.suites.contest_tasks import Task, tasks
-from eblvm.bench.suites.deep import ratio_by_round
 from eblvm.bench.suites.ratios import mib
 from eblvm.bench.tools import record
 from eblvm.bench.tools.agreement import AgreementError
-from eblvm.bench.tools.timing import interleaved, median
+from eblvm.bench.tools.timing import interleaved, median, ratio_by_round
 from eblvm.engine import tables
 from eblvm.engine.planning.footprint import Footprint, footprint
 

@@ -21,7 +21,7 @@ from eblvm.bench.naive import BiMdsm, Mdsm, VagesMdsm
 from eblvm.bench.tools import record
 from eblvm.bench.tools.agreement import TOLERANCE, AgreementError, under_way
 from eblvm.bench.tools.registry import Case
-from eblvm.bench.tools.timing import Step, interleaved, median
+from eblvm.bench.tools.timing import Step, interleaved, median, ratio_by_round
 from eblvm.engine import tables
 from eblvm.engine.config import Config
 from eblvm.engine.methods.score_matching import ScoreMatchingObjective
@@ -93,11 +93,6 @@ def measured(found: list[Case], rounds: int, device: str, tick: Callable[[], obj
         figures = row(case, engine, times[i], to_mdsm, naive_ms.get(naive_name(case)))
         rows.append(figures | {"peak_published_mib": peak_mib})
     return rows
-
-
-def ratio_by_round(readings: list[float], of: list[float]) -> float:
-    """The median of the ratios of each round: what slows the machine for a while slows both."""
-    return median([a / b for a, b in zip(readings, of, strict=True)])
 
 
 def on_device(found: list[Case], device: str) -> list[Case]:

@@ -11,11 +11,10 @@ from typing import Any
 import torch
 
 from eblvm.bench.contestants.steps import CaseStep
-from eblvm.bench.suites.deep import ratio_by_round
 from eblvm.bench.tools import record, script
 from eblvm.bench.tools.floor import FloorStep
 from eblvm.bench.tools.registry import SEMANTICS, Case
-from eblvm.bench.tools.timing import interleaved, median
+from eblvm.bench.tools.timing import interleaved, median, ratio_by_round
 from eblvm.engine.recipes import recipe
 from eblvm.kernels.adam_unroll import adam_unroll_
 from eblvm.kernels.adam_unroll.reference import Rule

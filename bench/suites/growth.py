@@ -1,7 +1,8 @@
 """`eblvm bench growth`: how a step's time, memory and FLOPs grow, one axis at a time, beside what theory says.
 
 Along an axis a figure is fitted by c + a x^p: what does not grow is c, and p is held against theory. Bytes and FLOPs
-are counted, so their fit is exact up to terms that theory leaves out; times are medians of interleaved readings.
+are counted, so their fit is exact up to terms that theory leaves out. Times are interleaved and enter the fit as
+ratios to the axis's last value, by round; an interval of p is what the fit gives for rounds drawn again.
 """
 
 import math
@@ -11,6 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from tqdm import tqdm
 
@@ -18,7 +20,7 @@ from eblvm.bench.contestants.steps import CaseStep
 from eblvm.bench.suites import profile
 from eblvm.bench.tools import record
 from eblvm.bench.tools.registry import Case
-from eblvm.bench.tools.timing import interleaved, median
+from eblvm.bench.tools.timing import elapsed_ms, interleaved, median, ratio_by_round
 from eblvm.engine import tables
 from eblvm.engine.config import Config
 from eblvm.engine.planning import plan
@@ -29,19 +31,22 @@ SCHEMA = "eblvm-growth/1"
 FIGURES = {"step_ms": "time", "saved_mib": "bytes held", "peak_mib": "peak bytes", "gflop": "FLOPs"}
 TOLERANCE = 0.1  # of an exponent
 FLAT = 0.05  # a figure that moves by less than this fraction along an axis does not grow
-POWERS = [p / 100 for p in range(25, 301)]
+POWERS = np.arange(25, 301) / 100
+LEVEL, RESAMPLED = 0.9, 500  # of an exponent's interval
 LARGE = {"CelebA64": 64, "CelebA128": 128, "CelebA256": 256}
 KEPT = ("none", "blocks", "all")
 
 
 class Axis(NamedTuple):
-    """`theory` has the power of x by figure; what it leaves out is measured and not judged."""
+    """`theory` has the power of x by figure; what it leaves out is measured and not judged. Without `offset` all of a
+    step grows with x, as its FLOPs do, and c is 0: three values would leave c and p to chance."""
 
     name: str
     title: str
     values: Sequence[int]
     case: Callable[[int], Case]
     theory: Mapping[str, float]
+    offset: bool = True
 
 
 def grbm(visible: int = 560, **changes: Any) -> Case:
@@ -72,47 +77,55 @@ TIME, HELD, PEAK, FLOPS = FIGURES
 LINEAR = dict.fromkeys(FIGURES, 1.0)
 GROWS, FIXED = {TIME: 1, FLOPS: 1}, {HELD: 0}  # in time and work; not in memory
 AXES = (
-    Axis("B", "batch, GRBM", (100, 200, 400, 800), lambda x: grbm(batch=x), LINEAR),
-    Axis("D", "visible units, GRBM", (560, 1120, 2240, 4480), lambda x: grbm(x), GROWS),
+    Axis("B", "batch, GRBM", (100, 200, 400, 800, 1600), lambda x: grbm(batch=x), LINEAR),
+    Axis("D", "visible units, GRBM", (560, 1120, 2240, 4480, 8960), lambda x: grbm(x), GROWS),
     Axis("H", "latent units, GRBM", (400, 800, 1600, 3200), lambda x: grbm(latent=x), GROWS),
-    Axis("N", "unrolled steps, GRBM", (5, 10, 20, 40), lambda x: grbm(N=x), GROWS | {HELD: 1}),
-    Axis("K", "real lower steps, GRBM", (5, 10, 20, 40), lambda x: grbm(K=x), GROWS | FIXED),
+    Axis("N", "unrolled steps, GRBM", (5, 10, 20, 40, 80), lambda x: grbm(N=x), GROWS | {HELD: 1}),
+    Axis("K", "real lower steps, GRBM", (5, 10, 20, 40, 80, 160), lambda x: grbm(K=x), GROWS | FIXED),
     Axis("K, Newton", "the same beside a Newton step", (5, 10, 20, 40), newton, FIXED),
     Axis("L", "samples of h, VaGES-MDSM, deep", (2, 4, 8, 16), lambda x: deep(method="vages-mdsm", L=x), {FLOPS: 1}),
     Axis("N, deep", "unrolled steps, deep", (1, 2, 4, 8), lambda x: deep(N=x), {HELD: 0, FLOPS: 1}),
     Axis("K, deep", "real lower steps, deep", (1, 2, 4, 8), lambda x: deep(K=x), FIXED),
-    Axis("batch, deep", "batch, deep", (4, 8, 16, 32), lambda x: deep(32, width=32, batch=x), GROWS | {HELD: 1}),
+    Axis("batch, deep", "batch, deep", (4, 8, 16, 32, 64), lambda x: deep(32, width=32, batch=x), GROWS | {HELD: 1}),
     Axis("S", "image size, deep", (16, 32, 64, 128), wider, {TIME: 2, HELD: 2, FLOPS: 2}),
     Axis("width", "channels, deep", (16, 32, 64, 128), lambda x: deep(width=x), {FLOPS: 2}),
-    Axis("depth", "layers, deep", (12, 18, 24), lambda x: deep(32, width=64, depth=x), GROWS | {HELD: 1}),
-    Axis("R", "replicas, checkerboard", (8, 16, 32, 64), toy, GROWS | {PEAK: 1}),
+    Axis("depth", "layers, deep", (12, 18, 24), lambda x: deep(32, width=64, depth=x), GROWS | {HELD: 1}, offset=False),
+    Axis("R", "replicas, checkerboard", (8, 16, 32, 64, 128), toy, GROWS | {PEAK: 1}),
 )
 
 
-def exponent(xs: Sequence[float], ys: Sequence[float]) -> float:
-    """p of c + a x^p with c >= 0, by the least relative error; 0 where y does not grow."""
+def exponent(xs: Sequence[float], ys: Sequence[float], offset: bool = True) -> float:
+    """p of c + a x^p with c >= 0 (c = 0 without `offset`), by the least relative error; 0 where y does not grow."""
     if max(ys) - min(ys) <= FLAT * max(ys):
         return 0.0
-    return min(POWERS, key=lambda p: _misfit([x**p for x in xs], ys))
+    weight = 1 / np.asarray(ys)
+    u = (np.asarray(xs) / xs[-1]) ** POWERS[:, None] * weight  # a's column of the design; c's is the weight, y's is 1
+    uu, uw, u1, ww, w1 = (u * u).sum(1), u @ weight, u.sum(1), weight @ weight, weight.sum()
+    c = (w1 * uu - uw * u1) / (ww * uu - uw * uw)
+    c = np.maximum(c, 0) if offset else np.zeros_like(c)
+    a = (u1 - c * uw) / uu
+    misfit = np.square(c[:, None] * weight + a[:, None] * u - 1).sum(1)
+    return float(POWERS[misfit.argmin()])
 
 
-def _misfit(us: Sequence[float], ys: Sequence[float]) -> float:
-    """The relative squares that c + a u leaves of y, with the best a and c >= 0."""
-    u, y = (torch.tensor(values, dtype=torch.float64) for values in (us, ys))
-    design = torch.stack([torch.ones_like(u), u], 1) / y[:, None]
-    ones = torch.ones_like(y)
-    both = torch.linalg.lstsq(design, ones[:, None]).solution[:, 0]
-    if both[0] < 0:
-        slope = torch.dot(design[:, 1], ones) / design[:, 1].square().sum()
-        both = torch.stack([torch.zeros_like(slope), slope])
-    return float((design @ both - ones).square().sum())
+def fitted(axis: Axis, readings: Sequence[Sequence[float]]) -> dict[str, float]:
+    """p of an axis's times, readings[value][round], and the ends of its interval."""
+
+    def power(rounds: Sequence[int]) -> float:
+        chosen = [[one[r] for r in rounds] for one in readings]
+        return exponent(axis.values, [ratio_by_round(one, chosen[-1]) for one in chosen], axis.offset)
+
+    count = len(readings[0])
+    drawn = np.random.default_rng(0).integers(count, size=(RESAMPLED, count))
+    low, high = np.quantile([power(rounds) for rounds in drawn], [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
+    return {"p": power(range(count)), "low": float(low), "high": float(high)}
 
 
 def run(rounds: int, progress: bool = True, axes: Sequence[Axis] = AXES) -> dict[str, Any]:
     torch.set_num_threads(1)
     rows, fits = [], []
     if progress:
-        print(f"{len(axes)} axes, {rounds} rounds: about {2 + len(axes) * rounds // 12} min", file=sys.stderr)
+        print(f"{len(axes)} axes, {rounds} rounds: about {3 + len(axes) * rounds // 25} min", file=sys.stderr)
     for axis in tqdm(axes, desc="growth", disable=None if progress else True, file=sys.stderr, leave=False):
         steps = [CaseStep(axis.case(x)) for x in axis.values]
         (readings,) = interleaved([steps], rounds, "cpu")
@@ -121,8 +134,8 @@ def run(rounds: int, progress: bool = True, axes: Sequence[Axis] = AXES) -> dict
         for figure in FIGURES:
             ys = [point[figure] for point in points]
             if all(y is not None and y > 0 for y in ys):
-                theory = axis.theory.get(figure)
-                fits.append({"axis": axis.name, "figure": figure, "p": exponent(axis.values, ys), "theory": theory})
+                fit = fitted(axis, readings) if figure == TIME else {"p": exponent(axis.values, ys, axis.offset)}
+                fits.append({"axis": axis.name, "figure": figure, **fit, "theory": axis.theory.get(figure)})
     body = {"rounds": rounds, "rows": rows, "fits": fits, "large": large(), "steps": steps_of_a_run()}
     body["threads"] = threads(rounds)
     return record.make(SCHEMA, "growth", f"eblvm bench growth --rounds {rounds}", "cpu", body)
@@ -140,16 +153,12 @@ def large(images: Mapping[str, int] = LARGE, checkpoints: Sequence[str] = KEPT) 
     return found
 
 
-def steps_of_a_run(counts: Sequence[int] = (200, 400, 800, 1600)) -> dict[str, Any]:
+def steps_of_a_run(counts: Sequence[int] = (200, 400, 800, 1600), repeats: int = 3) -> dict[str, Any]:
     """CPU seconds of so many steps in a row: a run does not grow slower."""
     step = CaseStep(grbm(batch=20))
     step()
-    seconds = []
-    for count in counts:
-        begin = time.process_time()
-        for _ in range(count):
-            step()
-        seconds.append(time.process_time() - begin)
+    readings = [[elapsed_ms(step, count, "cpu") * count / 1e3 for count in counts] for _ in range(repeats)]
+    seconds = [median(of_count) for of_count in zip(*readings, strict=True)]
     return {"counts": list(counts), "seconds": seconds, "p": exponent(counts, seconds), "theory": 1}
 
 
@@ -218,7 +227,8 @@ def table(result: dict[str, Any]) -> tuple[list[str], list[list[Any]]]:
 def _cell(fit: dict[str, Any] | None) -> str:
     if fit is None:
         return ""
-    return f"{fit['p']:.2f}" + ("" if fit["theory"] is None else f" / {fit['theory']:g}")
+    interval = f" ({fit['low']:.2f} to {fit['high']:.2f})" if "low" in fit else ""
+    return f"{fit['p']:.2f}{interval}" + ("" if fit["theory"] is None else f" / {fit['theory']:g}")
 
 
 def large_table(result: dict[str, Any]) -> tuple[list[str], list[list[Any]]]:

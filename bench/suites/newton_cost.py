@@ -14,7 +14,7 @@ from eblvm.bench.contestants.steps import EngineStep
 from eblvm.bench.suites import deep
 from eblvm.bench.tools import record
 from eblvm.bench.tools.registry import Case
-from eblvm.bench.tools.timing import interleaved, median
+from eblvm.bench.tools.timing import interleaved, median, ratio_by_round
 from eblvm.engine import tables
 from eblvm.engine.recipes import recipe
 
@@ -47,7 +47,7 @@ def freyface(rounds: int) -> tuple[dict[str, Any], str]:
     steps = [EngineStep(recipe("freyface").replaced(**changes), (560,)) for changes in FREYFACE.values()]
     (readings,) = interleaved([steps], rounds, "cpu")
     rows = [
-        {"case": name, "ms": median(found), "to_unrolled": deep.ratio_by_round(found, readings[0])}
+        {"case": name, "ms": median(found), "to_unrolled": ratio_by_round(found, readings[0])}
         for name, found in zip(FREYFACE, readings, strict=True)
     ]
     command = f"python -m eblvm.bench.suites.newton_cost freyface {rounds}"

@@ -12,9 +12,8 @@ from typing import Any
 import torch
 
 from eblvm.bench.contestants.steps import EngineStep
-from eblvm.bench.suites.deep import ratio_by_round
 from eblvm.bench.tools import record
-from eblvm.bench.tools.timing import interleaved, median
+from eblvm.bench.tools.timing import interleaved, median, ratio_by_round
 from eblvm.engine import tables
 from eblvm.engine.device import subnormals_as_zero
 from eblvm.engine.methods.types import State

@@ -12,10 +12,10 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from eblvm.bench.contestants.steps import CaseStep
 from eblvm.bench.suites import grbm_parts, growth, vages
-from eblvm.bench.suites.deep import DeepStep, ratio_by_round
+from eblvm.bench.suites.deep import DeepStep
 from eblvm.bench.tools import record, script
 from eblvm.bench.tools.floor import FloorStep
-from eblvm.bench.tools.timing import Step, interleaved, median
+from eblvm.bench.tools.timing import Step, interleaved, median, ratio_by_round
 from eblvm.engine.config import Config
 
 SCHEMA = "eblvm-targets/1"

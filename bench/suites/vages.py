@@ -14,7 +14,7 @@ from eblvm.bench.contestants import steps as contestants
 from eblvm.bench.suites import deep
 from eblvm.bench.tools import agreement, record
 from eblvm.bench.tools.registry import Case
-from eblvm.bench.tools.timing import Step, interleaved, median
+from eblvm.bench.tools.timing import Step, interleaved, median, ratio_by_round
 from eblvm.engine import tables
 from eblvm.engine.config import Config
 from eblvm.engine.planning.footprint import footprint
@@ -66,7 +66,7 @@ def run(
     slower = iter(network_ms[len(images) :])
     for i, (case, network) in enumerate(zip(images, networks, strict=True)):
         naive_ms = next(slower) if case.naive else None
-        to_mdsm = deep.ratio_by_round(readings[0][i], readings[0][0])
+        to_mdsm = ratio_by_round(readings[0][i], readings[0][0])
         rows.append(deep.row(case, network, network_ms[i], to_mdsm, naive_ms) | {"peak_mib": None})
     for one, engine, ms in zip(flat, grbms, grbm_ms, strict=False):
         by_formula_ms = grbm_ms[-1] if one.config["method"] == "vages-dsm" else None

@@ -68,3 +68,8 @@ def interleaved(
 
 def median(readings: Sequence[float]) -> float:
     return statistics.median(readings)
+
+
+def ratio_by_round(readings: Sequence[float], of: Sequence[float]) -> float:
+    """The median of the ratios of each round: what slows the machine for a while slows both."""
+    return median([a / b for a, b in zip(readings, of, strict=True)])
