@@ -123,6 +123,10 @@ TARGETS = """\
 What the steps are held to on a CPU: each is a ratio of two steps by turns, and was measured twice. Products and
 convolutions are those of the step beside them, alone, on operands of the same sizes.
 """
+SAMPLES = """
+Eight more samples of h add {samples_add_ms:.1f} ms to a step of VaGES: read beside a network of two channels, which
+leaves the rest of the step as it is. Readings of the deep steps themselves differ by some percent.
+"""
 INTRODUCTION = """\
 # Performance
 
@@ -152,8 +156,8 @@ def render(folder: Path) -> str:
             heading = title + (", compiled" if found["compiled"] else "")
             parts.append(section(heading, found, tables.markdown(list(COLUMNS.values()), rows)))
     for found in record.read_all(folder, "targets-*.json", targets.SCHEMA):
-        body = TARGETS + "\n" + tables.markdown(*targets.table(found))
-        parts.append(section("Targets", found, body))
+        added = SAMPLES.format(**found)
+        parts.append(section("Targets", found, "\n".join((TARGETS, tables.markdown(*targets.table(found)), added))))
     for found in record.read_all(folder, "parts-grbm-*.json", grbm_parts.SCHEMA):
         body = PARTS + "\n" + tables.markdown(*grbm_parts.table(found))
         parts.append(section("What a GRBM's step consists of", found, body))

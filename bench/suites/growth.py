@@ -39,7 +39,7 @@ KEPT = ("none", "blocks", "all")
 
 class Axis(NamedTuple):
     """`theory` has the power of x by figure; what it leaves out is measured and not judged. Without `offset` all of a
-    step grows with x, as its FLOPs do, and c is 0: three values would leave c and p to chance."""
+    step's time grows with x, and c is 0: three values would leave c and p to chance."""
 
     name: str
     title: str
@@ -57,12 +57,17 @@ def grbm(visible: int = 560, **changes: Any) -> Case:
 def deep(size: int = 16, **changes: Any) -> Case:
     """Small: where time is judged an axis is wider, as operators that compute little take their time to start."""
     method = changes.pop("method", "bimdsm")
-    base = {"network": "lean", "width": 8, "depth": 12, "batch": 4, "K": 5}
+    base = {"network": "lean", "width": 8, "depth": 12, "batch": 4}
     return Case(recipe("cifar10", method=method).replaced(**(base | changes)), (3, size, size))
 
 
 def wider(size: int) -> Case:
     return deep(size, width=32, batch=2)
+
+
+def layers(count: int) -> Case:
+    """Without a lower level, which has no part in them."""
+    return deep(32, method="mdsm", width=64, depth=count)
 
 
 def newton(steps: int) -> Case:
@@ -79,7 +84,8 @@ GROWS, FIXED = {TIME: 1, FLOPS: 1}, {HELD: 0}  # in time and work; not in memory
 AXES = (
     Axis("B", "batch, GRBM", (100, 200, 400, 800, 1600), lambda x: grbm(batch=x), LINEAR),
     Axis("D", "visible units, GRBM", (560, 1120, 2240, 4480, 8960), lambda x: grbm(x), GROWS),
-    Axis("H", "latent units, GRBM", (400, 800, 1600, 3200), lambda x: grbm(latent=x), GROWS),
+    Axis("H", "latent units, GRBM", (100, 200, 400, 800), lambda x: grbm(latent=x), GROWS),
+    Axis("H, large", "latent units beyond the cache", (800, 1600, 3200, 6400), lambda x: grbm(latent=x), GROWS),
     Axis("N", "unrolled steps, GRBM", (5, 10, 20, 40, 80), lambda x: grbm(N=x), GROWS | {HELD: 1}),
     Axis("K", "real lower steps, GRBM", (5, 10, 20, 40, 80, 160), lambda x: grbm(K=x), GROWS | FIXED),
     Axis("K, Newton", "the same beside a Newton step", (5, 10, 20, 40), newton, FIXED),
@@ -89,7 +95,7 @@ AXES = (
     Axis("batch, deep", "batch, deep", (4, 8, 16, 32, 64), lambda x: deep(32, width=32, batch=x), GROWS | {HELD: 1}),
     Axis("S", "image size, deep", (16, 32, 64, 128), wider, {TIME: 2, HELD: 2, FLOPS: 2}),
     Axis("width", "channels, deep", (16, 32, 64, 128), lambda x: deep(width=x), {FLOPS: 2}),
-    Axis("depth", "layers, deep", (12, 18, 24), lambda x: deep(32, width=64, depth=x), GROWS | {HELD: 1}, offset=False),
+    Axis("depth", "layers, deep MDSM", (12, 18, 24), layers, GROWS | {HELD: 1}, offset=False),
     Axis("R", "replicas, checkerboard", (8, 16, 32, 64, 128), toy, GROWS | {PEAK: 1}),
 )
 
@@ -134,7 +140,7 @@ def run(rounds: int, progress: bool = True, axes: Sequence[Axis] = AXES) -> dict
         for figure in FIGURES:
             ys = [point[figure] for point in points]
             if all(y is not None and y > 0 for y in ys):
-                fit = fitted(axis, readings) if figure == TIME else {"p": exponent(axis.values, ys, axis.offset)}
+                fit = fitted(axis, readings) if figure == TIME else {"p": exponent(axis.values, ys)}
                 fits.append({"axis": axis.name, "figure": figure, **fit, "theory": axis.theory.get(figure)})
     body = {"rounds": rounds, "rows": rows, "fits": fits, "large": large(), "steps": steps_of_a_run()}
     body["threads"] = threads(rounds)

@@ -2,9 +2,12 @@
 
 A target is a ratio of two steps, the median of the rounds' ratios: a GRBM's (fresh, Adam) step over its matrix products
 alone, ten replicas over one, VaGES over MDSM and over itself with fewer samples, MDSM over its convolutions alone.
+Readings of a deep step differ by some percent, more than samples cost: what they add is read beside a network of two
+channels as well, where the rest of the step is the same and the network takes no time.
 """
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
@@ -85,10 +88,19 @@ def deep(base: Config | None = None) -> tuple[dict[str, Step], list[Target]]:
     ]
 
 
+def samples_add_ms(rounds: int, base: Config | None) -> float:
+    """What L=10 costs beside L=2: all but the network, which L does not enter, has its own sizes."""
+    _, few, many = (DeepStep(case.config.replaced(width=2)) for case in vages.deep_cases(base))
+    ((few_ms, many_ms),) = interleaved([[few, many]], rounds, "cpu")
+    return median([b - a for a, b in zip(few_ms, many_ms, strict=True)])
+
+
 def recording(rounds: int, base: Config | None) -> list[dict[str, Any]]:
     """Every target once, on fresh steps."""
     rows = []
-    for long, (steps, targets) in [*((False, grbm(N)) for N in (0, 5, 10)), (False, replicas()), (True, deep(base))]:
+    groups = [*((False, partial(grbm, N)) for N in (0, 5, 10)), (False, replicas), (True, partial(deep, base))]
+    for long, group in groups:
+        steps, targets = group()
         (readings,) = interleaved([list(steps.values())], rounds, "cpu", long=long)
         found = dict(zip(steps, readings, strict=True))
         for name, step, beside, bar in targets:
@@ -106,7 +118,8 @@ def run(rounds: int, base: Config | None = None) -> dict[str, Any]:
         for row, again in zip(first, second, strict=True)
     ]
     command = f"python -m eblvm.bench.suites.targets {rounds}"
-    return record.make(SCHEMA, "targets", command, "cpu", {"rounds": rounds, "rows": rows})
+    body = {"rounds": rounds, "rows": rows, "samples_add_ms": samples_add_ms(rounds, base)}
+    return record.make(SCHEMA, "targets", command, "cpu", body)
 
 
 def table(result: dict[str, Any]) -> tuple[list[str], list[list[Any]]]:
