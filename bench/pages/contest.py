@@ -37,8 +37,8 @@ REASONS = {  # of the cases where another was faster
     "method=bimdsm noise=fresh N=0 K=5": STARTS,
     "method=mdsm checkpoint=blocks": "It recomputes what torch's checkpoint, in a score, holds all the same: see the "
     "saved MiB.",
-    "method=bimdsm noise=fresh N=5 K=5": "It computes every unrolled step again in its backward pass, where the others "
-    "hold the graphs of all of them: see the peak.",
+    "method=bimdsm noise=fresh N=5 K=5 unroll_memory=recompute": "It computes every unrolled step again in its "
+    "backward pass, where the others hold the graphs of all of them: see the peak.",
 }
 INTRODUCTION = """\
 # The engine beside other libraries
