@@ -25,7 +25,7 @@ from eblvm.engine.system import ENDINGS
 SCHEMA = "eblvm-compare/1"
 MINUTES = 10.0
 LAUNCHES = 12  # pairs of fresh processes in a block, if there is time: one process may be 3 % slower all its life
-PER_STARTER = 2  # launches that share torch's place in memory
+PER_STARTER = 4  # launches that share torch's place in memory
 LAUNCH_S, CASE_S = 4.0, 0.5  # what a launch needs, and what a case in it: with less it would mostly start up
 CONFIRM_S = 2.0  # of a suspect in a launch of the second block, at most
 SCREENING = 0.55  # of the time that is left when both are built; the rest is for the second block
@@ -145,22 +145,30 @@ def block(
     seconds: float,
     say: building.Say,
 ) -> None:
-    """Launches of fresh processes, each with as many rounds as its part of `seconds` has room for."""
+    """Launches of fresh processes. What is left of `seconds` beside their starts is divided among them alike: a launch
+    with few rounds has the weight of one with many."""
     count, end = budget.launches(seconds, len(measured)), time.monotonic() + seconds
+    import_s = open_s = 0.0  # what starts have taken, at most
     for first in range(0, count, PER_STARTER):
+        begin = time.monotonic()
         with Starter() as starter:
+            import_s = max(import_s, time.monotonic() - begin)
             for number in range(first, min(count, first + PER_STARTER)):
-                if number >= 2 and budget.rounds is None and time.monotonic() > end:
+                begin = time.monotonic()
+                if number >= 2 and budget.rounds is None and begin > end:
                     return  # the machine is slower than thought
                 say(f"launch {number + 1} of {count}: {len(measured)} cases by turns")
-                until = time.monotonic() + (end - time.monotonic()) / (count - number)
                 with contextlib.ExitStack() as stack:
                     versions = pair(stack, starter)
                     for version in versions:
                         version.pin(number)
                         version.open(suite)
+                    now = time.monotonic()
+                    open_s, left = max(open_s, now - begin), count - number
+                    imports = (count - 1) // PER_STARTER - number // PER_STARTER
+                    window = (end - now - import_s * imports - open_s * (left - 1)) / left
                     least = budget.rounds // count if budget.rounds else 2
-                    launch(versions, measured, number, least, until if budget.rounds is None else 0.0)
+                    launch(versions, measured, number, least, now + window if budget.rounds is None else 0.0)
 
 
 def launch(

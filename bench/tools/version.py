@@ -1,7 +1,7 @@
 """Worker processes of the versions that `eblvm bench compare` measures.
 
 They are forked from a process that has imported torch and nothing of ours: a start takes a second instead of five, and
-both versions have the same luck with torch's place in memory. Every few launches there is a new one, with other luck.
+both versions have the same luck with torch's place in memory. After some launches there is a new one, with other luck.
 """
 
 import contextlib
@@ -34,6 +34,7 @@ import os, signal, socket, sys
 import torch, torch._dynamo
 parent = socket.socket(fileno=int(sys.argv[1]))
 signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+parent.send(b"ready")
 while True:
     site, files, _, _ = socket.recv_fds(parent, 65536, 3)
     if not site:
@@ -65,20 +66,30 @@ class Starter:
 
     def __init__(self) -> None:
         self.socket, theirs = socket.socketpair()
-        with theirs:
+        kept = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+        with theirs:  # modules may be compiled once for all starts
             self.process = subprocess.Popen(
                 [sys.executable, "-c", FORK, str(theirs.fileno()), WORK],
-                stdin=subprocess.DEVNULL, pass_fds=[theirs.fileno()], start_new_session=True,
+                stdin=subprocess.DEVNULL, pass_fds=[theirs.fileno()], start_new_session=True, env=kept,
             )  # fmt: skip
 
     def fork(self, site: Path, files: list[int]) -> int:
         socket.send_fds(self.socket, [str(site).encode()], files)
+        return int(self._answer())
+
+    def _answer(self) -> bytes:
         answer = self.socket.recv(64)
         if not answer:
             raise UserError("torch cannot be imported in a process of its own; see what 'eblvm doctor' says")
-        return int(answer)
+        return answer
 
     def __enter__(self) -> "Starter":
+        """When torch is imported."""
+        try:
+            self._answer()
+        except BaseException:
+            self.__exit__()
+            raise
         return self
 
     def __exit__(self, *unused: object) -> None:
