@@ -5,6 +5,7 @@ from typing import Any
 
 from eblvm.bench.suites import (
     bidvl,
+    compare_power,
     data,
     deep,
     grbm_parts,
@@ -123,6 +124,11 @@ TARGETS = """\
 What the steps are held to on a CPU: each is a ratio of two steps by turns, and was measured twice. Products and
 convolutions are those of the step beside them, alone, on operands of the same sizes.
 """
+POWER = """\
+A clone of the repository against itself, {minutes:g} minutes per comparison: as it is, and with a busy loop planted in
+every step that makes it longer by {share:.0%}. A comparison fails where it sees a slow-down twice, with fresh
+processes.
+"""
 SAMPLES = """
 Eight more samples of h add {samples_add_ms:.1f} ms to a step of VaGES: read beside a network of two channels, which
 leaves the rest of the step as it is. Readings of the deep steps themselves differ by some percent.
@@ -190,6 +196,9 @@ def render(folder: Path) -> str:
         spent = [[kind, f"{100 * share:.1f} %"] for kind, share in found["profile"].items() if share >= 0.001]
         both = (tables.markdown(list(BIDVL_COLUMNS.values()), rows), tables.markdown(["operators", "share"], spent))
         parts.append(section("BiDVL with the published CIFAR-10 nets", found, "\n\n".join((BIDVL, *both))))
+    for found in record.read_all(folder, "compare-power-*.json", compare_power.SCHEMA):
+        body = POWER.format(**found) + "\n" + tables.markdown(*compare_power.table(found))
+        parts.append(section("How often 'eblvm bench compare' finds a slow-down", found, body))
     for found in record.read_all(folder, "growth-*.json", growth.SCHEMA):
         shown = (growth.table(found), growth.large_table(found), growth.threads_table(found))
         first, *others = (tables.markdown(*part) for part in shown)

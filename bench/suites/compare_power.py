@@ -80,6 +80,16 @@ def count(rows: list[dict[str, Any]], planted: bool) -> dict[str, Any]:
     return {"runs": len({row["run"] for row in mine}), "failed": len(failed), "failed_by_case": cases}
 
 
+def table(result: dict[str, Any]) -> tuple[list[str], list[list[Any]]]:
+    """Comparisons by kind, how many failed, and the widest interval of a first block, in percent."""
+    found = []
+    for kind, counted in result["summary"].items():
+        intervals = [row["head_to_base"] for row in result["rows"] if row["planted"] == (kind == "planted")]
+        widest = max((100 * (high - low) / 2 for _, low, high in intervals), default=None)
+        found.append([kind, counted["runs"], counted["failed"], widest])
+    return ["head is", "comparisons", "failed", "widest interval, +- %"], found
+
+
 def format_row(rows: list[dict[str, Any]]) -> str:
     kind = "planted" if rows[0]["planted"] else "identical"
     parts = [f"{r['case'][:24]} {r['head_to_base']} again {r['confirmed']} failed={r['failed']}" for r in rows]
