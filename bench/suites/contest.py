@@ -49,7 +49,6 @@ def run(
     ):
         for task in tasks(suite, data, Path(scratch)) if found is None else found:
             bar.set_postfix_str(task.name)
-            torch.compiler.reset()  # its limit of recompilations is the process's, not a contestant's
             rows += contest(task, present, rounds)
             bar.update()
     body = {"suite": suite, "rounds": rounds, "load": load_average(), "absent": absent, "rows": rows}
