@@ -1,10 +1,13 @@
 """What not every operating system has, in one place: Windows lacks all of it, macOS some."""
 
+import ctypes
 import errno
 import importlib
 import os
 import signal
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 
@@ -38,6 +41,38 @@ def peak_memory_mib() -> float:
         return 0.0
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return peak / (2**20 if sys.platform == "darwin" else 2**10)
+
+
+def page_faults() -> int:
+    """How many pages of memory this process has asked for since it began; 0 where the system does not count them."""
+    return 0 if resource is None else resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+
+
+# glibc's numbers for mallopt, and the largest blocks that its heap may hold; it takes larger ones from the system.
+TRIM_THRESHOLD, MMAP_THRESHOLD = -1, -3
+LARGEST_IN_HEAP = 32 * 2**20
+
+
+@contextmanager
+def keep_freed_memory() -> Iterator[None]:
+    """Inside, memory that is freed stays with this process and serves its next step; afterwards it is given back.
+
+    glibc gives the end of its heap back whenever that is free, and each page comes again as a fault and is cleared
+    (docs/performance.md has what that costs a step). It does as it is told where the environment tunes it, and other
+    systems do as they always do.
+    """
+    tuned = any(name.startswith("MALLOC_") for name in os.environ) or "malloc" in os.environ.get("GLIBC_TUNABLES", "")
+    c = ctypes.CDLL(None) if sys.platform == "linux" and not tuned else None
+    if c is None or not hasattr(c, "mallopt") or not hasattr(c, "malloc_trim"):
+        yield
+        return
+    c.mallopt(MMAP_THRESHOLD, LARGEST_IN_HEAP)
+    c.mallopt(TRIM_THRESHOLD, -1)  # never
+    try:
+        yield
+    finally:
+        c.mallopt(TRIM_THRESHOLD, 2 * LARGEST_IN_HEAP)  # as glibc sets it once a block of this size is freed
+        c.malloc_trim(0)
 
 
 def physical_memory() -> int:

@@ -8,6 +8,7 @@ from eblvm.bench.suites import (
     compare_power,
     data,
     deep,
+    freed_memory,
     grbm_parts,
     growth,
     profile,
@@ -85,6 +86,12 @@ DATA_COLUMNS = {
 SUBNORMALS = """\
 While q(h|v) learns, its tails shrink below 1.2e-38. Such numbers are subnormal, and a CPU takes many times as long for
 each of their products. `eblvm train` computes with zero in their place, from its first step on.
+"""
+FREED = """\
+glibc gives the end of its heap back to the system whenever that is free; each page of it then comes again as a fault,
+and cleared. `eblvm train` keeps what a step frees for the next one, and gives it back when the run ends; where
+`MALLOC_...` or `GLIBC_TUNABLES` tune the heap, they decide. Every reading is a process of its own. All other times of
+this page and of [the contest](contest.md) are with memory kept, for all contestants.
 """
 GROWTH = """\
 One axis at a time. A figure is fitted by c + a x^p along its axis; a cell has p, and what theory says behind the slash.
@@ -180,6 +187,9 @@ def render(folder: Path) -> str:
         run = f"{found['recipe']}, {found['method']}, N={found['N']}, K={found['K']}"
         body = SUBNORMALS + "\n" + tables.markdown(list(subnormals.COLUMNS.values()), rows)
         parts.append(section(f"A late step: {run}", found, body))
+    for found in record.read_all(folder, "freed-memory-*.json", freed_memory.SCHEMA):
+        body = FREED + "\n" + tables.markdown(*freed_memory.table(found))
+        parts.append(section("Deep steps: freed memory is kept for the next one", found, body))
     for found in record.read_all(folder, "vages-*.json", vages.SCHEMA):
         names = {name: title for name, title in DEEP_COLUMNS.items() if name in vages.COLUMNS} | {
             "peak_mib": "peak MiB"

@@ -26,6 +26,7 @@ from eblvm.engine.config import Config
 from eblvm.engine.planning import plan
 from eblvm.engine.plotting import save, styled, subplots
 from eblvm.engine.recipes import recipe
+from eblvm.engine.system import keep_freed_memory
 
 SCHEMA = "eblvm-growth/1"
 FIGURES = {"step_ms": "time", "saved_mib": "bytes held", "peak_mib": "peak bytes", "gflop": "FLOPs"}
@@ -143,7 +144,8 @@ def run(rounds: int, progress: bool = True, axes: Sequence[Axis] = AXES) -> dict
                 fit = fitted(axis, readings) if figure == TIME else {"p": exponent(axis.values, ys)}
                 fits.append({"axis": axis.name, "figure": figure, **fit, "theory": axis.theory.get(figure)})
     body = {"rounds": rounds, "rows": rows, "fits": fits, "large": large(), "steps": steps_of_a_run()}
-    body["threads"] = threads(rounds)
+    with keep_freed_memory():
+        body["threads"] = threads(rounds)
     return record.make(SCHEMA, "growth", f"eblvm bench growth --rounds {rounds}", "cpu", body)
 
 

@@ -8,6 +8,8 @@ from collections.abc import Callable, Sequence
 
 import torch
 
+from eblvm.engine.system import keep_freed_memory
+
 Step = Callable[[], None]
 BLOCK_MS = 20.0  # short steps are repeated until a reading takes about this long
 
@@ -53,16 +55,18 @@ def interleaved(
 ) -> list[list[list[float]]]:
     """Readings [group][contestant][round] in ms. A round visits every group, and in it every contestant one after the
     other, in alternating order; so what disturbs the machine for a while disturbs all contestants of a group.
-    `long`: steps of seconds, which are warm after one call and need no repeats."""
-    repeats = [[warmed(step) if long else warmed_repeats(step, device) for step in group] for group in groups]
-    readings: list[list[list[float]]] = [[[] for _ in group] for group in groups]
-    for r in range(rounds):
-        for g, group in enumerate(groups):
-            gc.collect(0)
-            order = range(len(group)) if r % 2 == 0 else reversed(range(len(group)))
-            for i in order:
-                readings[g][i].append(elapsed_ms(group[i], repeats[g][i], device))
-            tick()
+    `long`: steps of seconds, which are warm after one call and need no repeats. As in `eblvm train`, what a step frees
+    serves the next one."""
+    with keep_freed_memory():
+        repeats = [[warmed(step) if long else warmed_repeats(step, device) for step in group] for group in groups]
+        readings: list[list[list[float]]] = [[[] for _ in group] for group in groups]
+        for r in range(rounds):
+            for g, group in enumerate(groups):
+                gc.collect(0)
+                order = range(len(group)) if r % 2 == 0 else reversed(range(len(group)))
+                for i in order:
+                    readings[g][i].append(elapsed_ms(group[i], repeats[g][i], device))
+                tick()
     return readings
 
 

@@ -20,6 +20,7 @@ import eblvm.engine
 from eblvm.bench.contestants.steps import CaseStep
 from eblvm.bench.tools import gates, instructions, registry
 from eblvm.bench.tools.timing import BLOCK_MS, elapsed_ms, warmed_repeats
+from eblvm.engine.system import keep_freed_memory
 
 PROTOCOL = 1
 EXTRAS = ("block_ms", "repeat", "instructions")
@@ -59,7 +60,8 @@ def serve(requests: TextIO, answers: TextIO) -> None:
 def main() -> None:
     with os.fdopen(os.dup(1), "w") as answers:
         os.dup2(2, 1)  # whatever else prints must not get between the answers
-        serve(sys.stdin, answers)
+        with keep_freed_memory():
+            serve(sys.stdin, answers)
 
 
 if __name__ == "__main__":

@@ -27,6 +27,7 @@ from eblvm.engine.models.posteriors import Posterior
 from eblvm.engine.optim import apex
 from eblvm.engine.optim.schedule import step_rates
 from eblvm.engine.planning import plan
+from eblvm.engine.system import keep_freed_memory
 from eblvm.engine.training import checkpoint, distributed, guard, replicas, sizes
 from eblvm.engine.training.fork import Fork
 from eblvm.engine.training.gpu_defaults import takes_graphs
@@ -71,6 +72,7 @@ def train(
     torch.set_num_threads(config.running.threads)
     with distributed.joined(config.running.device, config.running.timeout), ExitStack() as held:
         held.enter_context(subnormals_as_zero())
+        held.enter_context(keep_freed_memory())
         config = config.replaced(device=own_device(config.running.device))
         check_world(config)
         with distributed.shared_mistakes():

@@ -1,0 +1,79 @@
+"""`python -m eblvm.bench.suites.freed_memory ROUNDS`: a deep step where freed memory stays with the process, and not.
+
+glibc gives the end of its heap back whenever that is free. Each page of it then comes again as a fault, and cleared.
+Every reading is a process of its own, by turns, as a heap depends on all that was in it before.
+"""
+
+import json
+import os
+import subprocess
+import sys
+from contextlib import nullcontext
+from typing import Any
+
+import torch
+
+from eblvm.bench.contestants.steps import CaseStep
+from eblvm.bench.suites import growth
+from eblvm.bench.tools import record, script
+from eblvm.bench.tools.timing import elapsed_ms, median, ratio_by_round
+from eblvm.engine.system import keep_freed_memory, page_faults
+
+SCHEMA = "eblvm-freed-memory/1"
+STEPS = 6  # of a reading
+CASES = {
+    "16 px, 32 channels, batch 2": lambda: growth.wider(16),
+    "32 px, 32 channels, batch 2": lambda: growth.wider(32),
+    "64 px, 32 channels, batch 2": lambda: growth.wider(64),
+    "128 px, 32 channels, batch 2": lambda: growth.wider(128),
+    "32 px, 64 channels, batch 16": lambda: growth.deep(32, width=64, batch=16),
+}
+KEPT, GIVEN_BACK = "kept", "given back"
+
+
+def readings(kept: bool) -> dict[str, list[float]]:
+    """CPU milliseconds and page faults of a step, by case."""
+    torch.set_num_threads(1)
+    found = {}
+    with keep_freed_memory() if kept else nullcontext():
+        for name, case in CASES.items():
+            step = CaseStep(case())
+            elapsed_ms(step, 2, "cpu")
+            before = page_faults()
+            found[name] = [elapsed_ms(step, STEPS, "cpu"), (page_faults() - before) / STEPS]
+    return found
+
+
+def in_a_process(how: str) -> dict[str, list[float]]:
+    command = [sys.executable, "-m", "eblvm.bench.suites.freed_memory", how]
+    untuned = {name: value for name, value in os.environ.items() if not name.startswith("MALLOC_")}
+    answer: dict[str, list[float]] = json.loads(subprocess.run(command, check=True, stdout=-1, env=untuned).stdout)
+    return answer
+
+
+def run(rounds: int) -> dict[str, Any]:
+    found = [(in_a_process(KEPT), in_a_process(GIVEN_BACK)) for _ in range(rounds)]
+    rows = []
+    for name in CASES:
+        kept, back = ([of[which][name] for of in found] for which in (0, 1))
+        kept_ms, back_ms = ([ms for ms, _ in of] for of in (kept, back))
+        faults = [median([count for _, count in of]) for of in (kept, back)]
+        rows.append(
+            {"case": name, "kept_ms": median(kept_ms), "given_back_ms": median(back_ms),
+             "ratio": ratio_by_round(kept_ms, back_ms), "kept_faults": faults[0], "given_back_faults": faults[1]}
+        )  # fmt: skip
+    command = f"python -m eblvm.bench.suites.freed_memory {rounds}"
+    return record.make(SCHEMA, "freed-memory", command, "cpu", {"rounds": rounds, "steps": STEPS, "rows": rows})
+
+
+def table(result: dict[str, Any]) -> tuple[list[str], list[list[Any]]]:
+    header = ["deep step", "kept, ms", "given back, ms", "kept over given back", "page faults", "given back"]
+    rows = [[f"{x:.0f}" if isinstance(x, float) and x >= 100 else x for x in row.values()] for row in result["rows"]]
+    return header, rows
+
+
+if __name__ == "__main__":
+    if sys.argv[1:] in ([KEPT], [GIVEN_BACK]):
+        print(json.dumps(readings(sys.argv[1] == KEPT)))
+    else:
+        script.main(__doc__, run, table)
