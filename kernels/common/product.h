@@ -127,18 +127,20 @@ EBLVM_INLINE bool quad_product(Matrix<float> a, const float* b, int64_t columns,
 // b's rows one after the other: its own memory, or `turned`.
 template <typename T>
 EBLVM_INLINE const T* row_major(Matrix<T> b, T* turned) {
-  if (!b.transposed) return b.data;
+  if (!b.transposed && b.pitch == b.cols) return b.data;
   for (int64_t k = 0; k < b.rows; ++k)
-    for (int64_t j = 0; j < b.cols; ++j) turned[k * b.cols + j] = b.data[j * b.rows + k];
+    for (int64_t j = 0; j < b.cols; ++j) turned[k * b.cols + j] = b.data[k * b.row_stride() + j * b.col_stride()];
   return turned;
 }
 
-// c = alpha a b + beta c; with beta = 0 what c held is not read.
+// c = alpha a b + beta c; with beta = 0 what c held is not read. c's rows are `pitch` apart, else one after the other.
 template <typename T>
-void product(Matrix<T> a, Matrix<T> b, T alpha, T beta, T* c) {
+void product(Matrix<T> a, Matrix<T> b, T alpha, T beta, T* c, int64_t pitch = 0) {
   const int64_t size = a.rows * a.cols * b.cols;
-  if (size > kTiny || b.cols > 1024 || b.rows * b.cols > 4096) {
-    Matrix<T>{c, a.rows, b.cols}.tensor().addmm_(a.tensor(), b.tensor(), static_cast<double>(beta), static_cast<double>(alpha));
+  const bool apart = pitch != 0 && pitch != b.cols;
+  if (size > kTiny || b.cols > 1024 || b.rows * b.cols > 4096 || apart) {
+    const Matrix<T> to{c, a.rows, b.cols, false, apart ? pitch : b.cols};
+    to.tensor().addmm_(a.tensor(), b.tensor(), static_cast<double>(beta), static_cast<double>(alpha));
     return;
   }
   T turned[4096];

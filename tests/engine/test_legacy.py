@@ -18,8 +18,8 @@ from eblvm.engine.training.run import Run
 from eblvm.engine.training.run_folder import read_config
 
 RUNS = sorted((Path(__file__).parents[1] / "data" / "runs").iterdir())
-# Other instructions round otherwise, and torch's library chooses its products by the vendor too: there the end is compared
-# to rounding.
+# Other instructions round otherwise, and torch's library chooses its products by the vendor too: there the end is
+# compared to rounding.
 MADE_ON = ("AVX512", "GenuineIntel")
 PROCESSOR = Path("/proc/cpuinfo")
 

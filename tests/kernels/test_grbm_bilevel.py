@@ -433,10 +433,27 @@ def test_the_exact_kl_draws_only_the_noise_that_is_read() -> None:
 
 
 @needs_native
+@pytest.mark.parametrize("shared", [False, True], ids=["fresh", "shared"])
+@pytest.mark.parametrize("sgd", [False, True], ids=["adam", "sgd"])
+@pytest.mark.parametrize(("N", "K", "exact"), [(0, 2, False), (3, 2, False), (2, 0, True)])
+def test_blocks_of_units_take_their_steps_by_themselves(sgd, shared, exact, N, K) -> None:
+    """As autograd, which knows no blocks, at a size with three of them, the last one smaller."""
+    size = (21, 700, 450)
+    method = objective(size, N, K, sgd=sgd, shared=shared, exact=exact)
+    arguments = start(method, size)
+    arguments[-1]["unroll"] *= 0.01  # with so many visible units larger steps diverge, and rounding with them
+    with torch.profiler.profile(record_shapes=True) as profile:
+        by_blocks = fused(method, *arguments)
+    widths = {event.input_shapes[0][1] for event in profile.events() if event.name == "aten::addmm_"}
+    assert {160, 130} <= widths
+    assert_same(by_blocks, by_autograd(method, *arguments), 1e-10)
+
+
+@needs_native
 @pytest.mark.parametrize("sgd", [False, True])
 @pytest.mark.parametrize(("size", "seeds"), [((63, 100, 37), [1, 2, 3]), ((101, 130, 97), [1])])
 def test_more_threads_change_nothing(size: tuple[int, int, int], seeds: list[int], sgd: bool) -> None:
-    """Threads take a replica each, or panels of one."""
+    """Threads take a replica each, or blocks of one's units."""
     method = objective(size, 2, 2, sgd=sgd, shared=False, exact=False)
     arguments = start(method, size, torch.tensor(seeds))
     one = fused(method, *arguments)
