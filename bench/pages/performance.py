@@ -90,8 +90,8 @@ each of their products. `eblvm train` computes with zero in their place, from it
 FREED = """\
 glibc gives the end of its heap back to the system whenever that is free; each page of it then comes again as a fault,
 and cleared. `eblvm train` keeps what a step frees for the next one, and gives it back when the run ends; where
-`MALLOC_...` or `GLIBC_TUNABLES` tune the heap, they decide. Every reading is a process of its own. All other times of
-this page and of [the contest](contest.md) are with memory kept, for all contestants.
+`MALLOC_...` or `GLIBC_TUNABLES` tune the heap, they decide. Every reading is a process of its own. From the commit
+of this record on, all suites measure with memory kept, for every contestant.
 """
 GROWTH = """\
 One axis at a time. A figure is fitted by c + a x^p along its axis; a cell has p, and what theory says behind the slash.

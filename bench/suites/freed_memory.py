@@ -29,6 +29,7 @@ CASES = {
     "32 px, 64 channels, batch 16": lambda: growth.deep(32, width=64, batch=16),
 }
 KEPT, GIVEN_BACK = "kept", "given back"
+TUNING = ("MALLOC_", "GLIBC_TUNABLES")
 
 
 def readings(kept: bool) -> dict[str, list[float]]:
@@ -46,8 +47,9 @@ def readings(kept: bool) -> dict[str, list[float]]:
 
 def in_a_process(how: str) -> dict[str, list[float]]:
     command = [sys.executable, "-m", "eblvm.bench.suites.freed_memory", how]
-    untuned = {name: value for name, value in os.environ.items() if not name.startswith("MALLOC_")}
-    answer: dict[str, list[float]] = json.loads(subprocess.run(command, check=True, stdout=-1, env=untuned).stdout)
+    untuned = {name: value for name, value in os.environ.items() if not name.startswith(TUNING)}
+    done = subprocess.run(command, check=True, stdout=subprocess.PIPE, env=untuned)
+    answer: dict[str, list[float]] = json.loads(done.stdout)
     return answer
 
 
@@ -67,7 +69,7 @@ def run(rounds: int) -> dict[str, Any]:
 
 
 def table(result: dict[str, Any]) -> tuple[list[str], list[list[Any]]]:
-    header = ["deep step", "kept, ms", "given back, ms", "kept over given back", "page faults", "given back"]
+    header = ["deep step", "kept, ms", "given back, ms", "kept over given back", "faults, kept", "faults, given back"]
     rows = [[f"{x:.0f}" if isinstance(x, float) and x >= 100 else x for x in row.values()] for row in result["rows"]]
     return header, rows
 

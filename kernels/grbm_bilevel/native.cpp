@@ -42,6 +42,7 @@ class Step {
   void run() {
     for (int64_t step = 0; step < p.lower_batches(); ++step) perturb(step, s.batch(step));
     perturb(static_cast<int64_t>(in.perturb.size()) - 1, s.last());
+    precisions(p.D, in.log_sigma, precision);
     if (p.N > 0) s.rate = unroll_rate();
     for_blocks([this](const Units<T>& units, int64_t block) { lower[block] = units.forward(); });
     if (p.K > 0) *out.lower = lower_loss();
@@ -158,7 +159,6 @@ class Step {
   T lower_loss() {
     double sum = 0;
     for (const double of_block : lower) sum += of_block;
-    ::precisions(p.D, in.log_sigma, precision);
     sum += quadratic(p.B, p.D, s.batch(p.K - 1), in.b, precision, squares);
     return static_cast<T>(sum / static_cast<double>(p.B));
   }
@@ -176,7 +176,6 @@ class Step {
 
   // From it r, the loss, and the gradients of b and log sigma.
   void residuals() {
-    ::precisions(p.D, in.log_sigma, precision);
     const double sum = ::residuals(p.B, p.D, s.last(), in.perturb.back(), in.b, precision, static_cast<T>(p.sigma),
                                    s.residual(), out.b_bar, out.log_sigma_bar, squares);
     *out.loss = static_cast<T>(0.5 * sum / static_cast<double>(p.B));
