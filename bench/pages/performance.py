@@ -125,7 +125,8 @@ BIDVL_COLUMNS = {
 PARTS = """\
 The (fresh, Adam) step at K=5 and its parts, each timed alone, by turns; "of the step" is the median of the rounds'
 ratios. The products are the floor of the table above; the rest is the pointwise loops over h and over residuals, the
-sums and the calls, by difference.
+sums and the calls, by difference. A checkerboard's step is mostly calls, which ten replicas share; of the time that
+nine more add, the fused gradient takes most.
 """
 TARGETS = """\
 What the steps are held to on a CPU: each is a ratio of two steps by turns, and was measured twice. Products and

@@ -2,7 +2,8 @@
 
 The parts of the (fresh, Adam) step at Frey face's sizes, each timed alone by turns with the whole: its matrix products
 (`bench/tools/floor.py`), its noise, the moves of A by Adam, their reverse, theta's move. The rest is what no part has:
-the pointwise loops over h and over residuals, the sums, the calls.
+the pointwise loops over h and over residuals, the sums, the calls. And of the checkerboard's step, for one replica and
+for ten: the fused gradient, and the noise.
 """
 
 from collections.abc import Callable
@@ -11,6 +12,7 @@ from typing import Any
 import torch
 
 from eblvm.bench.contestants.steps import CaseStep
+from eblvm.bench.suites.growth import toy
 from eblvm.bench.tools import record, script
 from eblvm.bench.tools.floor import FloorStep
 from eblvm.bench.tools.registry import SEMANTICS, Case
@@ -19,8 +21,8 @@ from eblvm.engine.recipes import recipe
 from eblvm.kernels.adam_unroll import adam_unroll_
 from eblvm.kernels.adam_unroll.reference import Rule
 
-SCHEMA = "eblvm-grbm-parts/1"
-COLUMNS = {"N": "N", "part": "part", "ms": "ms", "of_the_step": "of the step"}
+SCHEMA = "eblvm-grbm-parts/2"
+COLUMNS = {"step": "step", "part": "part", "ms": "ms", "of_the_step": "of the step"}
 VISIBLE = 560
 
 
@@ -58,18 +60,26 @@ def parts_of(case: Case) -> dict[str, Callable[[], object]]:
     return parts | {"theta's move": lambda: adam_unroll_(*theta_like, count, lr, rule)}
 
 
+def parts_of_toy(replicas: int) -> dict[str, Callable[[], object]]:
+    """What of the step grows with replicas: beside it are Python's calls and theta's few numbers."""
+    step = CaseStep(toy(replicas))
+    noise = step.noise()
+    return {"the step": step, "fused gradient": lambda: step.fused_gradient(noise), "noise": step.noise}
+
+
 def run(rounds: int) -> dict[str, Any]:
     torch.set_num_threads(1)
+    steps = {f"Frey face, N={N}": parts_of(case(N)) for N in (0, 5, 10)}
+    steps |= {f"checkerboard, replicas: {count}": parts_of_toy(count) for count in (1, 10)}
     rows = []
-    for N in (0, 5, 10):
-        parts = parts_of(case(N))
+    for name, parts in steps.items():
         (readings,) = interleaved([list(parts.values())], rounds, "cpu")
         found = [
-            {"N": N, "part": name, "ms": median(ms), "of_the_step": 1 / ratio_by_round(readings[0], ms)}
-            for name, ms in zip(parts, readings, strict=True)
+            {"step": name, "part": part, "ms": median(ms), "of_the_step": 1 / ratio_by_round(readings[0], ms)}
+            for part, ms in zip(parts, readings, strict=True)
         ]
         rest = 2 - sum(row["of_the_step"] for row in found)
-        rows += [*found, {"N": N, "part": "the rest", "ms": rest * found[0]["ms"], "of_the_step": rest}]
+        rows += [*found, {"step": name, "part": "the rest", "ms": rest * found[0]["ms"], "of_the_step": rest}]
     command = f"python -m eblvm.bench.suites.grbm_parts {rounds}"
     return record.make(SCHEMA, "parts-grbm", command, "cpu", {"rounds": rounds, "rows": rows})
 
