@@ -48,30 +48,33 @@ def page_faults() -> int:
     return 0 if resource is None else resource.getrusage(resource.RUSAGE_SELF).ru_minflt
 
 
-# glibc's numbers for mallopt, and the largest blocks that its heap may hold; it takes larger ones from the system.
-TRIM_THRESHOLD, MMAP_THRESHOLD = -1, -3
-LARGEST_IN_HEAP = 32 * 2**20
+# glibc's numbers for mallopt, and what it arrives at by itself: blocks that the system gives one by one, the largest of
+# its heap.
+TRIM_THRESHOLD, MMAP_THRESHOLD, MMAP_MAX = -1, -3, -4
+MAPPED_BLOCKS, LARGEST_IN_HEAP = 65536, 32 * 2**20
 
 
 @contextmanager
 def keep_freed_memory() -> Iterator[None]:
     """Inside, memory that is freed stays with this process and serves its next step; afterwards it is given back.
 
-    glibc gives the end of its heap back whenever that is free, and each page comes again as a fault and is cleared
-    (docs/performance.md has what that costs a step). It does as it is told where the environment tunes it, and other
-    systems do as they always do.
+    glibc gives the end of its heap back whenever that is free, and large blocks, each one the system's, at once. Every
+    page of them comes again as a fault and is cleared (docs/performance.md has what that costs a step). It does as it
+    is told where the environment tunes it, and other systems do as they always do.
     """
     tuned = any(name.startswith("MALLOC_") for name in os.environ) or "malloc" in os.environ.get("GLIBC_TUNABLES", "")
     c = ctypes.CDLL(None) if sys.platform == "linux" and not tuned else None
     if c is None or not hasattr(c, "mallopt") or not hasattr(c, "malloc_trim"):
         yield
         return
-    c.mallopt(MMAP_THRESHOLD, LARGEST_IN_HEAP)
+    c.mallopt(MMAP_MAX, 0)
     c.mallopt(TRIM_THRESHOLD, -1)  # never
     try:
         yield
     finally:
-        c.mallopt(TRIM_THRESHOLD, 2 * LARGEST_IN_HEAP)  # as glibc sets it once a block of this size is freed
+        c.mallopt(MMAP_MAX, MAPPED_BLOCKS)
+        c.mallopt(MMAP_THRESHOLD, LARGEST_IN_HEAP)
+        c.mallopt(TRIM_THRESHOLD, 2 * LARGEST_IN_HEAP)
         c.malloc_trim(0)
 
 

@@ -88,10 +88,10 @@ While q(h|v) learns, its tails shrink below 1.2e-38. Such numbers are subnormal,
 each of their products. `eblvm train` computes with zero in their place, from its first step on.
 """
 FREED = """\
-glibc gives the end of its heap back to the system whenever that is free; each page of it then comes again as a fault,
-and cleared. `eblvm train` keeps what a step frees for the next one, and gives it back when the run ends; where
-`MALLOC_...` or `GLIBC_TUNABLES` tune the heap, they decide. Every reading is a process of its own. From the commit
-of this record on, all suites measure with memory kept, for every contestant.
+glibc gives the end of its heap back to the system whenever that is free, and blocks of many megabytes at once; each
+page of them then comes again as a fault, and cleared. `eblvm train` keeps what a step frees for the next one, and gives
+it back when the run ends; where `MALLOC_...` or `GLIBC_TUNABLES` tune the heap, they decide. Every reading is a process
+of its own. From the commit of this record on, all suites measure with memory kept, for every contestant.
 """
 GROWTH = """\
 One axis at a time. A figure is fitted by c + a x^p along its axis; a cell has p, and what theory says behind the slash.

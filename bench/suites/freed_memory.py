@@ -1,32 +1,36 @@
 """`python -m eblvm.bench.suites.freed_memory ROUNDS`: a deep step where freed memory stays with the process, and not.
 
-glibc gives the end of its heap back whenever that is free. Each page of it then comes again as a fault, and cleared.
-Every reading is a process of its own, by turns, as a heap depends on all that was in it before.
+glibc gives back the end of its heap whenever that is free, and large blocks at once. Each page of them then comes again
+as a fault, and cleared. Every reading is a process of its own, by turns, as a heap depends on all that was in it
+before.
 """
 
 import json
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from contextlib import nullcontext
 from typing import Any
 
 import torch
 
 from eblvm.bench.contestants.steps import CaseStep
-from eblvm.bench.suites import growth
+from eblvm.bench.suites import growth, vages
+from eblvm.bench.suites.deep import DeepStep
 from eblvm.bench.tools import record, script
-from eblvm.bench.tools.timing import elapsed_ms, median, ratio_by_round
+from eblvm.bench.tools.timing import Step, elapsed_ms, median, ratio_by_round
 from eblvm.engine.system import keep_freed_memory, page_faults
 
 SCHEMA = "eblvm-freed-memory/1"
-STEPS = 6  # of a reading
-CASES = {
-    "16 px, 32 channels, batch 2": lambda: growth.wider(16),
-    "32 px, 32 channels, batch 2": lambda: growth.wider(32),
-    "64 px, 32 channels, batch 2": lambda: growth.wider(64),
-    "128 px, 32 channels, batch 2": lambda: growth.wider(128),
-    "32 px, 64 channels, batch 16": lambda: growth.deep(32, width=64, batch=16),
+COUNT = 6  # steps of a reading
+STEPS_OF: dict[str, Callable[[], Step]] = {
+    "16 px, 32 channels, batch 2": lambda: CaseStep(growth.wider(16)),
+    "32 px, 32 channels, batch 2": lambda: CaseStep(growth.wider(32)),
+    "64 px, 32 channels, batch 2": lambda: CaseStep(growth.wider(64)),
+    "128 px, 32 channels, batch 2": lambda: CaseStep(growth.wider(128)),
+    "32 px, 64 channels, batch 16": lambda: CaseStep(growth.deep(32, width=64, batch=16)),
+    "published CIFAR-10 network, batch 8": lambda: DeepStep(vages.deep_cases()[0].config),
 }
 KEPT, GIVEN_BACK = "kept", "given back"
 TUNING = ("MALLOC_", "GLIBC_TUNABLES")
@@ -37,11 +41,11 @@ def readings(kept: bool) -> dict[str, list[float]]:
     torch.set_num_threads(1)
     found = {}
     with keep_freed_memory() if kept else nullcontext():
-        for name, case in CASES.items():
-            step = CaseStep(case())
+        for name, made in STEPS_OF.items():
+            step = made()
             elapsed_ms(step, 2, "cpu")
             before = page_faults()
-            found[name] = [elapsed_ms(step, STEPS, "cpu"), (page_faults() - before) / STEPS]
+            found[name] = [elapsed_ms(step, COUNT, "cpu"), (page_faults() - before) / COUNT]
     return found
 
 
@@ -56,7 +60,7 @@ def in_a_process(how: str) -> dict[str, list[float]]:
 def run(rounds: int) -> dict[str, Any]:
     found = [(in_a_process(KEPT), in_a_process(GIVEN_BACK)) for _ in range(rounds)]
     rows = []
-    for name in CASES:
+    for name in STEPS_OF:
         kept, back = ([of[which][name] for of in found] for which in (0, 1))
         kept_ms, back_ms = ([ms for ms, _ in of] for of in (kept, back))
         faults = [median([count for _, count in of]) for of in (kept, back)]
@@ -65,7 +69,7 @@ def run(rounds: int) -> dict[str, Any]:
              "ratio": ratio_by_round(kept_ms, back_ms), "kept_faults": faults[0], "given_back_faults": faults[1]}
         )  # fmt: skip
     command = f"python -m eblvm.bench.suites.freed_memory {rounds}"
-    return record.make(SCHEMA, "freed-memory", command, "cpu", {"rounds": rounds, "steps": STEPS, "rows": rows})
+    return record.make(SCHEMA, "freed-memory", command, "cpu", {"rounds": rounds, "steps": COUNT, "rows": rows})
 
 
 def table(result: dict[str, Any]) -> tuple[list[str], list[list[Any]]]:
