@@ -1,4 +1,4 @@
-"""Single ops by others' means: the reference under `torch.compile`, and torch's and JAX's random numbers."""
+"""Single ops by others' means: the reference under `torch.compile`, torch's and JAX's random numbers, JAX's product."""
 
 from collections.abc import Callable
 from typing import Any
@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch._inductor import config as inductor
 
-from eblvm.bench.contestants.by_jax import import_jax
+from eblvm.bench.contestants.by_jax import arrays, import_jax
 from eblvm.bench.contestants.roster import contestant
 
 Make = Callable[[torch.dtype], Callable[[], Any]]
@@ -50,6 +50,23 @@ def jax_random(task: Any) -> Make | None:
         def step() -> None:
             keys[0], found = draw(keys[0])
             found.block_until_ready()
+
+        return step
+
+    return make
+
+
+@contestant("jax", "kernels", task="product", needs="jax")
+def jax_product(task: Any) -> Make:
+    def make(dtype: torch.dtype) -> Callable[[], Any]:
+        jax = import_jax()
+        with jax.enable_x64(dtype == torch.float64):
+            factors = [arrays(factor) for factor in task.factors(dtype)]
+        multiply = jax.jit(lambda left, right: left @ right)
+
+        def step() -> Any:
+            with jax.enable_x64(dtype == torch.float64):
+                return multiply(*factors).block_until_ready()
 
         return step
 

@@ -30,9 +30,16 @@ STARTS = (
     "At 16 channels the start of an operator weighs as much as what it computes, and XLA compiles many into one. At 64 "
     "channels, below, the engine is faster."
 )
+PRODUCTS = (
+    "Most of the step is matrix products. MKL, torch's library of them, leaves AMD's AVX-512 unused; XLA brings its "
+    "own: see the product among the kernel ops."
+)
 REASONS = {  # of the cases where another was faster
     "method=cd": "Near a tie: both take the same six matrix products and differentiate by autograd. CD has no fused "
     "step as DSM and BiDSM have.",
+    "method=bidsm noise=fresh divergence=kl unroll=adam N=0 K=5": PRODUCTS,
+    "method=dsm": PRODUCTS,
+    "product=100x560x400": "MKL leaves AMD's AVX-512 unused.",
     "method=mdsm": STARTS,
     "method=bimdsm noise=fresh N=0 K=5": STARTS,
     "method=mdsm checkpoint=blocks": "It recomputes what torch's checkpoint, in a score, holds all the same: see the "

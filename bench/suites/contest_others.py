@@ -161,7 +161,7 @@ class Op:
         return kernels.discarding(self.row.make(torch.float32)[0])
 
     def suits(self, contestant: Contestant) -> bool:
-        return contestant.enter(self) is not None
+        return contestant.task == "step" and contestant.enter(self) is not None
 
     def enter(self, contestant: Contestant) -> Any:
         return contestant.enter(self)(torch.float32)
@@ -174,6 +174,39 @@ class Op:
         return max(float((a - b).abs().max() / b.abs().max().clamp(min=1e-30)) for a, b in pairs)
 
 
+@dataclass(frozen=True)
+class Product:
+    """One matrix product of a GRBM's step, which the engine leaves to torch; the check is its result in fp64."""
+
+    rows: int = 100
+    inner: int = 560
+    columns: int = 400
+    long: bool = False
+
+    @property
+    def name(self) -> str:
+        return f"product={self.rows}x{self.inner}x{self.columns}"
+
+    def factors(self, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+        left = philox.uniform(Key(0, 0), 0, self.rows, (self.inner,), dtype=dtype)
+        return left, philox.uniform(Key(1, 0), 0, self.inner, (self.columns,), dtype=dtype)
+
+    def engine(self) -> Any:
+        left, right = self.factors(torch.float32)
+        return kernels.discarding(lambda: left @ right)
+
+    def suits(self, contestant: Contestant) -> bool:
+        return contestant.task == "product"
+
+    def enter(self, contestant: Contestant) -> Any:
+        return contestant.enter(self)(torch.float32)
+
+    def difference(self, contestant: Contestant) -> float:
+        expected = torch.mm(*self.factors(torch.float64))
+        found = torch.from_numpy(np.array(contestant.enter(self)(torch.float64)()))
+        return float((found - expected).abs().max() / expected.abs().max())
+
+
 def kernel_tasks() -> list[Any]:
     wanted = (
         "op=philox kind=normal B=100 width=560",
@@ -181,7 +214,7 @@ def kernel_tasks() -> list[Any]:
         "op=adam_unroll pass=reverse",
         "op=bernoulli_lower order=second noise=given",
     )
-    return [task for task in map(Op, kernels.rows()) if task.name.startswith(wanted)]
+    return [*(task for task in map(Op, kernels.rows()) if task.name.startswith(wanted)), Product()]
 
 
 @dataclass(frozen=True)
