@@ -13,7 +13,7 @@ SMALL = recipe("cifar10").replaced(width=2, depth=12, latent=3, head_width=5, po
 
 def test_targets_are_judged_by_the_worse_of_two_readings(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(grbm_parts, "VISIBLE", 7)
-    result = targets.run(1, SMALL)
+    result = targets.run(1, SMALL, targets.rows_of)
     assert len(result["rows"]) == 7
     for row in result["rows"]:
         assert row["ratio"] > 0
@@ -22,6 +22,12 @@ def test_targets_are_judged_by_the_worse_of_two_readings(monkeypatch: pytest.Mon
     header, rows = targets.table(result)
     assert [row[0] for row in rows] == [row["target"] for row in result["rows"]]
     assert len(header) == len(rows[0])
+
+
+def test_a_group_is_measured_in_a_process_of_its_own() -> None:
+    (row,) = targets.in_a_process(3, 1, None)
+    assert row["target"] == "checkerboard: ten replicas over one"
+    assert row["ratio"] > 0
 
 
 def test_the_floor_of_mdsm_is_its_convolutions() -> None:
