@@ -139,7 +139,8 @@ processes.
 """
 SAMPLES = """
 Eight more samples of h add {samples_add_ms:.1f} ms to a step of VaGES: read beside a network of two channels, which
-leaves the rest of the step as it is. Readings of the deep steps themselves differ by some percent.
+leaves the rest of the step as it is. Readings of the deep steps themselves differ by more, by a tenth from process to
+process.
 """
 INTRODUCTION = """\
 # Performance
