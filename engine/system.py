@@ -58,9 +58,9 @@ MAPPED_BLOCKS, LARGEST_IN_HEAP = 65536, 32 * 2**20
 def keep_freed_memory() -> Iterator[None]:
     """Inside, memory that is freed stays with this process and serves its next step; afterwards it is given back.
 
-    glibc gives the end of its heap back whenever that is free, and large blocks, each one the system's, at once. Every
-    page of them comes again as a fault and is cleared (docs/performance.md has what that costs a step). It does as it
-    is told where the environment tunes it, and other systems do as they always do.
+    glibc gives the end of its heap back whenever that is free, and large blocks at once. Every page of them comes again
+    as a fault and is cleared; docs/performance.md has the cost per step. Where the environment tunes the heap, or the C
+    library is another, nothing changes.
     """
     tuned = any(name.startswith("MALLOC_") for name in os.environ) or "malloc" in os.environ.get("GLIBC_TUNABLES", "")
     c = ctypes.CDLL(None) if sys.platform == "linux" and not tuned else None

@@ -2,9 +2,8 @@
 
 A target is a ratio of two steps, the median of the rounds' ratios: a GRBM's (fresh, Adam) step over its matrix products
 alone, ten replicas over one, VaGES over MDSM and over itself with fewer samples, MDSM over its convolutions alone.
-Every group of steps has a process of its own. Readings of a deep step differ by more than samples cost:
-what they add is read beside a network of two channels as well, where the rest of the step is the same and the network
-takes no time.
+Every group of steps has a process of its own. Readings of a deep step differ by more than samples cost: what they add
+is read beside a network of two channels as well, where the rest of the step is the same and the network takes no time.
 """
 
 from collections.abc import Callable

@@ -65,16 +65,16 @@ def test_no_other_file_asks_for_them() -> None:
     assert found == ["system.py"]
 
 
-# Page faults of each step of a run of a small deep model, and MiB of the process around it.
+# Page faults of each of a run's last steps, on a small deep model.
 FAULTS = """
-import json, resource, sys
+import json, sys
 from pathlib import Path
-import torch
 from eblvm.engine.recipes import recipe
+from eblvm.engine.system import page_faults
 from eblvm.engine.training import loop
 faults, rates = [], loop.step_rates
 def counted(*arguments):
-    faults.append(resource.getrusage(resource.RUSAGE_SELF).ru_minflt)
+    faults.append(page_faults())
     return rates(*arguments)
 loop.step_rates = counted
 config = recipe("digits", method="mdsm", model="deep").replaced(steps=20, validations=0, batch=100)
