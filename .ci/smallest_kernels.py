@@ -3,10 +3,10 @@
 import torch
 
 from eblvm.kernels import philox
-from eblvm.kernels.common.dispatch import NATIVE_LIBRARY
 from eblvm.kernels.gibbs import Stream, gibbs
 from eblvm.kernels.grbm import grbm
 from eblvm.kernels.philox import Key
+from eblvm.kernels.runtime.dispatch import NATIVE_LIBRARY
 from eblvm.kernels.sliced_hvp import sliced_hvp
 
 assert NATIVE_LIBRARY is not None

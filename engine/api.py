@@ -24,13 +24,13 @@ from eblvm.engine.evaluation.eval_model import EVAL_SEED, LATENT_SAMPLES
 from eblvm.engine.evaluation.image_sets import read_images
 from eblvm.engine.evaluation.metrics import dinov2, inception
 from eblvm.engine.evaluation.metrics.image_distances import cached_images, image_distances
-from eblvm.engine.models.energy import Energy, call
-from eblvm.engine.models.posteriors import Bernoulli, Gaussian, Posterior
+from eblvm.engine.nets.base import Energy, call
+from eblvm.engine.nets.posteriors import Bernoulli, Gaussian, Posterior
+from eblvm.engine.runs.parent import Parent
+from eblvm.engine.runs.run import Run as SavedRun
+from eblvm.engine.runs.stats import read_rows
 from eblvm.engine.sampling import generator, run_samples
 from eblvm.engine.training import loop
-from eblvm.engine.training.parent import Parent
-from eblvm.engine.training.run import Run as SavedRun
-from eblvm.engine.training.stats import read_rows
 from eblvm.engine.types import Params
 from eblvm.kernels.philox import Key
 

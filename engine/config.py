@@ -17,13 +17,13 @@ from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any
 
 from eblvm.engine import legacy, options
-from eblvm.engine.data.kinds import KINDS as DATASETS
-from eblvm.engine.data.kinds import DataOptions
+from eblvm.engine.data.sets import KINDS as DATASETS
+from eblvm.engine.data.sets.base import DataOptions
 from eblvm.engine.errors import UserError, unknown
 from eblvm.engine.methods.kinds import KINDS as METHODS
 from eblvm.engine.methods.method import Method
-from eblvm.engine.models.kinds import KINDS as MODELS
-from eblvm.engine.models.kinds import ModelOptions
+from eblvm.engine.models import KINDS as MODELS
+from eblvm.engine.models.base import Model
 from eblvm.engine.optim.options import Cosine, Optimisation
 from eblvm.engine.options import Leaf, Options, UnreadOptionError, flag, slot
 from eblvm.engine.running import Running
@@ -45,7 +45,7 @@ FORMAT = 2  # of config.json; 1 was one flat record of all options
 @dataclass(frozen=True)
 class Config(Options):
     method: Method = slot(METHODS, "training method")
-    model: ModelOptions = slot(MODELS, "the energy; 'custom' is given in Python, see docs/models.md")
+    model: Model = slot(MODELS, "the energy; 'custom' is given in Python, see docs/models.md")
     dataset: DataOptions = slot(DATASETS, "the data set")
     optimisation: Optimisation = field(default_factory=Optimisation)
     running: Running = field(default_factory=Running)

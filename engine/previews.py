@@ -14,10 +14,10 @@ from eblvm.engine.errors import UserError
 from eblvm.engine.evaluation import plots
 from eblvm.engine.evaluation.eval_model import eval_models
 from eblvm.engine.evaluation.image_sets import as_images
-from eblvm.engine.models.grbm import GRBM
+from eblvm.engine.nets.grbm import GRBM
 from eblvm.engine.progress import quietly
+from eblvm.engine.runs.run import Run
 from eblvm.engine.sampling import run_samples
-from eblvm.engine.training.run import Run
 
 SHOWN = 36
 SWEEPS, LANGEVIN_STEPS = 100, 300

@@ -15,9 +15,9 @@ from eblvm.engine.methods.kinds.score_matching import ScoreMatching
 from eblvm.engine.methods.losses.dsm import Dsm
 from eblvm.engine.methods.losses.mdsm import Mdsm
 from eblvm.engine.methods.losses.ssm import Ssm
-from eblvm.engine.models.energy import Energy, Separable
-from eblvm.engine.models.grbm import GRBM
-from eblvm.engine.models.posteriors import Bernoulli, Gaussian, Posterior
+from eblvm.engine.nets.base import Energy, Separable
+from eblvm.engine.nets.grbm import GRBM
+from eblvm.engine.nets.posteriors import Bernoulli, Gaussian, Posterior
 from eblvm.engine.optim.optimizers import Adam
 from eblvm.engine.recipes import recipe
 from eblvm.engine.sampling.gibbs import gibbs

@@ -21,15 +21,16 @@ from torch import Tensor
 from torch.utils._pytree import tree_map
 
 from eblvm.engine.config import Config
-from eblvm.engine.data.stream import gpu_of
+from eblvm.engine.data.pictures.stream import gpu_of
 from eblvm.engine.device import own_device, set_products
 from eblvm.engine.methods.update import check_payload
 from eblvm.engine.optim.schedule import step_rates
 from eblvm.engine.planning.plan import RESERVED, step_cost
 from eblvm.engine.recipes import recipe
+from eblvm.engine.runs import checkpoint
 from eblvm.engine.selftest_finding import Finding, guarded
 from eblvm.engine.selftest_kernels import kernels
-from eblvm.engine.training import checkpoint, replicas
+from eblvm.engine.training import replicas
 from eblvm.engine.training.graphs import CudaRecorder, GraphedStep, distance
 from eblvm.engine.training.loop import initial_state, training_step_of
 from eblvm.engine.versions import versions

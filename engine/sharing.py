@@ -14,9 +14,10 @@ from eblvm.engine import recipes
 from eblvm.engine.durable import write_atomic
 from eblvm.engine.errors import UserError
 from eblvm.engine.evaluation.compare import read_evaluation
-from eblvm.engine.training import exported, parent, replicas
-from eblvm.engine.training.run import Run
-from eblvm.engine.training.run_folder import MODELS, write_config
+from eblvm.engine.runs import exported, parent
+from eblvm.engine.runs.folder import MODELS, write_config
+from eblvm.engine.runs.run import Run
+from eblvm.engine.training import replicas
 from eblvm.engine.versions import versions
 
 LICENCE_LINE = "The licence of these weights is for their author to state here."

@@ -1,5 +1,10 @@
 """Types that several layers share."""
 
-from torch import Tensor
+from __future__ import annotations
 
-Params = dict[str, Tensor]  # of a module, by name
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+Params = dict[str, "Tensor"]

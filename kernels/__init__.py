@@ -14,7 +14,7 @@ from eblvm.kernels import (
     philox,
     sliced_hvp,
 )
-from eblvm.kernels.common.dispatch import Backend
+from eblvm.kernels.runtime.dispatch import Backend
 
 __all__ = [
     "Backend",

@@ -17,7 +17,7 @@ from PIL import Image
 import eblvm
 from eblvm.engine.cli import main
 from eblvm.engine.evaluation.metrics import inception
-from eblvm.engine.training import checkpoint
+from eblvm.engine.runs import checkpoint
 from tests.engine.training.test_loop import assert_bitwise_equal, final_state
 
 COMMAND = [sys.executable, "-c", "import sys; from eblvm.engine.cli import main; sys.exit(main())"]

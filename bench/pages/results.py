@@ -17,7 +17,7 @@ from eblvm.bench.tools import record
 from eblvm.engine import recipes, tables
 from eblvm.engine.config import Config
 from eblvm.engine.errors import UserError
-from eblvm.engine.training.stats import read_rows
+from eblvm.engine.runs.stats import read_rows
 
 SCHEMA = "eblvm-results-1"
 DOCUMENT = record.SOURCE / "docs" / "results.md"

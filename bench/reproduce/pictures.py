@@ -6,8 +6,8 @@ from pathlib import Path
 from eblvm.engine.evaluation import plots
 from eblvm.engine.evaluation.metrics.likelihood import exact_log_z, log_likelihood
 from eblvm.engine.plotting import save, styled, subplots
-from eblvm.engine.training import checkpoint
-from eblvm.engine.training.run import Run
+from eblvm.engine.runs import checkpoint
+from eblvm.engine.runs.run import Run
 
 TEST = 2000  # samples of the curves
 

@@ -142,8 +142,8 @@ def trained(experiment: Experiment, row: Row, settings: Settings, say: Say) -> d
     """Train, evaluate and collect one row; None if training was interrupted."""
     from eblvm.engine import evaluation
     from eblvm.engine.cli.eval import build_parser, options_of
+    from eblvm.engine.runs.run import Run
     from eblvm.engine.training.loop import train
-    from eblvm.engine.training.run import Run
 
     folder = settings.out / slug(row.label)
     if not train(row_config(experiment, row, settings), folder, say):

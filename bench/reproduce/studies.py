@@ -17,8 +17,8 @@ from eblvm.bench.suites.studies import LEVELS, fisher_rows
 from eblvm.engine import evaluation
 from eblvm.engine.evaluation.studies.posterior_bias import Point, gaussian_bias, grbm_bias
 from eblvm.engine.recipes import recipe
+from eblvm.engine.runs.run import Run
 from eblvm.engine.training.loop import train
-from eblvm.engine.training.run import Run
 
 Figures = dict[str, float]
 BIAS_LATENT = 400  # units of h, as published

@@ -15,10 +15,10 @@ from eblvm.bench.suites import bidvl, data, kernels
 from eblvm.bench.tools.kernel_row import Row
 from eblvm.bench.tools.registry import Case
 from eblvm.engine.config import Config
-from eblvm.engine.data.framing import DaliDecoder, Framing, PillowDecoder
+from eblvm.engine.data.pictures.framing import DaliDecoder, Framing, PillowDecoder
 from eblvm.engine.data.readers import folder
 from eblvm.engine.evaluation.metrics.frechet import Moments, frechet_distance
-from eblvm.engine.models.grbm import GRBM
+from eblvm.engine.nets.grbm import GRBM
 from eblvm.engine.recipes import recipe
 from eblvm.engine.sampling.langevin import langevin, marginal_score
 from eblvm.engine.types import Params

@@ -25,8 +25,8 @@ from eblvm.engine import tables
 from eblvm.engine.config import Config
 from eblvm.engine.data.contents import Pictures
 from eblvm.engine.data.dataset import Dataset
-from eblvm.engine.data.framing import DaliDecoder, Decoder, Framing, PillowDecoder, import_dali
 from eblvm.engine.data.input import Input, Order, open_input
+from eblvm.engine.data.pictures.framing import DaliDecoder, Decoder, Framing, PillowDecoder, import_dali
 from eblvm.engine.data.readers import folder
 from eblvm.engine.errors import UserError
 from eblvm.engine.recipes import recipe

@@ -15,9 +15,9 @@ from eblvm.engine import tables
 from eblvm.engine.autodiff.derivatives import grad, vjp
 from eblvm.engine.methods import newton
 from eblvm.engine.methods.responses import Newton
-from eblvm.engine.models.deep import CoupledHead
-from eblvm.engine.models.energy import Separable, call
-from eblvm.engine.models.posteriors import Gaussian
+from eblvm.engine.nets.base import Separable, call
+from eblvm.engine.nets.deep import CoupledHead
+from eblvm.engine.nets.posteriors import Gaussian
 from eblvm.engine.types import Params
 
 SIGMA, BATCH, DRAWS = 0.5, 16, 50

@@ -33,13 +33,13 @@ from eblvm.engine.methods.responses import Newton
 from eblvm.engine.methods.score_matching import ScoreMatchingObjective
 from eblvm.engine.methods.types import State
 from eblvm.engine.methods.update import state_from
-from eblvm.engine.models.energy import call
-from eblvm.engine.models.posteriors import Gaussian
+from eblvm.engine.nets.base import call
+from eblvm.engine.nets.posteriors import Gaussian
 from eblvm.engine.optim.optimizers import Sgd
 from eblvm.engine.optim.schedule import step_rates
+from eblvm.engine.runs.run import Run
 from eblvm.engine.training import replicas
 from eblvm.engine.training.log import read_rows
-from eblvm.engine.training.run import Run
 from eblvm.kernels import philox
 from eblvm.kernels.philox import Key
 

@@ -26,11 +26,11 @@ from eblvm.engine import recipes, tables
 from eblvm.engine.errors import UserError
 from eblvm.engine.methods.newton import best_response
 from eblvm.engine.methods.responses import Newton
-from eblvm.engine.models.energy import call
-from eblvm.engine.models.posteriors import Gaussian
+from eblvm.engine.nets.base import call
+from eblvm.engine.nets.posteriors import Gaussian
 from eblvm.engine.plotting import save, styled, subplots
-from eblvm.engine.training import checkpoint
-from eblvm.engine.training.run import Run
+from eblvm.engine.runs import checkpoint
+from eblvm.engine.runs.run import Run
 
 SCHEMA = "eblvm-posterior-features/1"
 FITTED, JUDGED = 5000, 2000  # training and test images

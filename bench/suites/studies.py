@@ -21,14 +21,14 @@ from eblvm.engine.evaluation.studies.fisher_critic import fisher_divergence
 from eblvm.engine.evaluation.studies.posterior_bias import gaussian_bias, grbm_bias
 from eblvm.engine.methods.divergences import Kl
 from eblvm.engine.methods.estimators.vages import Vages
-from eblvm.engine.models.energy import call
-from eblvm.engine.models.grbm import GRBM
-from eblvm.engine.models.posteriors import Bernoulli
+from eblvm.engine.nets.base import call
+from eblvm.engine.nets.grbm import GRBM
+from eblvm.engine.nets.posteriors import Bernoulli
 from eblvm.engine.optim.optimizers import Adam
 from eblvm.engine.plotting import save, styled, subplots
 from eblvm.engine.recipes import recipe
-from eblvm.engine.training import checkpoint
-from eblvm.engine.training.run import Run
+from eblvm.engine.runs import checkpoint
+from eblvm.engine.runs.run import Run
 from eblvm.kernels import philox
 from eblvm.kernels.philox import Key
 

@@ -18,7 +18,7 @@ from eblvm.engine import tables
 from eblvm.engine.device import subnormals_as_zero
 from eblvm.engine.methods.types import State
 from eblvm.engine.methods.update import state_from
-from eblvm.engine.training.run import Run
+from eblvm.engine.runs.run import Run
 
 SCHEMA = "eblvm-subnormals/1"
 COLUMNS = {"case": "state", "ms": "ms", "to_the_first": "to the first"}

@@ -121,8 +121,8 @@ def large(t: Any) -> Any:
 def rows() -> list[dict[str, Any]]:
     """Every case, counted in this process, which must run under TRITON_INTERPRET=1."""
     from eblvm.bench.tools.traffic import count
-    from eblvm.kernels.common import tiles
     from eblvm.kernels.grbm_bilevel import triton as bilevel
+    from eblvm.kernels.runtime import tiles
 
     # The size of a tile changes no address that a launch touches, only how often, and how long the interpreter takes.
     ranked = tiles.ranked

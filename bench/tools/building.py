@@ -17,7 +17,7 @@ import tomllib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from eblvm.engine.data import cache
+from eblvm.engine.data.pictures import cache
 from eblvm.engine.durable import take_lock
 from eblvm.engine.errors import UserError
 

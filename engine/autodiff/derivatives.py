@@ -135,3 +135,8 @@ def vjp(fn: Callable[[Any], Any], x: Any) -> tuple[Any, Callable[..., Any]]:
         return tree_unflatten(gradients, spec)
 
     return y, pull
+
+
+def detached(tree: Any) -> Any:
+    """The same tensors without their graph."""
+    return tree_map(Tensor.detach, tree)

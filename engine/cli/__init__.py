@@ -10,8 +10,11 @@ import sys
 from functools import cache
 from typing import NamedTuple
 
+from eblvm.engine.cli.lazy_import import lazy
 from eblvm.engine.errors import DivergedError, LostPeerError, UserError, printable, unknown
 from eblvm.engine.system import CLOSED_PIPE
+
+LAZY = ("torch", "numpy", "eblvm.kernels", "eblvm.engine.autodiff", "eblvm.engine.nets")
 
 
 class Command(NamedTuple):
@@ -86,6 +89,8 @@ def run(argv: list[str]) -> None:
 def main(argv: list[str] | None = None) -> int:
     """Run a command: 0 done, 1 a gate failed, 2 a mistake in what was given, 3 the run diverged, 4 another process of
     the run was lost, 130 interrupted, 141 the reader of the output has gone."""
+    for name in LAZY:
+        lazy(name)
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):  # names of files that are not UTF-8 are shown, not refused
             stream.reconfigure(errors="backslashreplace")

@@ -16,15 +16,15 @@ from typing import Any
 from eblvm.engine import options, recipes
 from eblvm.engine.cli.parser import Parser
 from eblvm.engine.config import Config
-from eblvm.engine.data.kinds import KINDS as DATASETS
+from eblvm.engine.data.sets import KINDS as DATASETS
 from eblvm.engine.errors import UserError
 from eblvm.engine.methods.kinds import KINDS as METHODS
-from eblvm.engine.models.kinds import KINDS as MODELS
+from eblvm.engine.models import KINDS as MODELS
 from eblvm.engine.optim.options import Cosine, Optimisation
 from eblvm.engine.options import NONE, Leaf, flag, range_text, value_type
 from eblvm.engine.running import Running
-from eblvm.engine.training.parent import Parent
-from eblvm.engine.training.run_folder import read_config
+from eblvm.engine.runs.folder import read_config
+from eblvm.engine.runs.parent import Parent
 
 GROUPS = ("method", "model", "data", "optimisation", "running")
 MACHINE_LIMIT = 2**31 - 1  # a range up to here, or further, is that of a number in memory: errors say it, help does not

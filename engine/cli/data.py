@@ -37,7 +37,7 @@ def main(argv: list[str]) -> None:
 
 
 def prepare_store(argv: list[str]) -> None:
-    from eblvm.engine.data.prepare import SKIP_LIMIT, prepare
+    from eblvm.engine.data.pictures.prepare import SKIP_LIMIT, prepare
 
     parser = Parser("data prepare", "Decode, crop and resize pictures once, into a memory-mapped store.", PREPARE)
     parser.add_argument("source", metavar="SRC", type=Path, help="published files, a folder of pictures, or shards")
@@ -54,7 +54,7 @@ def prepare_store(argv: list[str]) -> None:
         value = getattr(arguments, name)
         if value is not None and not 0 <= value <= 1:
             raise UserError(f"got --{name} {value}, expected a fraction from 0 to 1")
-    from eblvm.engine.data import store
+    from eblvm.engine.data.pictures import store
     from eblvm.engine.data.readers import read
 
     made = prepare(
@@ -142,7 +142,7 @@ def contact_sheet(contents: Contents, path: Path) -> None:
     import torch
 
     from eblvm.engine.data.contents import Pictures
-    from eblvm.engine.data.framing import Framing, PillowDecoder
+    from eblvm.engine.data.pictures.framing import Framing, PillowDecoder
     from eblvm.engine.evaluation.plots import image_grid
 
     images = next(iter(contents.splits.values())).images

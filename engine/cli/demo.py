@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from eblvm.engine.config import Config
     from eblvm.engine.evaluation.plots import Density
-    from eblvm.engine.training.run import Run
+    from eblvm.engine.runs.run import Run
 
 EXAMPLES = ("eblvm demo", "eblvm demo --out runs/first")
 BEST = 0.6931  # nats: log 2, the board's own density
@@ -38,9 +38,9 @@ def demo(out: Path) -> None:
     """The BiSM paper's checkerboard with fewer steps: DSM and BiDSM on a GRBM, then BiDSM on a deep EBLVM."""
     from eblvm.engine import recipes
     from eblvm.engine.evaluation import plots
+    from eblvm.engine.runs.run import Run
     from eblvm.engine.training.loop import train
-    from eblvm.engine.training.run import Run
-    from eblvm.kernels.common import dispatch
+    from eblvm.kernels.runtime import dispatch
 
     print("A Gaussian RBM with 4 latent units learns a 2-D checkerboard. DSM uses its exact posterior p(h|v);")
     print("BiDSM learns q(h|v) at the lower level, and differentiates through N=5 of its steps. Then a deep EBLVM,")
@@ -122,7 +122,7 @@ def train_quietly(config: Config, folder: Path, sender: Connection) -> None:
 
 def judged(folder: Path) -> Judged:
     from eblvm.engine.evaluation import plots
-    from eblvm.engine.training.run import Run
+    from eblvm.engine.runs.run import Run
 
     run = Run.open(folder)
     likelihood, density = exact_density(run)

@@ -41,7 +41,7 @@ def report(compiled: bool = False) -> dict[str, Any]:
 def _compiled() -> str:
     if _installed("triton") is None:
         raise UserError("--kernels compiles Triton kernels and triton is not installed; " + OPTIONAL["triton"])
-    from eblvm.kernels.common import triton_report
+    from eblvm.kernels.runtime import triton_report
 
     return triton_report.table(triton_report.rows())
 

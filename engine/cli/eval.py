@@ -12,7 +12,7 @@ from eblvm.engine.errors import UserError
 
 if TYPE_CHECKING:
     from eblvm.engine.evaluation import Options
-    from eblvm.engine.training.run import Run
+    from eblvm.engine.runs.run import Run
 
 EXAMPLES = ("eblvm eval runs/mnist --fid 1000 --ood svhn=svhn.npz", "eblvm eval --compare runs/frey runs/dsm")
 
@@ -86,13 +86,13 @@ def main(argv: list[str]) -> None:
     if arguments.shard is not None and arguments.fid is None:
         raise UserError("--shard divides the work of --fid COUNT; give both")
 
-    from eblvm.engine.training.run_folder import read_config
+    from eblvm.engine.runs.folder import read_config
 
     read_config(Path(arguments.dir))  # a folder that is no run is said before torch is imported
 
     from eblvm.engine import evaluation
     from eblvm.engine.evaluation.chunks import Shard
-    from eblvm.engine.training.run import Run
+    from eblvm.engine.runs.run import Run
 
     options = options_of(arguments)
     run = Run.open(Path(arguments.dir), arguments.data, arguments.device, arguments.step)

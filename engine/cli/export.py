@@ -20,12 +20,12 @@ def main(argv: list[str]) -> None:
     add_run(parser)
     arguments = parser.parse(argv)
 
-    from eblvm.engine.training.run_folder import read_config
+    from eblvm.engine.runs.folder import read_config
 
     read_config(Path(arguments.dir))
 
+    from eblvm.engine.runs.run import Run
     from eblvm.engine.sharing import export
-    from eblvm.engine.training.run import Run
 
     run = Run.open(Path(arguments.dir), arguments.data, arguments.device, arguments.step)
     out = Path(arguments.out or run.folder / "export")

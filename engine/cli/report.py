@@ -16,7 +16,7 @@ def main(argv: list[str]) -> None:
     parser.add_json()
     arguments = parser.parse(argv)
 
-    from eblvm.engine.training.run_folder import read_config
+    from eblvm.engine.runs.folder import read_config
 
     folders = [Path(d) for d in arguments.dirs]
     labels = names(folders)

@@ -8,8 +8,8 @@ from typing import Any
 from eblvm.engine import options, recipes, tables
 from eblvm.engine.cli.parser import Parser, write_json
 from eblvm.engine.errors import UserError
-from eblvm.engine.training import summary
-from eblvm.engine.training.summary import RunSummary, age_text, size_text, summarise
+from eblvm.engine.runs import summary
+from eblvm.engine.runs.summary import RunSummary, age_text, size_text, summarise
 
 EXAMPLES = ("eblvm runs", "eblvm runs compare runs/board runs/dsm")
 COLUMNS = ("run", "recipe", "method", "step", "best validation", "state", "size", "changed")

@@ -13,7 +13,7 @@ from eblvm.engine.errors import UserError
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from eblvm.engine.training.run import Run
+    from eblvm.engine.runs.run import Run
 
 EXAMPLES = (
     "eblvm sample runs/frey --count 100",
@@ -52,7 +52,7 @@ def main(argv: list[str]) -> None:
     at_least(arguments, count=1, seed=0, steps=0, leapfrog=1)
     at_most(arguments, count=10**7, seed=2**62, steps=10**9, leapfrog=10**6)
 
-    from eblvm.engine.training.run_folder import read_config
+    from eblvm.engine.runs.folder import read_config
 
     read_config(Path(arguments.dir))  # a folder that is no run is said before torch is imported
 
@@ -61,10 +61,10 @@ def main(argv: list[str]) -> None:
     from eblvm.engine.durable import write_atomic
     from eblvm.engine.evaluation import plots
     from eblvm.engine.evaluation.image_sets import as_images, write_images
+    from eblvm.engine.runs.run import Run
     from eblvm.engine.sampling import run_chains, run_samples
     from eblvm.engine.sampling.run_mixing import run_mixing
     from eblvm.engine.training import distributed
-    from eblvm.engine.training.run import Run
 
     with distributed.joined(arguments.device):
         run = Run.open(Path(arguments.dir), arguments.data, arguments.device)

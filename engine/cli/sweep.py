@@ -34,7 +34,7 @@ def main(argv: list[str]) -> None:
 
     complete = train(config, out, init=init, preview=preview)
 
-    from eblvm.engine.training import summary
+    from eblvm.engine.runs import summary
 
     rows = summary.replica_rows(Path(out), config)
     print(tables.text(summary.ROW_COLUMNS, [[f"{x:.5g}" if isinstance(x, float) else x for x in row] for row in rows]))

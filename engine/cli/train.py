@@ -9,11 +9,11 @@ from eblvm.engine.cli.parser import Parser
 from eblvm.engine.config import Config
 from eblvm.engine.options import flag
 from eblvm.engine.progress import is_first
-from eblvm.engine.training.run_folder import read_config
-from eblvm.engine.training.summary import summarise
+from eblvm.engine.runs.folder import read_config
+from eblvm.engine.runs.summary import summarise
 
 if TYPE_CHECKING:
-    from eblvm.engine.training.run import Run
+    from eblvm.engine.runs.run import Run
 
 USAGE = "eblvm train RECIPE [options]; 'eblvm train RECIPE --method M --help' shows its options"
 EXAMPLES = (

@@ -6,8 +6,8 @@ from torch import Tensor
 from eblvm.engine.data.contents import Contents, Split
 from eblvm.engine.data.dataset import Dataset, grey, resized
 from eblvm.engine.data.images import dataset_of, of_pictures, path_of, pixels
-from eblvm.engine.data.kinds.files import Images
 from eblvm.engine.data.readers import read
+from eblvm.engine.data.sets.files import Images
 
 
 def load_any(options: Images, threads: int) -> Dataset:

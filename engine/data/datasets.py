@@ -5,7 +5,7 @@ from torch import Tensor
 
 from eblvm.engine.data import images
 from eblvm.engine.data.dataset import Dataset
-from eblvm.engine.data.kinds.files import FreyFace
+from eblvm.engine.data.sets.files import FreyFace
 from eblvm.engine.data.toys import TOYS
 from eblvm.engine.errors import UserError
 

@@ -11,14 +11,14 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from eblvm.engine.data.cache import cached
 from eblvm.engine.data.contents import Contents, Pictures, Split
 from eblvm.engine.data.dataset import Dataset, resized
-from eblvm.engine.data.framing import Framing, import_dali
-from eblvm.engine.data.kinds.files import CelebA, FileData, ImageData, PictureData
+from eblvm.engine.data.pictures.cache import cached
+from eblvm.engine.data.pictures.framing import Framing, import_dali
+from eblvm.engine.data.pictures.stream import PicturesOnDemand
 from eblvm.engine.data.readers import read
 from eblvm.engine.data.readers.folder import CELEBA_WIDTH
-from eblvm.engine.data.stream import PicturesOnDemand
+from eblvm.engine.data.sets.files import CelebA, FileData, ImageData, PictureData
 from eblvm.engine.errors import UserError
 
 

@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 
 from eblvm.engine.data.dataset import Dataset
-from eblvm.engine.data.kinds import DataOptions
-from eblvm.engine.data.stream import PicturesOnDemand, open_stream
+from eblvm.engine.data.pictures.stream import PicturesOnDemand, open_stream
+from eblvm.engine.data.sets.base import DataOptions
 from eblvm.engine.device import start_thread
 from eblvm.engine.errors import UserError
 from eblvm.kernels import philox

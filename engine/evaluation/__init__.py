@@ -22,9 +22,9 @@ from eblvm.engine.evaluation.sections import Options, fid_inputs, sections_of, s
 from eblvm.engine.evaluation.studies.gradient_bias import gradient_bias
 from eblvm.engine.methods.update import state_from
 from eblvm.engine.optim.schedule import step_rates
+from eblvm.engine.runs.eval_file import read_eval
+from eblvm.engine.runs.run import Run
 from eblvm.engine.training import replicas
-from eblvm.engine.training.eval_file import read_eval
-from eblvm.engine.training.run import Run
 from eblvm.engine.versions import versions
 
 __all__ = ["Options", "bias_study", "evaluate", "make_shard"]

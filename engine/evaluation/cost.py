@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from eblvm.engine.evaluation.sections import Options, Section
+from eblvm.engine.runs.run import Run
 from eblvm.engine.sampling.run_samples import GIBBS_SWEEPS
-from eblvm.engine.training.run import Run
 
 LANGEVIN_STEPS = 2700  # of `sampling.langevin.temperatures`, by default
 

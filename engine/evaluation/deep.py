@@ -5,7 +5,7 @@ import torch
 from eblvm.engine.evaluation.eval_model import EVAL_SEED
 from eblvm.engine.methods.score_matching import ScoreMatchingObjective
 from eblvm.engine.methods.types import Objective, State
-from eblvm.engine.training.run import Run
+from eblvm.engine.runs.run import Run
 from eblvm.kernels.philox import Key
 
 TESTED = 2000  # test samples

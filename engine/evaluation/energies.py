@@ -5,7 +5,7 @@ import torch
 from eblvm.engine.evaluation import plots
 from eblvm.engine.evaluation.eval_model import EvalModel
 from eblvm.engine.evaluation.figures import Figures
-from eblvm.engine.training.run import Run
+from eblvm.engine.runs.run import Run
 
 ENERGY_SAMPLES = 500  # of each split
 

@@ -10,11 +10,11 @@ from torch import Tensor
 
 from eblvm.engine.errors import UserError
 from eblvm.engine.evaluation.metrics.importance import LogDensity, importance_weighted
-from eblvm.engine.models.energy import Energy, Model, call
-from eblvm.engine.models.grbm import GRBM
+from eblvm.engine.nets.base import Energy, Net, call
+from eblvm.engine.nets.grbm import GRBM
+from eblvm.engine.runs.run import Run
 from eblvm.engine.sampling.generator import trained
 from eblvm.engine.training import replicas
-from eblvm.engine.training.run import Run
 from eblvm.engine.types import Params
 from eblvm.kernels.philox import Key
 
@@ -60,7 +60,7 @@ def eval_models(run: Run, model: str) -> list[EvalModel]:
     return [_deep(run, model, names[0], energy, thetas[0])]
 
 
-def expect_parameters(run: Run, model: Model, params: Params) -> None:
+def expect_parameters(run: Run, model: Net, params: Params) -> None:
     """The checkpoint's parameters are those of the model that this version builds for this data set."""
     expected = {name: list(p.shape) for name, p in model.named_parameters()}
     got = {name: list(p.shape) for name, p in params.items()}

@@ -11,11 +11,11 @@ from eblvm.engine.evaluation.metrics.likelihood import ais_log_z, exact_log_z, l
 from eblvm.engine.evaluation.metrics.modes import mode_bound
 from eblvm.engine.evaluation.metrics.score_matching import score_matching_loss
 from eblvm.engine.progress import progress
+from eblvm.engine.runs.run import Run
 from eblvm.engine.sampling.annealing import annealed
 from eblvm.engine.sampling.mixing import Mixing, mixing, several_starts
 from eblvm.engine.sampling.run_samples import GIBBS_SWEEPS
 from eblvm.engine.training import replicas
-from eblvm.engine.training.run import Run
 from eblvm.engine.types import Params
 from eblvm.kernels.philox import Key
 

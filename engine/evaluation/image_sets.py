@@ -12,10 +12,10 @@ from torch import Tensor
 from eblvm.engine.damage import damaged
 from eblvm.engine.data import limits
 from eblvm.engine.data.dataset import resized
-from eblvm.engine.data.pictures import UnreadableError, rgb
+from eblvm.engine.data.pictures.decoding import UnreadableError, rgb
+from eblvm.engine.data.pictures.stream import unreadable
 from eblvm.engine.data.readers.arrays import load_npz
 from eblvm.engine.data.readers.folder import SUFFIXES, pictures_in
-from eblvm.engine.data.stream import unreadable
 from eblvm.engine.durable import make_folder
 from eblvm.engine.errors import UserError, printable
 

@@ -7,12 +7,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from eblvm.engine.data.kinds.files import ImageData
+from eblvm.engine.data.sets.files import ImageData
 from eblvm.engine.evaluation.chunks import chunk, chunks
 from eblvm.engine.evaluation.image_sets import as_bytes, as_images
 from eblvm.engine.evaluation.metrics.image_distances import Images
+from eblvm.engine.runs.run import Run
 from eblvm.engine.sampling.run_samples import default_start, sample
-from eblvm.engine.training.run import Run
 
 
 @dataclass(frozen=True)

@@ -11,10 +11,10 @@ import torch
 from matplotlib import colormaps
 from torch import Tensor
 
-from eblvm.engine.models.energy import call
-from eblvm.engine.models.grbm import GRBM
+from eblvm.engine.nets.base import call
+from eblvm.engine.nets.grbm import GRBM
 from eblvm.engine.plotting import save, styled, subplots, write
-from eblvm.engine.training.stats import name_of
+from eblvm.engine.runs.stats import name_of
 from eblvm.engine.types import Params
 
 SMOOTHED = 40  # points above which a curve is smoothed

@@ -5,10 +5,10 @@ from typing import Any
 
 from eblvm.engine.errors import UserError
 from eblvm.engine.evaluation import plots
+from eblvm.engine.runs.eval_file import read_eval
+from eblvm.engine.runs.folder import read_config
+from eblvm.engine.runs.stats import read_rows
 from eblvm.engine.training import replicas
-from eblvm.engine.training.eval_file import read_eval
-from eblvm.engine.training.run_folder import read_config
-from eblvm.engine.training.stats import read_rows
 
 
 def report(folder: Path) -> dict[str, Any]:

@@ -18,21 +18,21 @@ from eblvm.engine.evaluation.figures import Figures
 from eblvm.engine.evaluation.fingerprint import fingerprint
 from eblvm.engine.evaluation.image_sets import as_bytes, as_images, read_images
 from eblvm.engine.evaluation.metrics.extractor import Extractor
-from eblvm.engine.evaluation.metrics.features import PROBES, tsne
 from eblvm.engine.evaluation.metrics.grid_likelihood import GridLikelihood, grid_log_likelihood, log_marginal_of
 from eblvm.engine.evaluation.metrics.image_distances import Images, cached_images, image_distances
 from eblvm.engine.evaluation.metrics.importance import LogDensity
 from eblvm.engine.evaluation.metrics.inception import load as load_inception
 from eblvm.engine.evaluation.metrics.neighbours import neighbours
 from eblvm.engine.evaluation.metrics.ood import auroc
+from eblvm.engine.evaluation.metrics.probes import PROBES, tsne
 from eblvm.engine.methods.score_matching import ScoreMatchingObjective
-from eblvm.engine.models.grbm import MAX_ENUMERATED_H
-from eblvm.engine.models.kinds import image_shape
-from eblvm.engine.models.posteriors import Gaussian
+from eblvm.engine.models.base import image_shape
+from eblvm.engine.nets.grbm import MAX_ENUMERATED_H
+from eblvm.engine.nets.posteriors import Gaussian
+from eblvm.engine.runs.run import Run
 from eblvm.engine.sampling.run_mixing import run_mixing
 from eblvm.engine.sampling.run_samples import value_range
 from eblvm.engine.training import replicas
-from eblvm.engine.training.run import Run
 from eblvm.kernels import philox
 from eblvm.kernels.philox import Key, Purpose, purpose
 

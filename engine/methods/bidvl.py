@@ -34,11 +34,11 @@ from eblvm.engine.autodiff.derivatives import grad, vjp
 from eblvm.engine.autodiff.unroll import unroll
 from eblvm.engine.methods.kinds.bidvl import Bidvl
 from eblvm.engine.methods.types import Info, Noise, Rates, State
-from eblvm.engine.models.batch_norm import Seen, blended
-from eblvm.engine.models.bidvl import Encoder, Generator, SpectralEnergy, part
-from eblvm.engine.models.bidvl_start import start_buffers
-from eblvm.engine.models.energy import call
-from eblvm.engine.models.spectral import for_passes, power_iteration
+from eblvm.engine.nets.base import call
+from eblvm.engine.nets.batch_norm import Seen, blended
+from eblvm.engine.nets.bidvl import Encoder, Generator, SpectralEnergy, part
+from eblvm.engine.nets.bidvl_start import start_buffers
+from eblvm.engine.nets.spectral import for_passes, power_iteration
 from eblvm.engine.optim.optimizers import Moments, Optimizer
 from eblvm.engine.types import Params
 from eblvm.kernels import philox

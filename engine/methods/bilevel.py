@@ -27,8 +27,8 @@ from eblvm.engine.methods.estimators import LowerLevel
 from eblvm.engine.methods.estimators.bism import Bism
 from eblvm.engine.methods.responses import Newton
 from eblvm.engine.methods.types import Batch, Info, Noise, Rates, ScoreEstimate
-from eblvm.engine.models.energy import Energy, call
-from eblvm.engine.models.posteriors import Gaussian, Posterior
+from eblvm.engine.nets.base import Energy, call
+from eblvm.engine.nets.posteriors import Gaussian, Posterior
 from eblvm.engine.optim.optimizers import Moments, Optimizer, Sgd
 from eblvm.engine.optim.step_size import linear_step_size
 from eblvm.engine.types import Params

@@ -9,8 +9,8 @@ from torch import Tensor
 from eblvm.engine.autodiff import collectives
 from eblvm.engine.autodiff.derivatives import grad
 from eblvm.engine.methods.types import Info, Noise, Rates, State
-from eblvm.engine.models.energy import call
-from eblvm.engine.models.grbm import GRBM, sweep
+from eblvm.engine.nets.base import call
+from eblvm.engine.nets.grbm import GRBM, sweep
 from eblvm.engine.optim.optimizers import Optimizer
 from eblvm.engine.types import Params
 from eblvm.kernels import philox

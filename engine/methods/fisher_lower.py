@@ -23,9 +23,9 @@ from torch.utils._pytree import tree_map
 
 from eblvm.engine.autodiff.derivatives import inside_torch_func, vjp
 from eblvm.engine.methods.divergences import Divergence, Fisher
-from eblvm.engine.models.deep import CoupledHead
-from eblvm.engine.models.energy import Energy, Separable, call
-from eblvm.engine.models.posteriors import Gaussian, Posterior
+from eblvm.engine.nets.base import Energy, Separable, call
+from eblvm.engine.nets.deep import CoupledHead
+from eblvm.engine.nets.posteriors import Gaussian, Posterior
 from eblvm.engine.types import Params
 
 

@@ -12,9 +12,9 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from eblvm.engine.methods.update import Update
-    from eblvm.engine.models.energy import Energy
-    from eblvm.engine.models.kinds import ModelOptions
-    from eblvm.engine.models.posteriors import Posterior
+    from eblvm.engine.models.base import Model
+    from eblvm.engine.nets.base import Energy
+    from eblvm.engine.nets.posteriors import Posterior
     from eblvm.engine.optim.options import Optimisation
     from eblvm.engine.running import Running
 
@@ -47,7 +47,7 @@ class Method(Options):
         """The noise level of the density that the model learns; 0: that of the data itself."""
         return 0.0
 
-    def check(self, model: ModelOptions, optimisation: Optimisation, running: Running) -> None:
+    def check(self, model: Model, optimisation: Optimisation, running: Running) -> None:
         """Every mistake that can be seen without data, as one sentence each."""
         if model.generates != self.generates:
             wanted = "needs a model with a generator" if self.generates else "trains no generator"
@@ -68,7 +68,7 @@ class Method(Options):
 
     def build(
         self,
-        model: ModelOptions,
+        model: Model,
         optimisation: Optimisation,
         train: Tensor,
         energy: Energy | None = None,

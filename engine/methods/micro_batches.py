@@ -26,7 +26,7 @@ from eblvm.engine.methods.bilevel import BilevelScore, VariationalScore
 from eblvm.engine.methods.score_matching import ScoreMatchingObjective, scales
 from eblvm.engine.methods.types import Info, Noise, Rates, State
 from eblvm.engine.methods.update import Update
-from eblvm.engine.models.energy import Energy, call
+from eblvm.engine.nets.base import Energy, call
 from eblvm.engine.types import Params
 from eblvm.kernels.philox import Key
 

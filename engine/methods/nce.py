@@ -14,8 +14,8 @@ from torch.nn.functional import softplus
 from eblvm.engine.autodiff import collectives
 from eblvm.engine.autodiff.derivatives import grad
 from eblvm.engine.methods.types import Info, Noise, Rates, State
-from eblvm.engine.models.energy import Energy, call
-from eblvm.engine.models.posteriors import Bernoulli
+from eblvm.engine.nets.base import Energy, call
+from eblvm.engine.nets.posteriors import Bernoulli
 from eblvm.engine.optim.optimizers import Optimizer
 from eblvm.engine.types import Params
 from eblvm.kernels import philox

@@ -31,8 +31,8 @@ from eblvm.engine.autodiff.derivatives import grad, vjp
 from eblvm.engine.autodiff.inverse import conjugate_gradients, floored_inverse, full_precision, solve
 from eblvm.engine.errors import UserError
 from eblvm.engine.methods.responses import Newton
-from eblvm.engine.models.energy import Energy, call
-from eblvm.engine.models.posteriors import Bernoulli, Gaussian, Posterior
+from eblvm.engine.nets.base import Energy, call
+from eblvm.engine.nets.posteriors import Bernoulli, Gaussian, Posterior
 from eblvm.engine.types import Params
 
 Head = Callable[[Params, Any, Tensor], Tensor]  # (theta, f, h[..., B, H]) -> e[..., B]

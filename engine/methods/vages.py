@@ -31,7 +31,7 @@ from eblvm.engine.methods.bilevel import VariationalScore, pulled
 from eblvm.engine.methods.estimators.importance import Importance
 from eblvm.engine.methods.estimators.vages import Vages
 from eblvm.engine.methods.types import Batch, Info, Noise, Rates, ScoreEstimate
-from eblvm.engine.models.energy import call
+from eblvm.engine.nets.base import call
 from eblvm.engine.optim.optimizers import Moments
 from eblvm.engine.types import Params
 from eblvm.kernels import philox

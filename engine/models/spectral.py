@@ -1,59 +1,62 @@
-"""Spectral normalisation (Miyato et al. 2018) as a pure function of a weight W and a vector u:
+"""BiDVL's nets as options of a run: an energy with spectral normalisation, an encoder, a generator."""
 
-    W / sigma,   sigma(W; u) = |W^T u|,   W as a matrix [outputs, the rest]
+from __future__ import annotations
 
-With u the first left singular vector sigma is W's spectral norm, and its derivative u v^T, v = W^T u / |W^T u|, is the
-one that the usual form with two constant vectors has. u is no parameter: it is a buffer that `power_iteration` moves.
-"""
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-import torch
-import torch.nn.functional as F
-from torch import Tensor, nn
+from eblvm.engine.models.base import PRECISIONS, Model, check_modes
+from eblvm.engine.options import option
 
-from eblvm.engine.autodiff.mixed_precision import full_precision
-from eblvm.engine.types import Params
-
-VECTOR = "u"  # the buffer's name in its layer
-EPS = 1e-12
+if TYPE_CHECKING:
+    from eblvm.engine.nets.bidvl import Nets
+    from eblvm.engine.optim.options import Optimisation
+    from eblvm.engine.running import Running
 
 
-class Spectral(nn.Module):
-    """x -> (W / sigma(W; u)) x + b: a linear layer, or with a kernel size a convolution."""
+@dataclass(frozen=True)
+class Spectral(Model):
+    images = generates = plans = True
+    checkpoints = ("none", "blocks")  # a block is a layer or two: there is nothing to cut finer
+    score_matching = own_posterior = False
 
-    u: Tensor
+    latent: int = option(100, "H, the number of latent units", low=1)  # type: ignore[misc]
+    width: int = option(64, "channels of the energy's first layer", low=1)
+    posterior_width: int = option(48, "channels of the encoder", low=1)
+    generator_width: int = option(48, "channels of the generator", low=1)
+    initial: str = option(
+        "xavier", "weights at the start: Xavier's normal ones, or N(0, 0.02^2)", choices=("xavier", "normal")
+    )
+    output: str = option(
+        "softplus", "energy above zero, or any real number, as the hinge needs", choices=("softplus", "real")
+    )
 
-    def __init__(self, inputs: int, outputs: int, kernel: int = 0, stride: int = 1, padding: int = 0):
-        super().__init__()
-        self.kernel, self.stride, self.padding = kernel, stride, padding
-        shape = (outputs, inputs, *[kernel] * 2) if kernel else (outputs, inputs)
-        self.weight = nn.Parameter(torch.empty(shape, device="meta"))
-        self.bias = nn.Parameter(torch.empty(outputs, device="meta"))
-        self.register_buffer(VECTOR, torch.empty(outputs, device="meta"))
+    precision: str = option(  # type: ignore[misc]
+        "fp32", "of the networks; tf32: of CUDA's products, fp16: with a loss scale", choices=PRECISIONS
+    )
+    channels_last: bool = option(False, "images and convolutions in channels_last memory order")  # type: ignore[misc]
+    checkpoint: str = option(  # type: ignore[misc]
+        "none",
+        "rebuild activations in backward, block by block; auto: as the plan for the device's memory says",
+        choices=("auto", *checkpoints),
+        mathematical=False,
+    )
 
-    def forward(self, x: Tensor) -> Tensor:
-        with full_precision(self.weight):
-            w = self.weight / torch.linalg.vector_norm(self.u @ self.weight.flatten(1)).clamp_min(EPS)
-        if not self.kernel:
-            return F.linear(x, w, self.bias)
-        return F.conv2d(x, w, self.bias, self.stride, self.padding)
+    def check(self, optimisation: Optimisation, running: Running) -> None:
+        check_modes(self, optimisation, running)
 
+    def nets(self, shape: tuple[int, ...], joint: bool) -> Nets:
+        """Energy, encoder and generator for images of `shape`; a joint energy reads h too."""
+        from eblvm.engine.nets.bidvl import nets_for
 
-def for_passes(params: Params, buffers: Params, prefix: str, count: int) -> list[Params]:
-    """The buffers of `count` passes of the net under `prefix` in turn, each after a power iteration of its own."""
-    found = []
-    for _ in range(count):
-        own = {name: u for name, u in buffers.items() if name.startswith(prefix)}
-        buffers = buffers | power_iteration(params, own)
-        found.append(buffers)
-    return found
+        return nets_for(self, shape, joint)
 
 
-def power_iteration(params: Params, buffers: Params) -> Params:
-    """u <- W v / |W v| with v = W^T u / |W^T u|, for the vectors among `buffers`; the others stay. No gradients."""
-    moved = dict(buffers)
-    with torch.no_grad():
-        for name, u in buffers.items():
-            if name.rpartition(".")[2] == VECTOR:
-                w = params[name.removesuffix(VECTOR) + "weight"].detach().flatten(1)
-                moved[name] = F.normalize(w @ F.normalize(u @ w, dim=0, eps=EPS), dim=0, eps=EPS)
-    return moved
+@dataclass(frozen=True)
+class SnConv(Spectral):
+    kind = "sn-conv"
+
+
+@dataclass(frozen=True)
+class SnResnet(Spectral):
+    kind = "sn-resnet"

@@ -9,9 +9,9 @@ from typing import Any
 
 from eblvm.engine import recipes
 from eblvm.engine.config import Config
-from eblvm.engine.training import summary
-from eblvm.engine.training.stats import MEASURED
-from eblvm.engine.training.summary import RunSummary
+from eblvm.engine.runs import summary
+from eblvm.engine.runs.stats import MEASURED
+from eblvm.engine.runs.summary import RunSummary
 
 POINTS = 800  # of a curve on a page
 LARGEST = 4 * 2**20  # bytes of a picture on a page

@@ -7,7 +7,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from eblvm.engine.training.stats import NAMES
+from eblvm.engine.runs.stats import NAMES
 
 HERE = Path(__file__).parent
 NOTHING = "default-src 'none'; img-src data:; style-src 'unsafe-inline'; script-src 'unsafe-inline'"

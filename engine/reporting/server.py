@@ -11,7 +11,7 @@ from urllib.parse import parse_qs, quote, urlsplit
 from eblvm.engine.errors import UserError
 from eblvm.engine.reporting.collect import collect
 from eblvm.engine.reporting.page import HERE, page
-from eblvm.engine.training import summary
+from eblvm.engine.runs import summary
 
 LOOPBACK = "127.0.0.1"
 

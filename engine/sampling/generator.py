@@ -8,7 +8,7 @@ from torch import Tensor
 from eblvm.engine.errors import UserError, unknown
 from eblvm.engine.methods.bidvl import BidvlObjective
 from eblvm.engine.methods.types import State
-from eblvm.engine.training.run import Run
+from eblvm.engine.runs.run import Run
 from eblvm.kernels import philox
 from eblvm.kernels.philox import Key, Purpose, purpose
 

@@ -5,7 +5,7 @@ from typing import Any
 
 from torch import Tensor
 
-from eblvm.engine.models.grbm import sweep
+from eblvm.engine.nets.grbm import sweep
 from eblvm.engine.types import Params
 from eblvm.kernels import philox
 from eblvm.kernels.gibbs import Stream

@@ -6,11 +6,11 @@ import torch
 from torch import Tensor
 
 from eblvm.engine.errors import UserError, unknown
-from eblvm.engine.models.grbm import GRBM
+from eblvm.engine.nets.grbm import GRBM
 from eblvm.engine.progress import progress
+from eblvm.engine.runs.run import Run
 from eblvm.engine.sampling import langevin as ld
 from eblvm.engine.sampling.run_samples import default_start, latent_units, started
-from eblvm.engine.training.run import Run
 from eblvm.kernels import philox
 from eblvm.kernels.philox import Key, Purpose, purpose
 

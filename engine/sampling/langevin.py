@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from eblvm.engine.autodiff.derivatives import grad
-from eblvm.engine.models.energy import Energy, call
+from eblvm.engine.nets.base import Energy, call
 from eblvm.engine.types import Params
 from eblvm.kernels import philox
 from eblvm.kernels.philox import Key, Purpose, purpose

@@ -12,8 +12,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from eblvm.engine.models.energy import call
-from eblvm.engine.models.grbm import GRBM
+from eblvm.engine.nets.base import call
+from eblvm.engine.nets.grbm import GRBM
 from eblvm.engine.sampling.annealing import Walk, resampled, tempered
 from eblvm.engine.sampling.diagnostics import FEWEST_DRAWS, effective_sample_size, r_hat
 from eblvm.engine.sampling.gibbs import gibbs

@@ -10,14 +10,14 @@ import torch
 from torch import Tensor
 
 from eblvm.engine.errors import UserError, unknown
-from eblvm.engine.models.energy import call
-from eblvm.engine.models.grbm import GRBM
+from eblvm.engine.nets.base import call
+from eblvm.engine.nets.grbm import GRBM
 from eblvm.engine.progress import progress
+from eblvm.engine.runs.run import Run
 from eblvm.engine.sampling.diagnostics import FEWEST_DRAWS, effective_sample_size, r_hat
 from eblvm.engine.sampling.langevin import Position
 from eblvm.engine.sampling.metropolis import Chains, LogDensity, hmc
 from eblvm.engine.sampling.run_samples import default_start, latent_units, posterior_means, started, training_samples
-from eblvm.engine.training.run import Run
 from eblvm.kernels import philox
 from eblvm.kernels.philox import Key, Purpose, purpose
 

@@ -1,11 +1,11 @@
 """The mixing of a run's sampler: its own chains beside those from other starts."""
 
-from eblvm.engine.models.grbm import GRBM
+from eblvm.engine.nets.grbm import GRBM
+from eblvm.engine.runs.run import Run
 from eblvm.engine.sampling.annealing import annealed
 from eblvm.engine.sampling.gibbs import uniform_start
 from eblvm.engine.sampling.mixing import Mixing, mixing, several_starts
 from eblvm.engine.sampling.run_samples import GIBBS_SWEEPS
-from eblvm.engine.training.run import Run
 from eblvm.kernels.philox import Key
 
 CHAINS = 32  # from each start

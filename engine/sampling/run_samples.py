@@ -7,16 +7,16 @@ import torch
 from torch import Tensor
 
 from eblvm.engine.autodiff import collectives
-from eblvm.engine.data.kinds.files import ImageData
+from eblvm.engine.data.sets.files import ImageData
 from eblvm.engine.errors import UserError, unknown
-from eblvm.engine.models.energy import call
-from eblvm.engine.models.grbm import GRBM
+from eblvm.engine.nets.base import call
+from eblvm.engine.nets.grbm import GRBM
 from eblvm.engine.progress import progress
+from eblvm.engine.runs.run import Run
 from eblvm.engine.sampling import generator
 from eblvm.engine.sampling import langevin as ld
 from eblvm.engine.sampling.gibbs import gibbs, uniform_start
 from eblvm.engine.training import distributed
-from eblvm.engine.training.run import Run
 from eblvm.kernels import philox
 from eblvm.kernels.philox import Key, Purpose, purpose
 

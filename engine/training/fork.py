@@ -15,9 +15,10 @@ from typing import Any, NamedTuple
 from eblvm.engine.config import Config
 from eblvm.engine.errors import UserError
 from eblvm.engine.methods.types import State
-from eblvm.engine.training import checkpoint, exported, replicas
-from eblvm.engine.training.parent import Parent
-from eblvm.engine.training.run import Run
+from eblvm.engine.runs import checkpoint, exported
+from eblvm.engine.runs.parent import Parent
+from eblvm.engine.runs.run import Run
+from eblvm.engine.training import replicas
 from eblvm.engine.types import Params
 
 

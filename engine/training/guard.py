@@ -13,8 +13,8 @@ from torch.utils._pytree import tree_leaves
 
 from eblvm.engine.errors import DivergedError, UserError
 from eblvm.engine.methods.types import State
-from eblvm.engine.models.energy import call
-from eblvm.engine.models.posteriors import Posterior
+from eblvm.engine.nets.base import call
+from eblvm.engine.nets.posteriors import Posterior
 from eblvm.engine.optim.optimizers import AdamState
 from eblvm.engine.system import ENDINGS
 from eblvm.engine.types import Params

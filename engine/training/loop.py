@@ -22,25 +22,26 @@ from eblvm.engine.methods.grbm.fused import TrainingStep, fused_update_for
 from eblvm.engine.methods.micro_batches import micro_batched
 from eblvm.engine.methods.types import Objective, State
 from eblvm.engine.methods.update import Update, check_payload, state_from, tree
-from eblvm.engine.models.energy import Energy
-from eblvm.engine.models.posteriors import Posterior
+from eblvm.engine.nets.base import Energy
+from eblvm.engine.nets.posteriors import Posterior
 from eblvm.engine.optim import apex
 from eblvm.engine.optim.schedule import step_rates
 from eblvm.engine.planning import plan
+from eblvm.engine.runs import checkpoint
+from eblvm.engine.runs.folder import open_run
+from eblvm.engine.runs.parent import PARENT, Parent, begins_at
+from eblvm.engine.runs.run import Run
 from eblvm.engine.system import keep_freed_memory
-from eblvm.engine.training import checkpoint, distributed, guard, replicas, sizes
+from eblvm.engine.training import distributed, guard, replicas, sizes
 from eblvm.engine.training.fork import Fork
 from eblvm.engine.training.gpu_defaults import takes_graphs
 from eblvm.engine.training.graphs import CudaRecorder, TriedStep
 from eblvm.engine.training.guard import Interrupt
 from eblvm.engine.training.log import Pace
-from eblvm.engine.training.parent import PARENT, Parent, begins_at
-from eblvm.engine.training.run import Run
-from eblvm.engine.training.run_folder import open_run
 from eblvm.engine.training.validation import better, validation
 from eblvm.engine.training.writer import Writer
-from eblvm.kernels.common import dispatch
 from eblvm.kernels.philox import Key
+from eblvm.kernels.runtime import dispatch
 
 Q_SAMPLES = 64  # validation samples on which q has to make sense when a run ends
 

@@ -14,9 +14,10 @@ from torch.utils._pytree import tree_map
 
 from eblvm.engine.config import Config
 from eblvm.engine.errors import UserError
-from eblvm.engine.training import checkpoint, distributed, guard, replicas
+from eblvm.engine.runs import checkpoint
+from eblvm.engine.runs.folder import write_config
+from eblvm.engine.training import distributed, guard, replicas
 from eblvm.engine.training.log import Log, NullLog
-from eblvm.engine.training.run_folder import write_config
 
 
 class Writer:

@@ -6,10 +6,10 @@
 #include <optional>
 #include <vector>
 
-#include "../common/batched.h"
-#include "../common/parallel.h"
-#include "../common/sums.h"
-#include "../common/tensors.h"
+#include "../runtime/batched.h"
+#include "../runtime/parallel.h"
+#include "../runtime/sums.h"
+#include "../runtime/tensors.h"
 #include "pointwise.h"
 
 namespace {

@@ -4,7 +4,7 @@
 
 #include <cmath>
 
-#include "../common/native.h"
+#include "../runtime/native.h"
 
 namespace {
 

@@ -13,7 +13,7 @@ import triton.language as tl
 from torch import Tensor
 
 from eblvm.kernels.adam_unroll.reference import Rule, corrections
-from eblvm.kernels.common.triton_report import Variant
+from eblvm.kernels.runtime.triton_report import Variant
 
 BLOCK = 1024
 

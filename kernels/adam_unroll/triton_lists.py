@@ -22,7 +22,7 @@ from eblvm.kernels.adam_unroll.triton_list_kernels import (
     squares_kernel,
     steps_kernel,
 )
-from eblvm.kernels.common.triton_report import Variant
+from eblvm.kernels.runtime.triton_report import Variant
 
 WARPS = 8
 MOST = 64  # tensors of a launch: six pointers each stay below the 4 KiB that every driver takes as arguments

@@ -13,9 +13,9 @@ from torch import Tensor
 
 from eblvm.kernels import philox
 from eblvm.kernels.bernoulli_lower import reference
-from eblvm.kernels.common.dispatch import Backend, backend_for, native_status, op_backends
-from eblvm.kernels.common.orders import by_reference, order
 from eblvm.kernels.philox import Key
+from eblvm.kernels.runtime.dispatch import Backend, backend_for, native_status, op_backends
+from eblvm.kernels.runtime.orders import by_reference, order
 
 __all__ = ["Reference", "Stream", "backend", "backends", "bernoulli_lower"]
 

@@ -3,8 +3,8 @@
 
 #include <vector>
 
-#include "../common/parallel.h"
-#include "../common/tensors.h"
+#include "../runtime/parallel.h"
+#include "../runtime/tensors.h"
 #include "../philox/philox.h"
 #include "pointwise.h"
 

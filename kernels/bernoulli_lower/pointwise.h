@@ -2,7 +2,7 @@
 
 #pragma once
 
-#include "../common/native.h"
+#include "../runtime/native.h"
 
 namespace {
 

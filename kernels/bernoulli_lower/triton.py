@@ -12,8 +12,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from eblvm.kernels.common.triton_report import Variant
 from eblvm.kernels.philox.triton import draw_words, logistic
+from eblvm.kernels.runtime.triton_report import Variant
 
 GIVEN, DRAWN, EXACT = tl.constexpr(0), tl.constexpr(1), tl.constexpr(2)
 VALUE, FIRST, SECOND = tl.constexpr(0), tl.constexpr(1), tl.constexpr(2)

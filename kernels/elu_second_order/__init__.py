@@ -9,9 +9,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from eblvm.kernels.common.dispatch import Backend, backend_for, native_status, op_backends
-from eblvm.kernels.common.orders import by_reference, order
 from eblvm.kernels.elu_second_order import reference
+from eblvm.kernels.runtime.dispatch import Backend, backend_for, native_status, op_backends
+from eblvm.kernels.runtime.orders import by_reference, order
 
 __all__ = ["backend", "backends", "elu_second_order"]
 

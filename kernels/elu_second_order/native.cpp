@@ -1,10 +1,10 @@
 // ELU on the CPU: forward, backward and double backward, each one pass, in the memory order of the input.
 
-#include "../common/native.h"
+#include "../runtime/native.h"
 
-#include "../common/batched.h"
-#include "../common/parallel.h"
-#include "../common/tensors.h"
+#include "../runtime/batched.h"
+#include "../runtime/parallel.h"
+#include "../runtime/tensors.h"
 
 namespace {
 

@@ -11,7 +11,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from eblvm.kernels.common.triton_report import Variant
+from eblvm.kernels.runtime.triton_report import Variant
 
 BLOCK, WIDE_BLOCK = 1024, 512  # fewer elements a thread in float64, where it would spill
 VALUE, FIRST, SECOND = tl.constexpr(0), tl.constexpr(1), tl.constexpr(2)

@@ -11,10 +11,10 @@ import torch
 from torch import Tensor
 from torch.utils.flop_counter import register_flop_formula
 
-from eblvm.kernels.common.arguments import expect_grbm
-from eblvm.kernels.common.dispatch import TRITON, Backend, native_status, op_backends
 from eblvm.kernels.gibbs import reference
 from eblvm.kernels.philox import Key
+from eblvm.kernels.runtime.arguments import expect_grbm
+from eblvm.kernels.runtime.dispatch import TRITON, Backend, native_status, op_backends
 
 __all__ = ["Noise", "Stream", "backends", "gibbs"]
 

@@ -4,10 +4,10 @@
 #include <cmath>
 #include <vector>
 
-#include "../common/batched.h"
-#include "../common/parallel.h"
-#include "../common/product.h"
-#include "../common/tensors.h"
+#include "../runtime/batched.h"
+#include "../runtime/parallel.h"
+#include "../runtime/product.h"
+#include "../runtime/tensors.h"
 #include "../grbm/sizes.h"
 #include "../philox/philox.h"
 

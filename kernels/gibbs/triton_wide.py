@@ -13,8 +13,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from eblvm.kernels.common.triton_report import Variant
 from eblvm.kernels.philox.triton import NORMAL, UNIFORM, draw_words, transform
+from eblvm.kernels.runtime.triton_report import Variant
 
 BLOCK = 128  # blocks of four words in a program
 

@@ -10,10 +10,10 @@ import torch
 from torch import Tensor
 from torch.utils.flop_counter import register_flop_formula
 
-from eblvm.kernels.common.arguments import expect_grbm
-from eblvm.kernels.common.dispatch import Backend, backend_for, native_status, op_backends
-from eblvm.kernels.common.orders import by_reference, order
 from eblvm.kernels.grbm import reference
+from eblvm.kernels.runtime.arguments import expect_grbm
+from eblvm.kernels.runtime.dispatch import Backend, backend_for, native_status, op_backends
+from eblvm.kernels.runtime.orders import by_reference, order
 
 __all__ = ["backends", "grbm"]
 

@@ -4,9 +4,9 @@
 
 #include <algorithm>
 
-#include "../common/native.h"
-#include "../common/parallel.h"
-#include "../common/sums.h"
+#include "../runtime/native.h"
+#include "../runtime/parallel.h"
+#include "../runtime/sums.h"
 
 namespace {
 

@@ -3,9 +3,9 @@
 
 #include <vector>
 
-#include "../common/product.h"
-#include "../common/tensors.h"
-#include "../common/workspace.h"
+#include "../runtime/product.h"
+#include "../runtime/tensors.h"
+#include "../runtime/workspace.h"
 #include "loops.h"
 #include "sizes.h"
 

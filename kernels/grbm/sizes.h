@@ -7,7 +7,7 @@
 #include <type_traits>
 #include <vector>
 
-#include "../common/tensors.h"
+#include "../runtime/tensors.h"
 
 namespace {
 

@@ -11,12 +11,12 @@ import torch
 import triton
 from torch import Tensor
 
-from eblvm.kernels.common import tiles
-from eblvm.kernels.common.tiles import Problem, Tiles, power_of_two
-from eblvm.kernels.common.triton_report import CAPABILITIES, Variant
 from eblvm.kernels.grbm import triton_wide
 from eblvm.kernels.grbm.triton_columns import columns_kernel
 from eblvm.kernels.grbm.triton_rows import FREE, GIVEN, PULL, RESIDUAL, SLICED, rows_kernel
+from eblvm.kernels.runtime import tiles
+from eblvm.kernels.runtime.tiles import Problem, Tiles, power_of_two
+from eblvm.kernels.runtime.triton_report import CAPABILITIES, Variant
 
 BV = 64  # visible units of a program that sums over samples; a thread loads four of a row at once
 ROW_PRODUCTS = {FREE.value: 2, GIVEN.value: 1, RESIDUAL.value: 2, SLICED.value: 3, PULL.value: 3}

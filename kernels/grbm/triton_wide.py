@@ -15,7 +15,7 @@ import triton.language as tl
 from torch import Tensor
 
 from eblvm.kernels.bernoulli_lower.triton import sigmoid, softplus
-from eblvm.kernels.common.triton_report import Variant
+from eblvm.kernels.runtime.triton_report import Variant
 
 FREE, GIVEN, SQUARE = tl.constexpr(0), tl.constexpr(1), tl.constexpr(2)
 BLOCK = 256  # columns of a row at once

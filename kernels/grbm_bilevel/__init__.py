@@ -13,9 +13,9 @@ from torch import Tensor
 from torch.utils.flop_counter import register_flop_formula
 
 from eblvm.kernels.adam_unroll import Rule
-from eblvm.kernels.common.dispatch import TRITON, Backend, native_status, op_backends
 from eblvm.kernels.grbm_bilevel import reference
 from eblvm.kernels.grbm_bilevel.reference import Phi, Result, Theta
+from eblvm.kernels.runtime.dispatch import TRITON, Backend, native_status, op_backends
 
 __all__ = ["Phi", "Result", "Theta", "backends", "grbm_bilevel", "lower_steps", "memory", "native", "serves"]
 

@@ -4,10 +4,10 @@
 #include <algorithm>
 #include <vector>
 
-#include "../common/batched.h"
-#include "../common/parallel.h"
-#include "../common/tensors.h"
-#include "../common/workspace.h"
+#include "../runtime/batched.h"
+#include "../runtime/parallel.h"
+#include "../runtime/tensors.h"
+#include "../runtime/workspace.h"
 #include "../grbm/sizes.h"
 #include "step_size.h"
 #include "units.h"

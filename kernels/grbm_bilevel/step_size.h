@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "../common/product.h"
+#include "../runtime/product.h"
 
 namespace {
 

@@ -12,13 +12,13 @@ import triton
 from torch import Tensor
 
 from eblvm.kernels.adam_unroll.reference import Rule
-from eblvm.kernels.common.tiles import ALL_REGISTERS
-from eblvm.kernels.common.triton_report import CAPABILITIES, Variant
 from eblvm.kernels.grbm.triton import problem_of
 from eblvm.kernels.grbm_bilevel import reference, triton_rate
 from eblvm.kernels.grbm_bilevel.reference import Phi, Result, Theta
 from eblvm.kernels.grbm_bilevel.triton_lower import lower_kernel
 from eblvm.kernels.grbm_bilevel.triton_upper import residual_kernel, reverse_kernel
+from eblvm.kernels.runtime.tiles import ALL_REGISTERS
+from eblvm.kernels.runtime.triton_report import CAPABILITIES, Variant
 
 BM, BH = 16, 16  # samples and latent units of a tile
 BV = 32  # visible units of a program that sums over samples

@@ -8,8 +8,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from eblvm.kernels.common.triton_report import Variant
 from eblvm.kernels.grbm.triton_rows import tile, vector
+from eblvm.kernels.runtime.triton_report import Variant
 
 LARGEST = 512  # samples; beyond that one program reads M for too long, and torch's products serve
 ITERATIONS, WARPS = 16, 4

@@ -5,7 +5,7 @@
 
 #include <algorithm>
 
-#include "../common/product.h"
+#include "../runtime/product.h"
 #include "arguments.h"
 #include "loops.h"
 

@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 from torch.utils.flop_counter import register_flop_formula
 
-from eblvm.kernels.common.arguments import expect_grbm
-from eblvm.kernels.common.dispatch import TRITON, Backend, backend_for, native_status, op_backends
 from eblvm.kernels.grbm_dsm import reference
+from eblvm.kernels.runtime.arguments import expect_grbm
+from eblvm.kernels.runtime.dispatch import TRITON, Backend, backend_for, native_status, op_backends
 
 __all__ = ["Gradients", "backends", "grbm_dsm", "serves"]
 

@@ -3,10 +3,10 @@
 
 #include <vector>
 
-#include "../common/batched.h"
-#include "../common/product.h"
-#include "../common/tensors.h"
-#include "../common/workspace.h"
+#include "../runtime/batched.h"
+#include "../runtime/product.h"
+#include "../runtime/tensors.h"
+#include "../runtime/workspace.h"
 #include "../grbm/loops.h"
 #include "../grbm/sizes.h"
 

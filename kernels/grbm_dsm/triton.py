@@ -6,10 +6,10 @@ Both are kernels of `kernels/grbm`, with v + sigma eps made where it is read. Wh
 
 from torch import Tensor
 
-from eblvm.kernels.common.triton_report import Variant
 from eblvm.kernels.grbm.triton import fits, fused_variants, launch_columns, launch_rows
 from eblvm.kernels.grbm.triton_rows import RESIDUAL
 from eblvm.kernels.grbm_dsm import triton_wide
+from eblvm.kernels.runtime.triton_report import Variant
 
 
 def grbm_dsm(

@@ -8,7 +8,6 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from eblvm.kernels.common.triton_report import Variant
 from eblvm.kernels.grbm.triton_wide import (
     COLS,
     FREE,
@@ -19,6 +18,7 @@ from eblvm.kernels.grbm.triton_wide import (
     sum_of_products,
     variants_of,
 )
+from eblvm.kernels.runtime.triton_report import Variant
 
 
 @triton.jit(do_not_specialize=["batch", "width"])

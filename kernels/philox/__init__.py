@@ -14,9 +14,9 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from eblvm.kernels.common.dispatch import TRITON, Backend, native_status, op_backends
 from eblvm.kernels.philox import reference
 from eblvm.kernels.philox.reference import Kind
+from eblvm.kernels.runtime.dispatch import TRITON, Backend, native_status, op_backends
 
 __all__ = [
     "Key",

@@ -3,8 +3,8 @@
 
 #include <cmath>
 
-#include "../common/parallel.h"
-#include "../common/tensors.h"
+#include "../runtime/parallel.h"
+#include "../runtime/tensors.h"
 #include "philox.h"
 
 namespace {

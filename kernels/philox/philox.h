@@ -7,7 +7,7 @@
 #include <cstdint>
 #include <cstring>
 
-#include "../common/native.h"
+#include "../runtime/native.h"
 
 namespace {
 

@@ -15,8 +15,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from eblvm.kernels.common.triton_report import Variant
 from eblvm.kernels.philox import reference
+from eblvm.kernels.runtime.triton_report import Variant
 
 BLOCK = 128  # blocks of four words in a program
 

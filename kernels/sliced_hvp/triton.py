@@ -7,9 +7,9 @@ gradients. Where D does not fit into registers, and for gradients of v and u, `t
 import torch
 from torch import Tensor
 
-from eblvm.kernels.common.triton_report import Variant
 from eblvm.kernels.grbm.triton import fits, fused_variants, launch_columns, launch_rows
 from eblvm.kernels.grbm.triton_rows import SLICED
+from eblvm.kernels.runtime.triton_report import Variant
 from eblvm.kernels.sliced_hvp import triton_wide
 
 MOST_DIRECTIONS = 16  # whose sums a row kernel keeps beside its result

@@ -11,7 +11,6 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from eblvm.kernels.common.triton_report import Variant
 from eblvm.kernels.grbm.triton_wide import (
     FREE,
     SQUARE,
@@ -23,6 +22,7 @@ from eblvm.kernels.grbm.triton_wide import (
     variants_of,
     visible_first_kernel,
 )
+from eblvm.kernels.runtime.triton_report import Variant
 
 
 @triton.jit(do_not_specialize=["batch", "width"])

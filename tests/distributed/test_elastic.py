@@ -7,8 +7,8 @@ import torch
 from torch.utils._pytree import tree_flatten
 
 from eblvm.engine.cli import main
-from eblvm.engine.training import checkpoint
-from eblvm.engine.training.stats import read_rows
+from eblvm.engine.runs import checkpoint
+from eblvm.engine.runs.stats import read_rows
 from tests.distributed.ranks import on_ranks
 
 SMALL = "--batch 8 --dtype float64 --log-every 4 --validations 0 --ema 0.9 --steps"

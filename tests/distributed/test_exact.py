@@ -11,8 +11,8 @@ from eblvm.engine.autodiff import collectives
 from eblvm.engine.config import Config
 from eblvm.engine.data.dataset import Dataset
 from eblvm.engine.methods.micro_batches import micro_batched
-from eblvm.engine.models.energy import Separable
-from eblvm.engine.models.posteriors import Gaussian
+from eblvm.engine.nets.base import Separable
+from eblvm.engine.nets.posteriors import Gaussian
 from eblvm.engine.optim.schedule import step_rates
 from eblvm.engine.recipes import recipe
 from eblvm.engine.training import distributed

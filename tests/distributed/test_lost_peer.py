@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from eblvm.engine.errors import UserError
-from eblvm.engine.training import checkpoint, distributed
+from eblvm.engine.runs import checkpoint
+from eblvm.engine.training import distributed
 from eblvm.engine.training.peers import PATIENCE, patience_s
 from tests.distributed.ranks import on_ranks
 from tests.distributed.test_torchrun import OPTIONS, torchrun, wait_for, workers

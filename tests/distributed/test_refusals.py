@@ -11,7 +11,7 @@ from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from eblvm.engine.autodiff import collectives
 from eblvm.engine.errors import UserError
-from eblvm.engine.models.energy import Separable
+from eblvm.engine.nets.base import Separable
 from eblvm.engine.recipes import recipe
 from eblvm.engine.training import distributed
 from eblvm.engine.training.loop import check_world, train

@@ -15,8 +15,8 @@ import torch
 from torch.utils._pytree import tree_flatten
 
 from eblvm.engine.cli import main
-from eblvm.engine.training import checkpoint
-from eblvm.engine.training.stats import read_rows, reproducible
+from eblvm.engine.runs import checkpoint
+from eblvm.engine.runs.stats import read_rows, reproducible
 from tests.distributed.ranks import on_ranks
 
 OPTIONS = (

@@ -17,7 +17,7 @@ import pytest
 import torch
 from torch.utils._pytree import tree_flatten
 
-from eblvm.engine.training.stats import read_rows
+from eblvm.engine.runs.stats import read_rows
 from tests.distributed.test_torchrun import OPTIONS, newest, torchrun, wait_for, workers
 
 pytestmark = pytest.mark.skipif(

@@ -16,17 +16,17 @@ from eblvm.bench.tools import record, timing
 from eblvm.engine.cli.train import for_gpu
 from eblvm.engine.config import Config
 from eblvm.engine.data.dataset import Dataset
-from eblvm.engine.data.stream import gpu_of
+from eblvm.engine.data.pictures.stream import gpu_of
 from eblvm.engine.device import SUBNORMAL, own_device, set_products, set_repeatable, start_thread, subnormals_as_zero
 from eblvm.engine.errors import UserError
 from eblvm.engine.evaluation import provenance
 from eblvm.engine.evaluation.metrics.extractor import Extractor
 from eblvm.engine.recipes import recipe
+from eblvm.engine.runs.run import Run
 from eblvm.engine.selftest import decoding
 from eblvm.engine.selftest_kernels import kernels
 from eblvm.engine.training import distributed
 from eblvm.engine.training.loop import train
-from eblvm.engine.training.run import Run
 from eblvm.engine.versions import versions
 
 
@@ -72,9 +72,9 @@ def test_a_run_that_is_evaluated_by_torchrun(
 ) -> None:
     """--shard torchrun: every process works on its own GPU, at the precision of the run."""
     config = recipe("digits", "deep").replaced(precision="tf32", deterministic=True)
-    monkeypatch.setattr("eblvm.engine.training.run.read_config", lambda folder: config)
-    monkeypatch.setattr("eblvm.engine.training.run.expect_same_models", lambda *_: None)
-    monkeypatch.setattr("eblvm.engine.training.run.checkpoint_of", lambda *_: {})
+    monkeypatch.setattr("eblvm.engine.runs.run.read_config", lambda folder: config)
+    monkeypatch.setattr("eblvm.engine.runs.run.expect_same_models", lambda *_: None)
+    monkeypatch.setattr("eblvm.engine.runs.run.checkpoint_of", lambda *_: {})
     monkeypatch.setenv("LOCAL_RANK", "1")
     try:
         run = Run.open(tmp_path, device="cuda", step=1)

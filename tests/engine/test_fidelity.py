@@ -22,14 +22,14 @@ from eblvm.engine.config import Config
 from eblvm.engine.data import published
 from eblvm.engine.data.contents import Contents, Split
 from eblvm.engine.data.datasets import points
-from eblvm.engine.data.kinds.files import CelebA, FileData, ImageData
 from eblvm.engine.data.readers.folder import SPLITS
+from eblvm.engine.data.sets.files import CelebA, FileData, ImageData
 from eblvm.engine.evaluation.metrics.likelihood import ais
 from eblvm.engine.evaluation.studies import early_stopping
 from eblvm.engine.evaluation.studies.fisher_critic import Critic, fisher_divergence
 from eblvm.engine.methods.estimators.vages import Vages
-from eblvm.engine.models import bidvl
-from eblvm.engine.models.grbm import GRBM
+from eblvm.engine.nets import bidvl
+from eblvm.engine.nets.grbm import GRBM
 from eblvm.engine.options import nodes
 from eblvm.engine.sampling import langevin, run_samples
 from eblvm.kernels.philox import Key
@@ -115,7 +115,7 @@ def coupling(_: Config) -> str:
     terms = []
     for log_sigma in (0.0, 1.0):
         held = theta | {"log_sigma": torch.full((3,), log_sigma)}
-        terms.append(float(sum(s * torch.func.functional_call(GRBM(3, 2), held, ("energy", v, s_h))
+        terms.append(float(sum(s * GRBM(3, 2).at(held).energy(v, s_h)
                                for s, s_h in ((1, h), (-1, torch.zeros_like(h))))))  # fmt: skip
     return "v W h" if terms[0] == pytest.approx(terms[1]) else "v W h / sigma"
 

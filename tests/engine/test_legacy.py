@@ -12,10 +12,10 @@ from torch.utils._pytree import tree_flatten
 
 from eblvm.engine.config import Config
 from eblvm.engine.methods.update import state_from, tree
-from eblvm.engine.training import checkpoint
+from eblvm.engine.runs import checkpoint
+from eblvm.engine.runs.folder import read_config
+from eblvm.engine.runs.run import Run
 from eblvm.engine.training.loop import train
-from eblvm.engine.training.run import Run
-from eblvm.engine.training.run_folder import read_config
 
 RUNS = sorted((Path(__file__).parents[1] / "data" / "runs").iterdir())
 # Other instructions round otherwise, and torch's library chooses its products by the vendor too: there the end is

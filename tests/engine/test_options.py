@@ -12,7 +12,7 @@ from eblvm.engine.cli.parser import Parser
 from eblvm.engine.config import Config, who_reads
 from eblvm.engine.errors import UserError
 from eblvm.engine.methods.kinds import KINDS as METHODS
-from eblvm.engine.models.kinds import KINDS as MODELS
+from eblvm.engine.models import KINDS as MODELS
 from eblvm.engine.options import Options, option
 
 OPTIONS = sorted(set(_every_option()) - {"method", "model"})

@@ -10,7 +10,7 @@ import torch
 
 import eblvm
 from eblvm.engine.cli import main
-from eblvm.engine.training.exported import FACTS, SAFE, STATE_DICT
+from eblvm.engine.runs.exported import FACTS, SAFE, STATE_DICT
 
 SHORT = {"steps": 8, "log_every": 4, "checkpoint_every": 4, "validations": 2}
 

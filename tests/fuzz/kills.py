@@ -24,8 +24,9 @@ from torch.utils._pytree import tree_flatten
 
 from eblvm.bench.tools import record
 from eblvm.engine.cli import main
-from eblvm.engine.training import checkpoint, loop
-from eblvm.engine.training.stats import read_rows
+from eblvm.engine.runs import checkpoint
+from eblvm.engine.runs.stats import read_rows
+from eblvm.engine.training import loop
 
 assert loop  # loaded before the first fork
 SMALL = "--batch 8 --validations 2 --log-every 2 --keep 2".split()

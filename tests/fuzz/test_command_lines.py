@@ -15,7 +15,7 @@ from eblvm.engine.cli import COMMANDS, main
 from eblvm.engine.cli.configuration import _every_option
 from eblvm.engine.config import DATASETS, METHODS, MODELS, Config
 from eblvm.engine.options import flag
-from eblvm.engine.training.run_folder import read_config
+from eblvm.engine.runs.folder import read_config
 
 from .properties import TALLY, bounded, read_or_refused
 

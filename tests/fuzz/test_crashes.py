@@ -10,9 +10,9 @@ import torch
 
 from eblvm.engine.durable import write_atomic
 from eblvm.engine.errors import UserError
-from eblvm.engine.training import checkpoint
+from eblvm.engine.runs import checkpoint
+from eblvm.engine.runs.stats import read_rows
 from eblvm.engine.training.log import Log
-from eblvm.engine.training.stats import read_rows
 
 from .fault_layer import Crash, Faults, failing
 from .properties import TALLY

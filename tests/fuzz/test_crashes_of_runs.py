@@ -17,16 +17,16 @@ from torch.utils._pytree import tree_flatten
 
 from eblvm.engine import evaluation, recipes
 from eblvm.engine.data.dataset import Dataset
-from eblvm.engine.data.prepare import prepare
+from eblvm.engine.data.pictures.prepare import prepare
+from eblvm.engine.data.pictures.store import open_store
 from eblvm.engine.data.readers import read
-from eblvm.engine.data.store import open_store
 from eblvm.engine.errors import UserError
 from eblvm.engine.evaluation.sections import Section
-from eblvm.engine.training import checkpoint
-from eblvm.engine.training.eval_file import read_eval
+from eblvm.engine.runs import checkpoint
+from eblvm.engine.runs.eval_file import read_eval
+from eblvm.engine.runs.run import Run
+from eblvm.engine.runs.stats import read_rows
 from eblvm.engine.training.loop import train
-from eblvm.engine.training.run import Run
-from eblvm.engine.training.stats import read_rows
 
 from .fault_layer import Crash, Faults, failing
 from .properties import TALLY

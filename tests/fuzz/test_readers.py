@@ -19,11 +19,11 @@ from PIL import Image
 from scipy.io import savemat
 
 from eblvm.engine.data.contents import Contents, Pictures
-from eblvm.engine.data.framing import DaliDecoder, Framing, PillowDecoder, has_dali
+from eblvm.engine.data.pictures.framing import DaliDecoder, Framing, PillowDecoder, has_dali
 from eblvm.engine.data.readers import read
 from eblvm.engine.evaluation.image_sets import read_images
-from eblvm.engine.training import checkpoint
-from eblvm.engine.training.stats import read_rows
+from eblvm.engine.runs import checkpoint
+from eblvm.engine.runs.stats import read_rows
 
 from .hostile_pickles import good
 from .properties import bounded, read_or_refused

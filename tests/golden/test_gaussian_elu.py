@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from eblvm.engine.models.gaussian_elu import elu_squared_moment, expected_curvature, expected_head, expected_slope
+from eblvm.engine.nets.gaussian_elu import elu_squared_moment, expected_curvature, expected_head, expected_slope
 
 CASES = [(0.3, 0.7), (-2.0, 0.5), (3.0, 1.0), (-8.0, 0.2), (5.0, 0.1), (-1.0, 3.0), (-30.0, 6.0), (40.0, 5.0)]
 

@@ -13,8 +13,8 @@ from eblvm.engine.methods.divergences import KlExact
 from eblvm.engine.methods.estimators.bism import Bism
 from eblvm.engine.methods.losses.dsm import Dsm
 from eblvm.engine.methods.score_matching import ScoreMatchingObjective
-from eblvm.engine.models.grbm import GRBM
-from eblvm.engine.models.posteriors import Bernoulli
+from eblvm.engine.nets.grbm import GRBM
+from eblvm.engine.nets.posteriors import Bernoulli
 from eblvm.engine.optim.optimizers import Adam
 from eblvm.kernels import philox
 from eblvm.kernels.philox import Key

@@ -22,10 +22,10 @@ from eblvm.engine.errors import UserError
 from eblvm.engine.methods import newton
 from eblvm.engine.methods.divergences import Fisher
 from eblvm.engine.methods.responses import Newton
-from eblvm.engine.models.deep import CoupledHead
-from eblvm.engine.models.energy import Energy, Separable, call
-from eblvm.engine.models.grbm import GRBM
-from eblvm.engine.models.posteriors import Bernoulli, Gaussian, Posterior
+from eblvm.engine.nets.base import Energy, Separable, call
+from eblvm.engine.nets.deep import CoupledHead
+from eblvm.engine.nets.grbm import GRBM
+from eblvm.engine.nets.posteriors import Bernoulli, Gaussian, Posterior
 from eblvm.engine.types import Params
 from eblvm.kernels import philox
 from eblvm.kernels.philox import Key

@@ -23,9 +23,9 @@ from eblvm.engine.methods.losses.mdsm import Mdsm
 from eblvm.engine.methods.losses.ssm import Ssm
 from eblvm.engine.methods.score_matching import ScoreMatchingObjective
 from eblvm.engine.methods.vages import ImportanceScore, VagesScore
-from eblvm.engine.models.grbm import GRBM
-from eblvm.engine.models.kinds.posteriors import Exact
-from eblvm.engine.models.posteriors import Bernoulli, ConvGaussian
+from eblvm.engine.models.posteriors import Exact
+from eblvm.engine.nets.grbm import GRBM
+from eblvm.engine.nets.posteriors import Bernoulli, ConvGaussian
 from eblvm.engine.optim.optimizers import Adam
 from eblvm.kernels import philox
 from eblvm.kernels.philox import Key

@@ -4,8 +4,8 @@ import pytest
 import torch
 from torch.func import vmap
 
-from eblvm.engine.models.energy import call
-from eblvm.engine.models.grbm import GRBM
+from eblvm.engine.nets.base import call
+from eblvm.engine.nets.grbm import GRBM
 from eblvm.kernels import gibbs as package
 from eblvm.kernels.gibbs import Stream, gibbs, reference
 from eblvm.kernels.philox import Key

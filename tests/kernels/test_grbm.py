@@ -2,9 +2,9 @@
 
 import pytest
 import torch
-from torch.func import functional_call, grad, vjp, vmap
+from torch.func import grad, vjp, vmap
 
-from eblvm.engine.models.grbm import GRBM
+from eblvm.engine.nets.grbm import GRBM
 from eblvm.kernels import grbm as package
 from eblvm.kernels.grbm import grbm, reference
 from tests.kernels.grbm_cases import (
@@ -78,7 +78,7 @@ def test_it_is_the_models_energy_and_score() -> None:
     theta = {"W": W, "b": b, "c": c, "log_sigma": log_sigma}
 
     def model(method, *arguments):
-        return functional_call(GRBM(4, 3), theta, (method, *arguments))
+        return getattr(GRBM(4, 3).at(theta), method)(*arguments)
 
     for name, more in (("free_energy", ()), ("energy", (h,))):
         energy, pull = vjp(lambda x, name=name, more=more: model(name, x, *more), v)

@@ -23,9 +23,9 @@ from eblvm.engine.methods.losses.ssm import Ssm
 from eblvm.engine.methods.score_matching import ScoreMatchingObjective
 from eblvm.engine.methods.types import State
 from eblvm.engine.methods.update import Update
-from eblvm.engine.models.grbm import GRBM
-from eblvm.engine.models.kinds.posteriors import Exact
-from eblvm.engine.models.posteriors import Bernoulli
+from eblvm.engine.models.posteriors import Exact
+from eblvm.engine.nets.grbm import GRBM
+from eblvm.engine.nets.posteriors import Bernoulli
 from eblvm.engine.optim.optimizers import Adam
 from eblvm.engine.recipes import recipe
 from eblvm.kernels import grbm_bilevel, philox

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from eblvm.kernels.common.dispatch import NATIVE_LIBRARY
+from eblvm.kernels.runtime.dispatch import NATIVE_LIBRARY
 
 PATCH = """
 import importlib.util, sys, warnings

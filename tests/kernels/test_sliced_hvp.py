@@ -2,9 +2,9 @@
 
 import pytest
 import torch
-from torch.func import functional_call, grad, jacrev, vmap
+from torch.func import grad, jacrev, vmap
 
-from eblvm.engine.models.grbm import GRBM
+from eblvm.engine.nets.grbm import GRBM
 from eblvm.kernels import sliced_hvp as package
 from eblvm.kernels.sliced_hvp import reference, sliced_hvp
 from tests.kernels.grbm_cases import (
@@ -73,7 +73,7 @@ def test_it_is_the_models_hessian() -> None:
     theta = {"W": W, "b": b, "c": c, "log_sigma": log_sigma}
 
     def score(x):
-        return grad(lambda y: -functional_call(GRBM(4, 3), theta, ("free_energy", y)).sum())(x)
+        return grad(lambda y: -GRBM(4, 3).at(theta).free_energy(y).sum())(x)
 
     half_square, curvature = sliced_hvp(v, u, W, b, c, log_sigma)
     hessian = vmap(jacrev(lambda x: score(x[None])[0]))(v)
@@ -88,7 +88,7 @@ def test_all_sign_directions_give_the_trace() -> None:
     signs = torch.cartesian_prod(*[torch.tensor([-1.0, 1.0], dtype=v.dtype)] * 4)
     _, curvature = sliced_hvp(v, signs[:, None].expand(-1, 5, -1), W, b, c, log_sigma)
     theta = {"W": W, "b": b, "c": c, "log_sigma": log_sigma}
-    trace = functional_call(GRBM(4, 3), theta, ("laplacian", v))
+    trace = GRBM(4, 3).at(theta).laplacian(v)
     torch.testing.assert_close(curvature.mean(0), trace, rtol=1e-12, atol=1e-12)
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-triton_report = pytest.importorskip("eblvm.kernels.common.triton_report")
+triton_report = pytest.importorskip("eblvm.kernels.runtime.triton_report")
 pytest.importorskip("triton")
 
 CHECKS = sorted((Path(__file__).parent / "interpreted").glob("check_*.py"))

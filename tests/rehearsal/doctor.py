@@ -20,7 +20,7 @@ from eblvm.engine.cli import doctor, train
 from eblvm.engine.config import Config
 from eblvm.engine.methods.types import State
 from eblvm.engine.methods.update import tree
-from eblvm.engine.training import checkpoint
+from eblvm.engine.runs import checkpoint
 from tests.rehearsal.steps import nothing_drawn_on_the_host
 from tests.rehearsal.watch import Watch
 

@@ -26,8 +26,8 @@ from torch.utils._pytree import tree_leaves
 from eblvm.engine.config import Config
 from eblvm.engine.data import input as data_input
 from eblvm.engine.data.dataset import Dataset
-from eblvm.engine.data.framing import Framing
-from eblvm.engine.data.stream import PicturesOnDemand
+from eblvm.engine.data.pictures.framing import Framing
+from eblvm.engine.data.pictures.stream import PicturesOnDemand
 from eblvm.engine.device import start_thread
 from eblvm.engine.recipes import recipe
 from eblvm.engine.training import distributed

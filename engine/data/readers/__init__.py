@@ -4,8 +4,8 @@ from pathlib import Path
 
 import numpy as np
 
-from eblvm.engine.data import store
 from eblvm.engine.data.contents import Contents
+from eblvm.engine.data.pictures import store
 from eblvm.engine.data.readers import arrays, cifar, folder, idx, matlab, shards
 from eblvm.engine.errors import UserError, printable, reason
 

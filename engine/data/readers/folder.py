@@ -7,7 +7,7 @@ import numpy as np
 
 from eblvm.engine.data import limits, published
 from eblvm.engine.data.contents import Contents, Pictures, Split
-from eblvm.engine.data.pictures import UnreadableError, opened
+from eblvm.engine.data.pictures.decoding import UnreadableError, opened
 from eblvm.engine.errors import UserError, printable
 
 SUFFIXES = (".jpg", ".jpeg", ".png")

@@ -16,8 +16,8 @@ from torch import Tensor
 
 from eblvm.engine.errors import UserError
 from eblvm.engine.evaluation.metrics.importance import LogDensity, importance_weighted
-from eblvm.engine.models.energy import Energy, call
-from eblvm.engine.models.posteriors import Gaussian
+from eblvm.engine.nets.base import Energy, call
+from eblvm.engine.nets.posteriors import Gaussian
 from eblvm.engine.types import Params
 from eblvm.kernels.philox import Key
 

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from eblvm.engine.data import cache
+from eblvm.engine.data.pictures import cache
 from eblvm.engine.evaluation.chunks import WHOLE, Shard, chunks
 from eblvm.engine.evaluation.fingerprint import fingerprint
 from eblvm.engine.evaluation.image_sets import as_bytes

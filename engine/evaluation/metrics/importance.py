@@ -12,8 +12,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from eblvm.engine.models.energy import Energy, call
-from eblvm.engine.models.posteriors import Posterior
+from eblvm.engine.nets.base import Energy, call
+from eblvm.engine.nets.posteriors import Posterior
 from eblvm.engine.types import Params
 from eblvm.kernels.philox import Key, Purpose, purpose
 

@@ -9,8 +9,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from eblvm.engine.models.energy import call
-from eblvm.engine.models.grbm import GRBM
+from eblvm.engine.nets.base import call
+from eblvm.engine.nets.grbm import GRBM
 from eblvm.engine.sampling.annealing import OnStep, Walk, annealed, straight_path, walk
 from eblvm.engine.types import Params
 from eblvm.kernels.philox import Key

@@ -3,8 +3,8 @@
 import torch
 from torch import Tensor
 
-from eblvm.engine.models.energy import call
-from eblvm.engine.models.grbm import GRBM
+from eblvm.engine.nets.base import call
+from eblvm.engine.nets.grbm import GRBM
 from eblvm.engine.types import Params
 
 

@@ -9,8 +9,8 @@ from typing import Any
 from eblvm.engine.evaluation import plots
 from eblvm.engine.evaluation.metrics.image_distances import image_distances
 from eblvm.engine.evaluation.sections import Options, fid_inputs, source_of, weights_of
-from eblvm.engine.training import checkpoint
-from eblvm.engine.training.run import Run
+from eblvm.engine.runs import checkpoint
+from eblvm.engine.runs.run import Run
 
 SAMPLES = 1000
 

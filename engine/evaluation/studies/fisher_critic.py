@@ -15,14 +15,14 @@ from eblvm.engine.autodiff.derivatives import grad, vjp
 from eblvm.engine.methods.losses import Loss
 from eblvm.engine.methods.types import Rates
 from eblvm.engine.methods.vages import VagesScore
-from eblvm.engine.models.energy import Model, call, fan_in_uniform
+from eblvm.engine.nets.base import Net, call, fan_in_uniform
 from eblvm.engine.optim.optimizers import Adam, Moments
 from eblvm.engine.types import Params
 from eblvm.kernels import philox
 from eblvm.kernels.philox import Key, Purpose, purpose
 
 
-class Critic(Model):
+class Critic(Net):
     """f(v): R^D -> R^D, an MLP with two hidden layers of one width."""
 
     def __init__(self, visible: int, width: int):

@@ -21,8 +21,8 @@ from eblvm.engine.methods.bilevel import BilevelScore
 from eblvm.engine.methods.responses import Newton, Unroll
 from eblvm.engine.methods.score_matching import ScoreMatchingObjective
 from eblvm.engine.methods.types import Noise, Objective, Rates, ScoreEstimate, State
-from eblvm.engine.models.energy import call
-from eblvm.engine.models.posteriors import Gaussian
+from eblvm.engine.nets.base import call
+from eblvm.engine.nets.posteriors import Gaussian
 from eblvm.engine.types import Params
 from eblvm.kernels.philox import Key
 

@@ -11,15 +11,15 @@ from typing import TYPE_CHECKING, ClassVar
 from eblvm.engine.errors import UserError
 from eblvm.engine.methods import divergences
 from eblvm.engine.methods.divergences import Divergence, KlExact
-from eblvm.engine.models.kinds import posteriors
-from eblvm.engine.models.kinds.posteriors import Linear, PosteriorOptions
+from eblvm.engine.models import posteriors
+from eblvm.engine.models.posteriors import Linear, PosteriorOptions
 from eblvm.engine.options import Options, discovered, option, slot
 
 if TYPE_CHECKING:
     from eblvm.engine.methods.bilevel import ExactScore, VariationalScore
-    from eblvm.engine.models.energy import Energy
-    from eblvm.engine.models.kinds import ModelOptions
-    from eblvm.engine.models.posteriors import Posterior
+    from eblvm.engine.models.base import Model
+    from eblvm.engine.nets.base import Energy
+    from eblvm.engine.nets.posteriors import Posterior
     from eblvm.engine.optim.optimizers import Optimizer
     from eblvm.engine.optim.options import Optimisation
     from eblvm.engine.running import Running
@@ -36,7 +36,7 @@ class Estimator(Options):
     lower_lr: ClassVar[float | None] = None
     unroll_lr: ClassVar[float | None] = None
 
-    def check(self, model: ModelOptions, optimisation: Optimisation, running: Running) -> None: ...
+    def check(self, model: Model, optimisation: Optimisation, running: Running) -> None: ...
 
     def build(self, energy: Energy, posterior: Posterior | None, optimizer: Optimizer) -> ExactScore | VariationalScore:
         raise NotImplementedError
@@ -60,7 +60,7 @@ class LowerLevel(Estimator):
         needs="perturbs",
     )
 
-    def check(self, model: ModelOptions, optimisation: Optimisation, running: Running) -> None:
+    def check(self, model: Model, optimisation: Optimisation, running: Running) -> None:
         if self.posterior.exact and self.K:
             raise UserError(f"posterior 'exact' has nothing to step on, got K={self.K}; use --K 0")
         if running.micro_batch is not None and self.noise == "fresh":

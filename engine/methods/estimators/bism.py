@@ -9,14 +9,14 @@ from eblvm.engine.errors import UserError
 from eblvm.engine.methods import responses
 from eblvm.engine.methods.estimators import LowerLevel
 from eblvm.engine.methods.responses import Newton, Response, Unroll
-from eblvm.engine.models.kinds.deep import PIECEWISE_LINEAR
+from eblvm.engine.models.deep import PIECEWISE_LINEAR
 from eblvm.engine.options import option, slot
 
 if TYPE_CHECKING:
     from eblvm.engine.methods.bilevel import BilevelScore
-    from eblvm.engine.models.energy import Energy
-    from eblvm.engine.models.kinds import ModelOptions
-    from eblvm.engine.models.posteriors import Posterior
+    from eblvm.engine.models.base import Model
+    from eblvm.engine.nets.base import Energy
+    from eblvm.engine.nets.posteriors import Posterior
     from eblvm.engine.optim.optimizers import Optimizer
     from eblvm.engine.optim.options import Optimisation
     from eblvm.engine.running import Running
@@ -60,7 +60,7 @@ class Bism(LowerLevel):
         """Does SGD take its step size from the batch?"""
         return self.unroll_optimizer == "sgd" and self.unroll_lr is None
 
-    def check(self, model: ModelOptions, optimisation: Optimisation, running: Running) -> None:
+    def check(self, model: Model, optimisation: Optimisation, running: Running) -> None:
         if self.posterior.exact and (self.unrolled or self.K):
             raise UserError(f"posterior 'exact' has nothing to step on, got N={self.N} K={self.K}; use --N 0 --K 0")
         if isinstance(self.best_response, Newton):
@@ -86,7 +86,7 @@ class Bism(LowerLevel):
                 "bounds; give --divergence kl-exact, or a step size --unroll-lr"
             )
 
-    def _check_newton(self, newton: Newton, model: ModelOptions, running: Running) -> None:
+    def _check_newton(self, newton: Newton, model: Model, running: Running) -> None:
         samples = newton.response_samples
         if samples % 2:
             raise UserError(f"got response-samples={samples}, expected an even number: they are antithetic pairs")

@@ -9,8 +9,8 @@ from eblvm.engine.methods.estimators import Estimator
 
 if TYPE_CHECKING:
     from eblvm.engine.methods.bilevel import ExactScore
-    from eblvm.engine.models.energy import Energy
-    from eblvm.engine.models.posteriors import Posterior
+    from eblvm.engine.nets.base import Energy
+    from eblvm.engine.nets.posteriors import Posterior
     from eblvm.engine.optim.optimizers import Optimizer
 
 

@@ -11,9 +11,9 @@ from eblvm.engine.options import option
 
 if TYPE_CHECKING:
     from eblvm.engine.methods.vages import ImportanceScore
-    from eblvm.engine.models.energy import Energy
-    from eblvm.engine.models.kinds import ModelOptions
-    from eblvm.engine.models.posteriors import Posterior
+    from eblvm.engine.models.base import Model
+    from eblvm.engine.nets.base import Energy
+    from eblvm.engine.nets.posteriors import Posterior
     from eblvm.engine.optim.optimizers import Optimizer
     from eblvm.engine.optim.options import Optimisation
     from eblvm.engine.running import Running
@@ -31,7 +31,7 @@ class Importance(LowerLevel):
         "q", "what they are drawn from: q(h|v), or uniformly from all h", choices=("q", "uniform"), needs="linear_in_h"
     )
 
-    def check(self, model: ModelOptions, optimisation: Optimisation, running: Running) -> None:
+    def check(self, model: Model, optimisation: Optimisation, running: Running) -> None:
         if self.proposal == "uniform" and self.K:
             raise UserError(f"a uniform proposal has nothing to step on, got K={self.K}; use --K 0")
         super().check(model, optimisation, running)

@@ -11,9 +11,9 @@ from eblvm.engine.options import option
 
 if TYPE_CHECKING:
     from eblvm.engine.methods.vages import VagesScore
-    from eblvm.engine.models.energy import Energy
-    from eblvm.engine.models.kinds import ModelOptions
-    from eblvm.engine.models.posteriors import Posterior
+    from eblvm.engine.models.base import Model
+    from eblvm.engine.nets.base import Energy
+    from eblvm.engine.nets.posteriors import Posterior
     from eblvm.engine.optim.optimizers import Optimizer
     from eblvm.engine.optim.options import Optimisation
     from eblvm.engine.running import Running
@@ -50,7 +50,7 @@ class Vages(LowerLevel):
     )
     langevin_noise: float = option(1e-4, "their noise's standard deviation", low=0, needs="continuous_h")
 
-    def check(self, model: ModelOptions, optimisation: Optimisation, running: Running) -> None:
+    def check(self, model: Model, optimisation: Optimisation, running: Running) -> None:
         super().check(model, optimisation, running)
         if self.covariance != "none" and self.L < 2:
             raise UserError(

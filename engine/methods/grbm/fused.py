@@ -23,8 +23,8 @@ from eblvm.engine.methods.score_matching import ScoreMatchingObjective
 from eblvm.engine.methods.types import Info, Noise, Rates, State
 from eblvm.engine.methods.update import Update
 from eblvm.engine.methods.vages import SampledScore
-from eblvm.engine.models.grbm import GRBM
-from eblvm.engine.models.posteriors import Bernoulli
+from eblvm.engine.nets.grbm import GRBM
+from eblvm.engine.nets.posteriors import Bernoulli
 from eblvm.engine.optim.optimizers import Adam, Sgd
 from eblvm.engine.types import Params
 from eblvm.kernels import grbm_bilevel, grbm_dsm

@@ -19,7 +19,7 @@ from eblvm.engine.methods.losses.dsm import Dsm
 from eblvm.engine.methods.losses.ksd import Ksd
 from eblvm.engine.methods.types import Info, Noise, Rates, State
 from eblvm.engine.methods.vages import ImportanceScore, SampledScore, VagesScore
-from eblvm.engine.models.posteriors import Bernoulli
+from eblvm.engine.nets.posteriors import Bernoulli
 from eblvm.engine.optim.optimizers import Adam, AdamState
 from eblvm.engine.types import Params
 from eblvm.kernels import grbm_bilevel

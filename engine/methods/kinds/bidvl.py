@@ -8,16 +8,16 @@ from typing import TYPE_CHECKING
 from eblvm.engine.errors import UserError
 from eblvm.engine.methods.estimators.bism import SYNC_HELP, UNROLL_MEMORY_HELP
 from eblvm.engine.methods.method import Method, check_eager
-from eblvm.engine.models.kinds.spectral import Spectral
+from eblvm.engine.models.spectral import Spectral
 from eblvm.engine.options import option
 
 if TYPE_CHECKING:
     from torch import Tensor
 
     from eblvm.engine.methods.update import Update
-    from eblvm.engine.models.energy import Energy
-    from eblvm.engine.models.kinds import ModelOptions
-    from eblvm.engine.models.posteriors import Posterior
+    from eblvm.engine.models.base import Model
+    from eblvm.engine.nets.base import Energy
+    from eblvm.engine.nets.posteriors import Posterior
     from eblvm.engine.optim.options import Optimisation
     from eblvm.engine.running import Running
 
@@ -68,7 +68,7 @@ class Bidvl(Method):
     def joint(self) -> bool:
         return self.energy == "joint"
 
-    def check(self, model: ModelOptions, optimisation: Optimisation, running: Running) -> None:
+    def check(self, model: Model, optimisation: Optimisation, running: Running) -> None:
         super().check(model, optimisation, running)
         if self.joint and self.opposite != "none":
             raise UserError(
@@ -96,7 +96,7 @@ class Bidvl(Method):
 
     def build(
         self,
-        model: ModelOptions,
+        model: Model,
         optimisation: Optimisation,
         train: Tensor,
         energy: Energy | None = None,

@@ -12,9 +12,9 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from eblvm.engine.methods.update import Update
-    from eblvm.engine.models.energy import Energy
-    from eblvm.engine.models.kinds import ModelOptions
-    from eblvm.engine.models.posteriors import Posterior
+    from eblvm.engine.models.base import Model
+    from eblvm.engine.nets.base import Energy
+    from eblvm.engine.nets.posteriors import Posterior
     from eblvm.engine.optim.options import Optimisation
 
 
@@ -28,7 +28,7 @@ class Cd(Method):
 
     def build(
         self,
-        model: ModelOptions,
+        model: Model,
         optimisation: Optimisation,
         train: Tensor,
         energy: Energy | None = None,
@@ -36,7 +36,7 @@ class Cd(Method):
     ) -> Update:
         from eblvm.engine.methods.contrastive import ContrastiveDivergence
         from eblvm.engine.methods.update import Update
-        from eblvm.engine.models.grbm import require_grbm
+        from eblvm.engine.nets.grbm import require_grbm
 
         grbm = require_grbm(energy or model.energy(tuple(train.shape[1:]), learns_q=False), self.kind)
         objective = ContrastiveDivergence(grbm, optimisation.theta_optimizer(), self.sweeps, self.persistent)

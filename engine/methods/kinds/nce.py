@@ -7,17 +7,17 @@ from typing import TYPE_CHECKING
 
 from eblvm.engine.errors import UserError
 from eblvm.engine.methods.method import Method
-from eblvm.engine.models.kinds import posteriors
-from eblvm.engine.models.kinds.posteriors import Linear, PosteriorOptions
+from eblvm.engine.models import posteriors
+from eblvm.engine.models.posteriors import Linear, PosteriorOptions
 from eblvm.engine.options import option, slot
 
 if TYPE_CHECKING:
     from torch import Tensor
 
     from eblvm.engine.methods.update import Update
-    from eblvm.engine.models.energy import Energy
-    from eblvm.engine.models.kinds import ModelOptions
-    from eblvm.engine.models.posteriors import Posterior
+    from eblvm.engine.models.base import Model
+    from eblvm.engine.nets.base import Energy
+    from eblvm.engine.nets.posteriors import Posterior
     from eblvm.engine.optim.options import Optimisation
 
 
@@ -33,7 +33,7 @@ class Nce(Method):
 
     def build(
         self,
-        model: ModelOptions,
+        model: Model,
         optimisation: Optimisation,
         train: Tensor,
         energy: Energy | None = None,
@@ -41,7 +41,7 @@ class Nce(Method):
     ) -> Update:
         from eblvm.engine.methods.nce import GaussianNoise, NceObjective
         from eblvm.engine.methods.update import Update
-        from eblvm.engine.models.grbm import require_grbm
+        from eblvm.engine.nets.grbm import require_grbm
 
         grbm = require_grbm(energy or model.energy(tuple(train.shape[1:]), learns_q=False), self.kind)
         contrast = GaussianNoise.of(self.contrast, train)
@@ -62,7 +62,7 @@ class Vnce(Method):
 
     def build(
         self,
-        model: ModelOptions,
+        model: Model,
         optimisation: Optimisation,
         train: Tensor,
         energy: Energy | None = None,
@@ -70,8 +70,8 @@ class Vnce(Method):
     ) -> Update:
         from eblvm.engine.methods.nce import GaussianNoise, VnceObjective
         from eblvm.engine.methods.update import Update
-        from eblvm.engine.models.grbm import require_grbm
-        from eblvm.engine.models.posteriors import Bernoulli
+        from eblvm.engine.nets.grbm import require_grbm
+        from eblvm.engine.nets.posteriors import Bernoulli
 
         shape, optimizers = tuple(train.shape[1:]), (optimisation.theta_optimizer(), optimisation.phi_optimizer())
         grbm = require_grbm(energy or model.energy(shape, learns_q=True), self.kind)

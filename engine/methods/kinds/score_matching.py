@@ -17,9 +17,9 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from eblvm.engine.methods.update import Update
-    from eblvm.engine.models.energy import Energy
-    from eblvm.engine.models.kinds import ModelOptions
-    from eblvm.engine.models.posteriors import Posterior
+    from eblvm.engine.models.base import Model
+    from eblvm.engine.nets.base import Energy
+    from eblvm.engine.nets.posteriors import Posterior
     from eblvm.engine.optim.options import Optimisation
     from eblvm.engine.running import Running
 
@@ -67,7 +67,7 @@ class ScoreMatching(Method):
     def blur(self) -> float:
         return self.loss.blur
 
-    def check(self, model: ModelOptions, optimisation: Optimisation, running: Running) -> None:
+    def check(self, model: Model, optimisation: Optimisation, running: Running) -> None:
         super().check(model, optimisation, running)
         loss = self.loss
         if model.needs_q and not self.learns_q:
@@ -89,7 +89,7 @@ class ScoreMatching(Method):
 
     def build(
         self,
-        model: ModelOptions,
+        model: Model,
         optimisation: Optimisation,
         train: Tensor,
         energy: Energy | None = None,
@@ -97,7 +97,7 @@ class ScoreMatching(Method):
     ) -> Update:
         from eblvm.engine.methods.score_matching import ScoreMatchingObjective
         from eblvm.engine.methods.update import Update
-        from eblvm.engine.models.posteriors import check_fit
+        from eblvm.engine.nets.posteriors import check_fit
 
         shape, users_own = tuple(train.shape[1:]), energy is not None or posterior is not None
         energy = energy or model.energy(shape, self.learns_q)

@@ -7,7 +7,7 @@ import pytest
 from PIL import Image
 
 from eblvm.bench.suites import data
-from eblvm.engine.data.framing import has_dali
+from eblvm.engine.data.pictures.framing import has_dali
 from eblvm.engine.errors import UserError
 from eblvm.engine.recipes import recipe
 

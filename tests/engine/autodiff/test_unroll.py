@@ -11,9 +11,9 @@ from eblvm.engine.autodiff.unroll import unroll
 from eblvm.engine.methods.bilevel import BilevelScore
 from eblvm.engine.methods.divergences import Kl
 from eblvm.engine.methods.estimators.bism import Bism
-from eblvm.engine.models.energy import call
-from eblvm.engine.models.grbm import GRBM
-from eblvm.engine.models.posteriors import Bernoulli
+from eblvm.engine.nets.base import call
+from eblvm.engine.nets.grbm import GRBM
+from eblvm.engine.nets.posteriors import Bernoulli
 from eblvm.engine.optim.optimizers import Adam
 from eblvm.kernels import philox
 from eblvm.kernels.philox import Key

@@ -7,7 +7,7 @@ import pytest
 from eblvm.engine import recipes
 from eblvm.engine.cli import main
 from eblvm.engine.config import Config
-from eblvm.engine.training import checkpoint
+from eblvm.engine.runs import checkpoint
 
 recipe = recipes.recipe
 

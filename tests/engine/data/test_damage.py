@@ -15,10 +15,10 @@ from PIL import Image
 from scipy.io import savemat
 
 from eblvm.engine.damage import damaged
-from eblvm.engine.data import prepare, store
 from eblvm.engine.data.contents import Contents, Split
-from eblvm.engine.data.framing import has_dali
 from eblvm.engine.data.input import open_input
+from eblvm.engine.data.pictures import prepare, store
+from eblvm.engine.data.pictures.framing import has_dali
 from eblvm.engine.data.readers import read
 from eblvm.engine.errors import UserError, printable, reason
 from eblvm.engine.recipes import recipe

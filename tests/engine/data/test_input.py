@@ -11,8 +11,8 @@ from torch import Tensor
 
 from eblvm.engine.config import Config
 from eblvm.engine.data.dataset import Dataset
-from eblvm.engine.data.framing import has_dali
 from eblvm.engine.data.input import Input, Order, open_input
+from eblvm.engine.data.pictures.framing import has_dali
 from eblvm.engine.errors import UserError
 from eblvm.engine.recipes import recipe
 
@@ -86,7 +86,7 @@ from pathlib import Path
 from eblvm.engine.training import checkpoint
 from eblvm.engine.config import Config
 from eblvm.engine.data.input import open_input
-from eblvm.engine.data.framing import has_dali
+from eblvm.engine.data.pictures.framing import has_dali
 
 has_dali()  # imported once, before the forks
 torch.set_num_threads(1)

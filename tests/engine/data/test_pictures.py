@@ -9,9 +9,9 @@ import pytest
 import torch
 from PIL import Image
 
-from eblvm.engine.data import pictures
-from eblvm.engine.data.framing import DaliDecoder, Framing, PillowDecoder, has_dali
 from eblvm.engine.data.input import open_input
+from eblvm.engine.data.pictures import decoding as pictures
+from eblvm.engine.data.pictures.framing import DaliDecoder, Framing, PillowDecoder, has_dali
 from eblvm.engine.errors import UserError
 from eblvm.engine.evaluation.image_sets import read_images
 from eblvm.engine.recipes import recipe

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from eblvm.engine.data import framing, prepare, store
-from eblvm.engine.data.framing import DaliDecoder, Framing, PillowDecoder, has_dali
+from eblvm.engine.data.pictures import framing, prepare, store
+from eblvm.engine.data.pictures.framing import DaliDecoder, Framing, PillowDecoder, has_dali
 from eblvm.engine.data.readers import read
 from eblvm.engine.errors import UserError
 

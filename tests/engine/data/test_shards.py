@@ -16,8 +16,8 @@ from PIL import Image
 import eblvm
 from eblvm.engine.cli import main
 from eblvm.engine.data import members, tar
-from eblvm.engine.data.framing import Framing, PillowDecoder, has_dali
 from eblvm.engine.data.input import open_input
+from eblvm.engine.data.pictures.framing import Framing, PillowDecoder, has_dali
 from eblvm.engine.data.readers import read, shards
 from eblvm.engine.errors import UserError
 from eblvm.engine.recipes import recipe

@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from eblvm.engine.data import toys
-from eblvm.engine.data.kinds import KINDS
-from eblvm.engine.data.kinds.toys import Points
+from eblvm.engine.data.sets import KINDS
+from eblvm.engine.data.sets.toys import Points
 from eblvm.engine.data.toys import TOYS
 
 N = 20_000

@@ -7,8 +7,8 @@ import torch
 from torch.utils._pytree import tree_flatten
 
 from eblvm.engine.cli import main
-from eblvm.engine.data.framing import has_dali
-from eblvm.engine.training import checkpoint
+from eblvm.engine.data.pictures.framing import has_dali
+from eblvm.engine.runs import checkpoint
 
 needs_dali = pytest.mark.skipif(not has_dali(), reason="DALI is not installed: pip install 'eblvm[dali]'")
 TINY = (

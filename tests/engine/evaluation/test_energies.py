@@ -8,8 +8,8 @@ import torch
 from eblvm.engine import recipes
 from eblvm.engine.evaluation.energies import ENERGY_SAMPLES, energies
 from eblvm.engine.evaluation.eval_model import eval_models
+from eblvm.engine.runs.run import Run
 from eblvm.engine.training.loop import train
-from eblvm.engine.training.run import Run
 
 
 def test_energies_of_a_grbm(tmp_path: Path) -> None:

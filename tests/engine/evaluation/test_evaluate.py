@@ -12,9 +12,9 @@ from torch import Tensor
 from eblvm.engine.cli import main
 from eblvm.engine.evaluation import sections
 from eblvm.engine.evaluation.metrics.extractor import Extractor
+from eblvm.engine.runs import checkpoint
+from eblvm.engine.runs.run import Run
 from eblvm.engine.sampling.run_samples import sample
-from eblvm.engine.training import checkpoint
-from eblvm.engine.training.run import Run
 
 TINY = "--width 2 --depth 12 --batch 16 --posterior-width 2 --head-width 8 --latent 4 --validations 1 --ema 0.5".split()
 QUICK = "--steps 4 --fid 150 --reference 200 --draw 30".split()

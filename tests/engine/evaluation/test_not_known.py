@@ -9,7 +9,7 @@ import torch
 from matplotlib.axes import Axes
 
 from eblvm.engine.cli import main
-from eblvm.engine.training import checkpoint
+from eblvm.engine.runs import checkpoint
 
 TRAIN = "train checkerboard --method dsm --latent 4 --steps 4 --validations 1 --log-every 2".split()
 EVAL = "--ais --chains 60 --temperatures 100".split()

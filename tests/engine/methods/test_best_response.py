@@ -12,9 +12,9 @@ from eblvm.engine.methods.grbm.fused import fused_gradient, fused_step_for
 from eblvm.engine.methods.micro_batches import micro_batched
 from eblvm.engine.optim.schedule import step_rates
 from eblvm.engine.planning import plan
+from eblvm.engine.runs.run import Run
 from eblvm.engine.training.log import read_rows
 from eblvm.engine.training.loop import initial_state, train
-from eblvm.engine.training.run import Run
 from eblvm.kernels import philox
 from eblvm.kernels.philox import Key
 

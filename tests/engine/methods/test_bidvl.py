@@ -5,7 +5,6 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
-from torch.func import functional_call
 from torch.nn import functional as F
 
 from eblvm.engine.config import Config
@@ -13,9 +12,9 @@ from eblvm.engine.methods.alternating import AlternatingUpdate
 from eblvm.engine.methods.bidvl import BidvlObjective, Generated
 from eblvm.engine.methods.kinds.bidvl import Bidvl
 from eblvm.engine.methods.types import State
-from eblvm.engine.models.bidvl import part
-from eblvm.engine.models.energy import Energy
-from eblvm.engine.models.posteriors import Gaussian
+from eblvm.engine.nets.base import Energy
+from eblvm.engine.nets.bidvl import part
+from eblvm.engine.nets.posteriors import Gaussian
 from eblvm.engine.optim.schedule import step_rates
 from eblvm.engine.recipes import recipe
 from eblvm.engine.training.loop import initial_state
@@ -54,13 +53,13 @@ class Case:
 
     def energy(self, v: Tensor, h: Tensor) -> Tensor:
         vectors = part(self.state.buffers, "energy.")
-        return functional_call(self.objective.energy, self.theta | vectors, ("energy", v, h))
+        return self.objective.energy.at(self.theta | vectors).energy(v, h)
 
     def encode(self, v: Tensor) -> tuple[Tensor, Tensor]:
-        return functional_call(self.objective.encoder, part(self.phi, "encoder."), ("params", v, []))
+        return self.objective.encoder.at(part(self.phi, "encoder.")).params(v, [])
 
     def decode(self, h: Tensor) -> Tensor:
-        return functional_call(self.objective.generator, part(self.phi, "generator."), ("decode", h, []))
+        return self.objective.generator.at(part(self.phi, "generator.")).decode(h, [])
 
     def divergence(self) -> Tensor:
         """D(p(v, h) || q(h|v)) up to a constant."""
@@ -307,7 +306,7 @@ def test_a_power_iteration_in_every_pass() -> None:
                     weight = case.state.theta[key.removeprefix("energy.").removesuffix("u") + "weight"]
                     vectors[key] = iterated(weight, u)
         held = case.theta | part(vectors, "energy.")
-        return functional_call(case.objective.energy, held, ("energy", v, case.h))
+        return case.objective.energy.at(held).energy(v, case.h)
 
     loss = energy(case.v, 1).mean() - energy(case.decode(case.h).detach(), 2).mean()
     assert_equal(gradient, derivative(loss, case.theta))

@@ -10,8 +10,8 @@ import eblvm
 from eblvm.engine.errors import UserError
 from eblvm.engine.methods.bilevel import HeadAt
 from eblvm.engine.methods.divergences import KlExact
-from eblvm.engine.models.energy import Separable, call
-from eblvm.engine.models.posteriors import Gaussian
+from eblvm.engine.nets.base import Separable, call
+from eblvm.engine.nets.posteriors import Gaussian
 from eblvm.engine.recipes import recipe
 from eblvm.kernels.philox import Key
 

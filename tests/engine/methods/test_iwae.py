@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from eblvm.engine.methods.divergences import Iwae, Kl
-from eblvm.engine.models.posteriors import Bernoulli, Gaussian
+from eblvm.engine.nets.posteriors import Bernoulli, Gaussian
 from eblvm.kernels import philox
 from eblvm.kernels.philox import Key
 

@@ -7,9 +7,9 @@ import torch
 from torch.nn.functional import logsigmoid
 
 from eblvm.engine.methods.nce import GaussianNoise, NceObjective, VnceObjective
-from eblvm.engine.models.energy import call
-from eblvm.engine.models.grbm import GRBM
-from eblvm.engine.models.posteriors import Bernoulli
+from eblvm.engine.nets.base import call
+from eblvm.engine.nets.grbm import GRBM
+from eblvm.engine.nets.posteriors import Bernoulli
 from eblvm.engine.optim.optimizers import Adam
 from eblvm.kernels import philox
 from eblvm.kernels.philox import Key

@@ -20,8 +20,8 @@ from eblvm.engine.recipes import recipe
 from eblvm.engine.training import loop as train
 from eblvm.engine.training import replicas
 from eblvm.kernels import philox
-from eblvm.kernels.common.dispatch import NATIVE_LIBRARY
 from eblvm.kernels.philox import Key
+from eblvm.kernels.runtime.dispatch import NATIVE_LIBRARY
 
 SHAPE = (3, 32, 32)
 MODEL = recipe("cifar10").replaced(width=16, depth=12, latent=10, head_width=16, posterior_width=8, batch=16)

@@ -2,8 +2,8 @@
 
 import torch
 
-from eblvm.engine.models.energy import call
-from eblvm.engine.models.grbm import GRBM
+from eblvm.engine.nets.base import call
+from eblvm.engine.nets.grbm import GRBM
 from eblvm.engine.sampling.gibbs import gibbs, uniform_start
 from eblvm.kernels import philox
 from eblvm.kernels.philox import Key

@@ -9,10 +9,10 @@ import torch
 from eblvm.engine import recipes
 from eblvm.engine.cli import main
 from eblvm.engine.evaluation.image_sets import read_images
+from eblvm.engine.runs.run import Run
 from eblvm.engine.sampling.inpainting import KNOWN, known_pixels
 from eblvm.engine.sampling.langevin import langevin
 from eblvm.engine.training.loop import train
-from eblvm.engine.training.run import Run
 from eblvm.kernels.philox import Key
 
 

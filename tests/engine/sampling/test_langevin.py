@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from eblvm.engine.models.energy import Separable
+from eblvm.engine.nets.base import Separable
 from eblvm.engine.sampling.langevin import (
     conditional_score,
     denoised,

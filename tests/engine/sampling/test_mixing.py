@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from eblvm.engine.models.grbm import GRBM
+from eblvm.engine.nets.grbm import GRBM
 from eblvm.engine.sampling.annealing import Walk, annealed, resampled, tempered, walk
 from eblvm.engine.sampling.mixing import mixing, several_starts
 from eblvm.kernels import philox

@@ -6,12 +6,12 @@ import pytest
 import torch
 
 from eblvm.engine import recipes
-from eblvm.engine.data.kinds import KINDS
+from eblvm.engine.data.sets import KINDS
 from eblvm.engine.errors import UserError
+from eblvm.engine.runs.run import Run
 from eblvm.engine.sampling.langevin import conditional_score, denoised, normal_start
 from eblvm.engine.sampling.run_samples import default_start, posterior_means, sample
 from eblvm.engine.training.loop import train
-from eblvm.engine.training.run import Run
 from eblvm.kernels.philox import Key
 
 

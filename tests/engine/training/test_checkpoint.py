@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from eblvm.engine.errors import UserError
-from eblvm.engine.training import checkpoint
+from eblvm.engine.runs import checkpoint
 
 
 def test_round_trip_and_keep(tmp_path: Path) -> None:

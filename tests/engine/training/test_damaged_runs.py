@@ -11,8 +11,9 @@ import pytest
 import torch
 
 from eblvm.engine.cli import main
-from eblvm.engine.training import checkpoint, loop
-from eblvm.engine.training.run_folder import CONFIG, TWIN, read_config
+from eblvm.engine.runs import checkpoint
+from eblvm.engine.runs.folder import CONFIG, TWIN, read_config
+from eblvm.engine.training import loop
 
 TRAIN = "train checkerboard --method bidsm --validations 1 --log-every 5 --checkpoint-every 10".split()
 

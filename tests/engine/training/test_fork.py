@@ -10,9 +10,9 @@ from eblvm.engine import recipes
 from eblvm.engine.cli import main
 from eblvm.engine.config import Config
 from eblvm.engine.errors import UserError
-from eblvm.engine.training import checkpoint, parent
+from eblvm.engine.runs import checkpoint, parent
+from eblvm.engine.runs.parent import Parent
 from eblvm.engine.training.loop import train
-from eblvm.engine.training.parent import Parent
 from tests.engine.training.test_loop import assert_bitwise_equal, final_state, small
 
 

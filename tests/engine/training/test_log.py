@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from eblvm.engine.errors import UserError
+from eblvm.engine.runs.stats import read_rows
 from eblvm.engine.training.log import Log
-from eblvm.engine.training.stats import read_rows
 
 ROWS = [{"step": step, "loss": step / 3} for step in (1, 2, 3)]
 LINES = [json.dumps(row).encode() + b"\n" for row in ROWS]

@@ -20,10 +20,10 @@ from eblvm.engine.cli import main
 from eblvm.engine.config import Config
 from eblvm.engine.errors import DivergedError, UserError
 from eblvm.engine.methods.kinds import KINDS
-from eblvm.engine.training import checkpoint
+from eblvm.engine.runs import checkpoint
+from eblvm.engine.runs.run import Run
+from eblvm.engine.runs.stats import reproducible
 from eblvm.engine.training.loop import train
-from eblvm.engine.training.run import Run
-from eblvm.engine.training.stats import reproducible
 from eblvm.kernels.philox import Key
 
 
@@ -243,7 +243,7 @@ def test_validation_chooses_the_best_model(tmp_path: Path) -> None:
 def test_ema_follows_theta(tmp_path: Path) -> None:
     train(small(ema=0.5, steps=1, validations=0), tmp_path)
     state = final_state(tmp_path)["state"]
-    from eblvm.engine.models.grbm import GRBM
+    from eblvm.engine.nets.grbm import GRBM
 
     start = GRBM(2, 4).initial(Key(0, 0))
     for name, average in state["ema"].items():

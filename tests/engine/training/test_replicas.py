@@ -9,7 +9,7 @@ from eblvm.engine import recipes
 from eblvm.engine.config import Config
 from eblvm.engine.methods.kinds import KINDS
 from eblvm.engine.optim.schedule import learning_rates
-from eblvm.engine.training import checkpoint
+from eblvm.engine.runs import checkpoint
 from eblvm.engine.training.loop import train
 from eblvm.engine.training.replicas import names, seeds
 

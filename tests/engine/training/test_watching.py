@@ -11,9 +11,9 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from eblvm.engine.cli import main
 from eblvm.engine.errors import UserError
 from eblvm.engine.previews import preview
-from eblvm.engine.training import checkpoint
+from eblvm.engine.runs import checkpoint
+from eblvm.engine.runs.stats import MEASURED, read_rows, reproducible
 from eblvm.engine.training.loop import train
-from eblvm.engine.training.stats import MEASURED, read_rows, reproducible
 from tests.engine.training.test_loop import assert_bitwise_equal, final_state, small
 
 

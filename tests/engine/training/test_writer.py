@@ -15,7 +15,8 @@ import torch
 from eblvm.engine import recipes
 from eblvm.engine.config import Config
 from eblvm.engine.errors import DivergedError, UserError
-from eblvm.engine.training import checkpoint, guard, loop
+from eblvm.engine.runs import checkpoint
+from eblvm.engine.training import guard, loop
 from eblvm.engine.training.loop import train
 from eblvm.engine.training.writer import Writer
 

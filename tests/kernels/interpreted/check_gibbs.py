@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from eblvm.kernels.common import tiles
 from eblvm.kernels.gibbs import reference, triton
+from eblvm.kernels.runtime import tiles
 from tests.kernels.gibbs_cases import drawn, inputs, raw, stream
 
 # The interpreter takes a while for every tile.

@@ -5,8 +5,8 @@ import torch
 
 from eblvm.bench.tools.traffic import count
 from eblvm.kernels import grbm
-from eblvm.kernels.common import tiles
 from eblvm.kernels.grbm import reference, triton
+from eblvm.kernels.runtime import tiles
 from tests.kernels.grbm_cases import HALF_TOLERANCE, TOLERANCE, assert_close, derivatives, inputs
 
 # The interpreter takes a while for every tile.

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from eblvm.kernels import sliced_hvp
-from eblvm.kernels.common import tiles
+from eblvm.kernels.runtime import tiles
 from eblvm.kernels.sliced_hvp import reference, triton
 from tests.kernels.grbm_cases import HALF_TOLERANCE, TOLERANCE, assert_close, derivatives, inputs
 

@@ -5,7 +5,7 @@ import pytest
 import torch
 import triton.language as tl
 
-from eblvm.kernels.common import tiles
+from eblvm.kernels.runtime import tiles
 
 
 def pytest_collection_modifyitems(config, items):

@@ -6,7 +6,7 @@ import torch
 from sklearn.linear_model import LogisticRegression
 from sklearn.svm import LinearSVC
 
-from eblvm.engine.evaluation.metrics.features import PROBES, knn_accuracy, logistic_accuracy, svm_accuracy, tsne
+from eblvm.engine.evaluation.metrics.probes import PROBES, knn_accuracy, logistic_accuracy, svm_accuracy, tsne
 from eblvm.kernels import philox
 from eblvm.kernels.philox import Key
 

@@ -9,9 +9,9 @@ from torch import Tensor, nn
 from eblvm.engine.errors import UserError
 from eblvm.engine.evaluation.metrics.grid_likelihood import grid_log_likelihood
 from eblvm.engine.evaluation.metrics.likelihood import exact_log_z, log_likelihood
-from eblvm.engine.models.energy import Separable
-from eblvm.engine.models.grbm import GRBM
-from eblvm.engine.models.posteriors import Gaussian
+from eblvm.engine.nets.base import Separable
+from eblvm.engine.nets.grbm import GRBM
+from eblvm.engine.nets.posteriors import Gaussian
 from eblvm.kernels import philox
 from eblvm.kernels.philox import Key
 

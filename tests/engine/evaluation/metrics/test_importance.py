@@ -9,8 +9,8 @@ import torch
 from torch import Tensor, nn
 
 from eblvm.engine.evaluation.metrics.importance import importance_weighted
-from eblvm.engine.models.energy import Energy
-from eblvm.engine.models.posteriors import Gaussian
+from eblvm.engine.nets.base import Energy
+from eblvm.engine.nets.posteriors import Gaussian
 from eblvm.kernels.philox import Key
 
 A = 0.8

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from eblvm.engine.evaluation.metrics.likelihood import ais, exact_log_z, reverse_ais
-from eblvm.engine.models.grbm import GRBM
+from eblvm.engine.nets.grbm import GRBM
 from eblvm.kernels import philox
 from eblvm.kernels.philox import Key
 

@@ -17,9 +17,9 @@ from eblvm.engine.methods.losses.ksd import Ksd
 from eblvm.engine.methods.losses.ssm import Ssm
 from eblvm.engine.methods.score_matching import ScoreMatchingObjective
 from eblvm.engine.methods.update import Update
-from eblvm.engine.models.grbm import GRBM
-from eblvm.engine.models.kinds.posteriors import Exact
-from eblvm.engine.models.posteriors import Bernoulli
+from eblvm.engine.models.posteriors import Exact
+from eblvm.engine.nets.grbm import GRBM
+from eblvm.engine.nets.posteriors import Bernoulli
 from eblvm.engine.optim.optimizers import Adam
 from eblvm.kernels import philox
 from eblvm.kernels.philox import Key

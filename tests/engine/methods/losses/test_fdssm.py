@@ -10,11 +10,11 @@ from eblvm.engine.methods.bilevel import ExactScore
 from eblvm.engine.methods.losses.fdssm import Fdssm
 from eblvm.engine.methods.losses.ssm import Ssm
 from eblvm.engine.methods.score_matching import ScoreMatchingObjective
-from eblvm.engine.models.energy import call
-from eblvm.engine.models.grbm import GRBM
+from eblvm.engine.nets.base import call
+from eblvm.engine.nets.grbm import GRBM
 from eblvm.engine.optim.optimizers import Adam
+from eblvm.engine.runs.run import Run
 from eblvm.engine.training.loop import train
-from eblvm.engine.training.run import Run
 from eblvm.kernels.philox import Key
 
 D, H, B = 5, 4, 7

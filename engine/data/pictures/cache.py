@@ -1,0 +1,54 @@
+"""Stores that training makes by itself of a folder of pictures, kept apart from the user's own files."""
+
+import hashlib
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+from eblvm.engine.data.contents import Contents, PictureFile, Pictures
+from eblvm.engine.data.members import Member
+from eblvm.engine.data.pictures import store
+from eblvm.engine.data.pictures.framing import PIXEL_RULES
+from eblvm.engine.data.pictures.prepare import prepare
+from eblvm.engine.durable import take_lock
+from eblvm.engine.errors import printable
+
+
+def root(given: str | None) -> Path:
+    """--cache, $EBLVM_CACHE, $XDG_CACHE_HOME/eblvm, or ~/.cache/eblvm: the first that is set."""
+    for chosen in (given, os.environ.get("EBLVM_CACHE")):
+        if chosen:
+            return Path(chosen)
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "eblvm"
+
+
+def cached(
+    source: Path, contents: Contents, size: int, given: str | None, threads: int, say: Callable[[str], None]
+) -> store.Store:
+    """The store of these pictures at this size, prepared now if it is not there. Another process's work is awaited."""
+    key = fingerprint(contents, size)
+    splits = "" if len(contents.splits) == 3 else "-" + "-".join(contents.splits)
+    folder = root(given) / f"{source.resolve().name}-{size}{splits}-{key[:12]}"
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with take_lock(folder.parent / f".{folder.name}.lock", wait=True):
+        if (folder / store.MANIFEST).exists():
+            return store.open_store(folder)
+        say(f"preparing {printable(source)} at {size} pixels, once, into {printable(folder)}")
+        return prepare(source, contents, folder, size, threads=threads, fingerprint=key, say=say)
+
+
+def fingerprint(contents: Contents, size: int) -> str:
+    """A digest of the settings and of every picture's split, name, length and time of change."""
+    digest = hashlib.sha256(f"{store.VERSION} {PIXEL_RULES} {size} {contents.crop_fraction}\n".encode())
+    for name, split in contents.splits.items():
+        assert isinstance(split.images, Pictures)
+        for file in split.images.files:
+            digest.update(os.fsencode(f"{name} {identity(file)}\n"))
+    return digest.hexdigest()
+
+
+def identity(file: PictureFile) -> str:
+    if isinstance(file, Member):
+        return file.identity
+    facts = file.stat()
+    return f"{file} {facts.st_size} {facts.st_mtime_ns}"

@@ -1,0 +1,68 @@
+"""The contract of a model: its options, what it can do, and how its energy is built."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
+
+from eblvm.engine.errors import UserError
+from eblvm.engine.options import Options
+
+if TYPE_CHECKING:
+    from eblvm.engine.nets.base import Energy
+    from eblvm.engine.optim.options import Optimisation
+    from eblvm.engine.running import Running
+
+PRECISIONS = ("fp32", "tf32", "bf16", "fp16")
+
+
+@dataclass(frozen=True)
+class Model(Options):
+    """The contract, and what a model may say of itself."""
+
+    group = "model"
+    latent: ClassVar[int] = 0  # H
+    precision: ClassVar[str] = "fp32"
+    checkpoint: ClassVar[str] = "none"
+    checkpoints: ClassVar[tuple[str, ...]] = ("none",)  # that a plan may choose from, less memory and more work later
+    channels_last: ClassVar[bool] = False
+    activation: ClassVar[str] = ""
+
+    continuous_h: ClassVar[bool] = True  # h is real: it has gradients, and a Gaussian q
+    linear_in_h: ClassVar[bool] = False  # binary h, an energy linear in it
+    exact_kl: ClassVar[bool] = False  # the energy's mean over q is known in closed form, so is the KL
+    conditionals: ClassVar[bool] = False  # p(h|v) and p(v|h) are known, so is the free energy
+    score_matching: ClassVar[bool] = True
+    needs_q: ClassVar[bool] = False  # its marginal is intractable, and it has no form without h
+    images: ClassVar[bool] = False  # it takes [C, S, S], not [D]
+    points: ClassVar[bool] = False  # it takes points [D] and has a continuous h
+    own_posterior: ClassVar[bool] = True  # the posterior is one of the engine's
+    given_posterior: ClassVar[bool] = False  # the posterior comes from the user
+    generates: ClassVar[bool] = False  # it has a generator
+    fused_step: ClassVar[bool] = False  # some methods have a hand-written step on it
+    plans: ClassVar[bool] = False  # memory is worth a plan: checkpointing and micro-batches
+
+    def energy(self, shape: tuple[int, ...], learns_q: bool) -> Energy:
+        """The energy for samples of `shape`; for a method without q a deep model has no h."""
+        raise NotImplementedError
+
+    def check(self, optimisation: Optimisation, running: Running) -> None:
+        """Every mistake that can be seen without data, as one sentence each."""
+
+
+def image_shape(shape: tuple[int, ...]) -> tuple[int, int, int]:
+    if len(shape) != 3:
+        raise UserError(f"a deep model needs images [channels, height, width], got samples of shape {list(shape)}")
+    return shape[0], shape[1], shape[2]
+
+
+def check_modes(model: Model, optimisation: Optimisation, running: Running) -> None:
+    """What checkpointing and 16-bit networks cannot do, as one sentence each."""
+    if model.checkpoint in model.checkpoints[1:] and (running.compile or optimisation.replicated):
+        raise UserError(
+            "checkpoint is for the eager, single run; with --compile use --memory-budget, and train replicas one by one"
+        )
+    if model.precision == "fp16" and running.compile:
+        raise UserError("precision 'fp16' scales the gradients of eager steps; use bf16, or remove --compile")
+    if model.precision != "fp32" and running.dtype != "float32":
+        raise UserError(f"precision {model.precision!r} is for dtype float32, got {running.dtype!r}")

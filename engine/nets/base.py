@@ -1,0 +1,143 @@
+"""Contracts of nets: `at`, which binds a net to explicit parameters, and what an energy gives.
+
+Every energy is written as E(v, h) = head(features(v), h). `features` holds what does not depend on h (for a deep
+model nearly all of the cost), so that one pass of it serves every sample of h and every step on the posterior.
+An energy without structure lets `features` be the identity.
+"""
+
+from typing import Any, Self, TypeVar
+
+import torch
+from torch import Tensor, nn
+
+from eblvm.engine.types import Params
+from eblvm.kernels import philox
+from eblvm.kernels.philox import Key, Purpose
+
+Module = TypeVar("Module", bound=nn.Module)
+
+
+class Net(nn.Module):
+    """A net whose parameters are passed in: `net.at(theta).features(v)` is a pure function of theta and v."""
+
+    def at(self, params: Params) -> Self:
+        """Return a view of this net with `params` as its parameters and buffers; what they do not name stays its own.
+
+        The view is a new object of the same class that shares everything else. Nothing is swapped or restored, so
+        views nest, outlive the call, and pass through grad, vjp, vmap and compile as the tensors that they hold. Make
+        one view per function: of a deep net it costs a tenth of a millisecond.
+        """
+        return _bound(self, params, self._ties, "")
+
+    @property
+    def _ties(self) -> dict[str, str]:
+        """The names of tensors that are shared inside this net, each with the one that stands for it in `params`."""
+        known: dict[str, str] | None = self.__dict__.get("_known_ties")
+        if known is None:
+            first: dict[Tensor, str] = {}
+            named = [*self.named_parameters(remove_duplicate=False), *self.named_buffers(remove_duplicate=False)]
+            known = {name: first[x] for name, x in named if first.setdefault(x, name) != name}
+            if not torch.compiler.is_compiling():
+                self.__dict__["_known_ties"] = known
+        return known
+
+    def initial(self, key: Key) -> Params:
+        """The parameters at the start: the module's own, or drawn from the noise of `key`."""
+        return {name: p.detach().clone() for name, p in self.named_parameters()}
+
+
+class Energy(Net):
+    """E(v, h) = head(features(v), h).
+
+    `features(v)` gives a tensor or a tuple of tensors, `head(f, h)` gives e[..., B] for h[..., B, H]: leading axes
+    of h are samples that share one f. Optional: `free_energy(v)` = -log sum_h exp(-E(v, h)) and exact conditionals.
+    `frozen` names parameters that training leaves as they start.
+    """
+
+    frozen: tuple[str, ...] = ()
+
+    @property
+    def has_expectations(self) -> bool:
+        """Does the head know its mean over a Gaussian q? See `Separable.expected`."""
+        return False
+
+    def features(self, v: Tensor) -> Any:
+        return v
+
+    def head(self, f: Any, h: Tensor) -> Tensor:
+        raise NotImplementedError
+
+    def energy(self, v: Tensor, h: Tensor) -> Tensor:
+        return self.head(self.features(v), h)
+
+
+class Separable(Energy):
+    """An energy from a pair of modules: features(v) -> f, a tensor or a tuple of them, and head(f, h) -> e[..., B].
+
+    `nn.Identity()` as the features makes an energy with no structure of its own. It starts from the parameters that
+    the modules have.
+    """
+
+    def __init__(self, features: nn.Module, head: nn.Module):
+        super().__init__()
+        self.feature_net, self.head_net = features, head
+
+    def features(self, v: Tensor) -> Any:
+        return self.feature_net(v)
+
+    def head(self, f: Any, h: Tensor) -> Tensor:
+        return self.head_net(f, h)
+
+    @property
+    def has_expectations(self) -> bool:
+        """Does the head know its mean over a Gaussian q? See `CoupledHead`."""
+        return hasattr(self.head_net, "expected_slope")
+
+    def expected(self, derivative: str, *args: Any) -> Tensor:
+        """The head's `expected_head`, `expected_pull`, `expected_slope` or `expected_curvature`."""
+        return getattr(self.head_net, f"expected_{derivative}")(*args)
+
+
+def fan_in_uniform(model: nn.Module, key: Key, of: Purpose) -> Params:
+    """Every weight and bias of linear and convolutional layers uniform in +-1/sqrt(fan in), from the noise of `key`.
+
+    Leading axes are those of key.seed."""
+    drawn: Params = {}
+    for prefix, module in model.named_modules():
+        if isinstance(module, nn.Linear | nn.Conv2d):
+            fan_in = module.weight[0].numel()
+            for name, parameter in module.named_parameters(recurse=False):
+                purpose = philox.purpose(of, len(drawn))
+                u = philox.uniform(key, purpose, parameter.shape[0], tuple(parameter.shape[1:]))
+                drawn[f"{prefix}.{name}"] = (2 * u - 1) / fan_in**0.5
+    return drawn
+
+
+def _bound(module: Module, params: Params, ties: dict[str, str], prefix: str) -> Module:
+    """A view of a module with the tensors of `params`, whose names begin with `prefix`."""
+
+    def tensors(own: dict[str, Tensor | None]) -> dict[str, Tensor | None]:
+        return {k: x if x is None else _tensor(params, ties, prefix + k, x) for k, x in own.items()}
+
+    view: Module = object.__new__(type(module))
+    view.__dict__.update(module.__dict__)
+    view.__dict__["_parameters"] = tensors(module._parameters)  # type: ignore[arg-type]
+    if module._buffers:
+        view.__dict__["_buffers"] = tensors(module._buffers)
+    if module._modules:
+        view.__dict__["_modules"] = {
+            k: child if child is None else _bound(child, params, ties, f"{prefix}{k}.")
+            for k, child in module._modules.items()
+        }
+    return view
+
+
+def _tensor(params: Params, ties: dict[str, str], name: str, own: Tensor) -> Tensor:
+    if name in params:
+        return params[name]
+    return params.get(ties[name], own) if name in ties else own
+
+
+def call(model: Net, params: Params, method: str, *args: Any) -> Any:
+    """`model.method(*args)` with `params` in the place of the module's own."""
+    return getattr(model.at(params), method)(*args)
