@@ -1,7 +1,7 @@
 """The bits of a run: hashes of everything that 20 training steps leave behind, for every method, model and mode.
 
 A refactor changes no bits. `python -m tests.golden.bits` compares this tree with the table for machines of this kind in
-`bits.json`; `--write` records it, on a kind of machine that the table does not know yet, at a commit that is known to be
+`bits.json`; `--write` records it, on a kind of machine that the table does not know yet, at a commit known to be
 right. Other instructions round differently, and torch's library chooses its products by the CPU's vendor too, so a kind
 of machine is both.
 

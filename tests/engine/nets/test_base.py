@@ -62,7 +62,7 @@ def test_a_view_is_functional_call(buffers: bool) -> None:
 
 def test_a_view_leaves_its_net_alone_and_outlives_others() -> None:
     net = Counted()
-    own = {name: p for name, p in net.named_parameters()}
+    own = dict(net.named_parameters())
     one = net.at(drawn(net))
     two = net.at({name: torch.zeros_like(p) for name, p in own.items()})
     assert type(one) is Counted
