@@ -24,12 +24,13 @@ from eblvm.engine.evaluation.eval_model import EVAL_SEED, LATENT_SAMPLES
 from eblvm.engine.evaluation.image_sets import read_images
 from eblvm.engine.evaluation.metrics import dinov2, inception
 from eblvm.engine.evaluation.metrics.image_distances import cached_images, image_distances
-from eblvm.engine.nets.base import Energy, call
+from eblvm.engine.methods.base import State
+from eblvm.engine.nets.base import Energy
 from eblvm.engine.nets.posteriors import Bernoulli, Gaussian, Posterior
 from eblvm.engine.runs.parent import Parent
-from eblvm.engine.runs.run import Run as SavedRun
+from eblvm.engine.runs.run import SavedRun
 from eblvm.engine.runs.stats import read_rows
-from eblvm.engine.sampling import generator, run_samples
+from eblvm.engine.sampling import run_samples
 from eblvm.engine.training import loop
 from eblvm.engine.types import Params
 from eblvm.kernels.philox import Key
@@ -199,11 +200,10 @@ class Run:
     def energy(self, v: Tensor, h: Tensor | None = None) -> Tensor:
         """E(v, h) [..., B]; of a model without latent units, or with a marginal energy of its own, E(v)."""
         if self.config.model.generates and h is None:
-            objective, state = self._generator
-            return objective.marginal_energy(state, v)
+            return self.config.method.marginal_energy(self.saved.nets, self._state, v)
         if h is None:
             return self.free_energy(v)
-        return call(self.saved.energy, self.theta, "energy", v, h)
+        return self.saved.energy.at(self.theta).energy(v, h)
 
     def free_energy(self, v: Tensor) -> Tensor:
         """F(v) = -log sum_h exp(-E(v, h)) [B], up to a constant where q leaves one out.
@@ -213,7 +213,7 @@ class Run:
         if self.config.model.generates:
             return self.energy(v)
         if hasattr(self.saved.energy, "free_energy"):
-            return call(self.saved.energy, self.theta, "free_energy", v)
+            return self.saved.energy.at(self.theta).free_energy(v)
         return -self._log_density(v)
 
     def score(self, v: Tensor) -> Tensor:
@@ -229,25 +229,24 @@ class Run:
         shape = (LATENT_SAMPLES, posterior.latent)
         noise = posterior.noise(Key(EVAL_SEED, 0), 0, len(v), shape, **place).movedim(1, 0)
         with torch.no_grad():
-            p = call(posterior, self.phi, "params", v)
+            p = posterior.at(self.phi).params(v)
             h = posterior.sample(p, noise)
             log_q = posterior.log_prob(p, h)
-        f = call(self.saved.energy, self.theta, "features", v)
-        log_weight = -call(self.saved.energy, self.theta, "head", f, h) - log_q
+        f = self.saved.energy.at(self.theta).features(v)
+        log_weight = -self.saved.energy.at(self.theta).head(f, h) - log_q
         return log_weight.logsumexp(0) - torch.log(torch.tensor(float(LATENT_SAMPLES)))
 
     @torch.no_grad()
     def posterior(self, v: Tensor) -> Distribution:
         """q(h|v) as a torch distribution over [B, H]; of a GRBM without q its own p(h|v)."""
         if self.config.model.generates:
-            objective, state = self._generator
-            mean, log_std = objective.posterior(state, v)
+            mean, log_std = self.config.method.encoded(self.saved.nets, self._state, v)
             return Independent(Normal(mean, log_std.exp()), 1)
         if self.saved.posterior is None:
-            logits = call(self.saved.grbm, self.theta, "posterior_logits", v)
+            logits = self.saved.grbm.at(self.theta).posterior_logits(v)
             return Independent(BernoulliDistribution(logits=logits), 1)
         posterior = self._posterior()
-        p = call(posterior, self.phi, "params", v)
+        p = posterior.at(self.phi).params(v)
         if isinstance(posterior, Bernoulli):
             return Independent(BernoulliDistribution(logits=p), 1)
         if isinstance(posterior, Gaussian):
@@ -260,8 +259,8 @@ class Run:
         return self.saved.posterior
 
     @cached_property
-    def _generator(self) -> Any:
-        return generator.trained(self.saved, self.model)
+    def _state(self) -> State:
+        return self.saved.state(self.model)
 
     def sample(
         self,

@@ -5,7 +5,8 @@
       model          the energy                                                                       engine/models
       dataset        where the samples come from                                                      engine/data
       optimisation   steps, batch, Adam, schedule, seeds                                              engine/optim
-      running        device, precision, logs, checkpoints                                             engine/running.py
+      step           how a step runs: in chunks, fused, compiled                                      engine/training/step
+      running        device, logs, checkpoints                                                        engine/running.py
 
 Every option lives in the object that reads it; a recipe is a function that returns such a tree.
 """
@@ -20,13 +21,15 @@ from eblvm.engine import legacy, options
 from eblvm.engine.data.sets import KINDS as DATASETS
 from eblvm.engine.data.sets.base import DataOptions
 from eblvm.engine.errors import UserError, unknown
-from eblvm.engine.methods.kinds import KINDS as METHODS
-from eblvm.engine.methods.method import Method
+from eblvm.engine.methods import KINDS as METHODS
+from eblvm.engine.methods.base import Method
 from eblvm.engine.models import KINDS as MODELS
 from eblvm.engine.models.base import Model
-from eblvm.engine.optim.options import Cosine, Optimisation
+from eblvm.engine.optim.optimisation import Optimisation
+from eblvm.engine.optim.schedule import Cosine
 from eblvm.engine.options import Leaf, Options, UnreadOptionError, flag, slot
 from eblvm.engine.running import Running
+from eblvm.engine.training.step import Step
 
 if TYPE_CHECKING:
     from eblvm.engine.data.dataset import Dataset
@@ -35,11 +38,10 @@ NEEDS = {
     "compiles": "a step that compiles", "continuous_h": "a continuous h", "linear_in_h": "a binary h",
     "exact_kl": "an energy whose mean over q is known",
     "learns_q": "a method that learns q(h|v)",
-    "fused_step": "a step written by hand",
     "micro_batches": "a loss of single samples", "perturbs": "a loss that perturbs the data",
     "unrolls": "--best-response unroll",
 }  # fmt: skip  # of options, in words
-FORMAT = 2  # of config.json; 1 was one flat record of all options
+FORMAT = 3  # of config.json; 1 was one flat record of all options, 2 had those of `step` in `running`
 
 
 @dataclass(frozen=True)
@@ -48,6 +50,7 @@ class Config(Options):
     model: Model = slot(MODELS, "the energy; 'custom' is given in Python, see docs/models.md")
     dataset: DataOptions = slot(DATASETS, "the data set")
     optimisation: Optimisation = field(default_factory=Optimisation)
+    step: Step = field(default_factory=Step)
     running: Running = field(default_factory=Running)
     recipe: str = ""
     small: bool = False
@@ -106,16 +109,11 @@ class Config(Options):
         check_input(self.dataset, found)
         return found.to(self.running.device, getattr(torch, self.running.dtype))
 
-    def check(self) -> None:
-        """Every mistake that can be seen without data and without torch, as one sentence each."""
-        self.optimisation.check()
-        self.running.check()
-        self.model.check(self.optimisation, self.running)
-        self.method.check(self.model, self.optimisation, self.running)
-        if self.optimisation.optimizer == "apex" and (
-            not self.running.on_cuda or self.running.compile or self.replicated
-        ):
-            raise UserError("optimizer 'apex' is for the eager, single run on --device cuda; use 'adam'")
+    def check(self) -> None:  # type: ignore[override]
+        """Raise a `UserError` for the first mistake that can be seen without data and without torch."""
+        for part in (self.optimisation, self.running, self.step, self.model, self.method, self.dataset):
+            for node in options.nodes(part):
+                node.check(self)
 
     def to_json(self) -> dict[str, Any]:
         return {"format": FORMAT, "recipe": self.recipe, "small": self.small, **options.to_json(self)}
@@ -130,7 +128,7 @@ class Config(Options):
                 return cls.of(**legacy.settings(values))
             except (KeyError, TypeError, AttributeError, ValueError) as error:
                 raise UserError(f"this table is no configuration of a run ({type(error).__name__}: {error})") from None
-        values = legacy.tree_settings(dict(values))
+        values = legacy.tree_settings(values)
         if values.pop("format") != FORMAT:
             raise UserError(f"this configuration has another format than {FORMAT}; use the version that wrote it")
         recipe, small = values.pop("recipe", ""), values.pop("small", False)

@@ -1,5 +1,5 @@
 """Configurations of older versions, as settings of today's tree: format 1, one flat record of all options, of which
-only what the run reads is used; and format 2 with options that have another name or meaning today.
+only what the run reads is used; and format 2, with options that have another place, name or meaning today.
 """
 
 from typing import Any
@@ -14,6 +14,8 @@ RENAMED = {
     "bidvl_upper": "upper",
     "bidvl_output": "output",
 }
+
+OF_STEP = ("micro_batch", "fused", "compile", "graphs", "memory_budget")  # which format 2 had in `running`
 
 
 def settings(flat: dict[str, Any]) -> dict[str, Any]:
@@ -38,12 +40,18 @@ def settings(flat: dict[str, Any]) -> dict[str, Any]:
 
 
 def tree_settings(values: dict[str, Any]) -> dict[str, Any]:
-    """A tree of format 2 with today's names."""
+    """Return a tree of format 2 as one of today's; any other as it is."""
+    if values.get("format") != 2:
+        return dict(values)
+    values = {**values, "format": 3}
+    if isinstance(running := values.get("running"), dict):
+        values["step"] = {name: running[name] for name in OF_STEP if name in running}
+        values["running"] = {name: value for name, value in running.items() if name not in OF_STEP}
     method, model = values.get("method"), values.get("model")
-    if not isinstance(method, dict) or not isinstance(method.get("estimator"), dict):
-        return values
-    latent = model.get("latent") if isinstance(model, dict) else None
-    return {**values, "method": {**method, "estimator": with_alpha(method["estimator"], latent)}}
+    if isinstance(method, dict) and isinstance(method.get("estimator"), dict):
+        latent = model.get("latent") if isinstance(model, dict) else None
+        values["method"] = {**method, "estimator": with_alpha(method["estimator"], latent)}
+    return values
 
 
 def with_alpha(values: dict[str, Any], latent: Any) -> dict[str, Any]:

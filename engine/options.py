@@ -8,16 +8,21 @@ kind that `needs` a capability is there only if no node of the tree lacks it.
 Nothing here or in a file that declares options imports torch: `--help` and error messages must not wait for it.
 """
 
+from __future__ import annotations
+
 import importlib
 import math
 import pkgutil
 import typing
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import Field, dataclass, field, fields, is_dataclass, replace
 from functools import cache, partial
-from typing import Any, ClassVar, NamedTuple, TypeVar, cast
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypeVar, cast
 
 from eblvm.engine.errors import UserError, unknown
+
+if TYPE_CHECKING:
+    from eblvm.engine.config import Config
 
 T = TypeVar("T", bound="Options")
 
@@ -29,6 +34,13 @@ class Options:
     kind: ClassVar[str] = ""
     group: ClassVar[str] = ""
     needs: ClassVar[tuple[str, ...]] = ()  # capabilities without which this kind cannot be chosen
+    declared: ClassVar[int] = 0  # classes of nodes so far
+
+    def __init_subclass__(cls) -> None:
+        Options.declared += 1
+
+    def check(self, config: Config) -> None:
+        """Raise a `UserError` if this node does not fit the rest of the run; without data and without torch."""
 
 
 LARGEST, SMALLEST = 1e18, 1e-18  # of numbers; fp32 ends at 3e38, and steps square what they are given
@@ -126,7 +138,7 @@ def nodes(root: Options) -> Iterator[Options]:
 
 
 def can(root: Options, capability: str) -> bool:
-    """Does every node that speaks of this capability have it?"""
+    """Does every node that declares this capability have it?"""
     return not capability or all(getattr(node, capability, True) for node in nodes(root))
 
 
@@ -371,16 +383,64 @@ def differences(old: Options, new: Options) -> list[str]:
     return found
 
 
+class Kinds(Mapping[str, T]):
+    """The kinds of a slot by name, those that users declare in files of their own included."""
+
+    def __init__(self, find: Callable[[], Iterable[T]]):
+        self._find, self._declared, self._known = find, -1, dict[str, T]()
+
+    @property
+    def _nodes(self) -> dict[str, T]:
+        if self._declared != Options.declared:
+            self._known, self._declared = by_kind(self._find()), Options.declared
+        return self._known
+
+    def __getitem__(self, kind: str) -> T:
+        return self._nodes[kind]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._nodes)
+
+    def __len__(self) -> int:
+        return len(self._nodes)
+
+
 def by_kind(nodes: Iterable[T]) -> dict[str, T]:
-    return {node.kind: node for node in nodes}
+    """Return nodes by their kind, of which there must be one each."""
+    named: dict[str, T] = {}
+    for node in nodes:
+        if node.kind in named:
+            raise UserError(
+                f"{type(node).__module__}.{type(node).__name__} has the kind {node.kind!r}, which "
+                f"{type(named[node.kind]).__module__} has already; give it another kind"
+            )
+        named[node.kind] = node
+    return named
 
 
-def discovered(package: str, path: list[str], base: type[T]) -> dict[str, T]:
-    """A default node of every kind that the modules of a package declare, in alphabetical order of the modules."""
-    found = []
+def declared(base: type[T], first: Iterable[type[T]] = ()) -> Kinds[T]:
+    """Return a default node of every class that derives from `base` and declares a kind: `first`, then all others."""
+    ordered = dict.fromkeys(first)
+
+    def find() -> Iterator[T]:
+        every = (*ordered, *(cls for cls in _subclasses(base) if cls not in ordered))
+        return (cls() for cls in every if isinstance(cls.__dict__.get("kind"), str) and cls.kind)
+
+    return Kinds(find)
+
+
+def _subclasses(base: type[T]) -> Iterator[type[T]]:
+    for cls in base.__subclasses__():
+        yield cls
+        yield from _subclasses(cls)
+
+
+def discovered(package: str, path: list[str], base: type[T]) -> Kinds[T]:
+    """Return the kinds that the modules of a package declare, in alphabetical order of the modules, then all others."""
+    classes: list[type[T]] = []
     for module in pkgutil.iter_modules(path):
         members = vars(importlib.import_module(f"{package}.{module.name}")).values()
-        found += [
+        classes += [
             m for m in members if isinstance(m, type) and issubclass(m, base) and m.__module__.endswith(module.name)
         ]
-    return by_kind(cls() for cls in found if isinstance(cls.kind, str) and cls.kind)
+    return declared(base, classes)

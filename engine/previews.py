@@ -16,7 +16,7 @@ from eblvm.engine.evaluation.eval_model import eval_models
 from eblvm.engine.evaluation.image_sets import as_images
 from eblvm.engine.nets.grbm import GRBM
 from eblvm.engine.progress import quietly
-from eblvm.engine.runs.run import Run
+from eblvm.engine.runs.run import SavedRun
 from eblvm.engine.sampling import run_samples
 
 SHOWN = 36
@@ -24,7 +24,7 @@ SWEEPS, LANGEVIN_STEPS = 100, 300
 SEED = 2**39
 
 
-def preview(run: Run, thorough: bool) -> dict[str, Path]:
+def preview(run: SavedRun, thorough: bool) -> dict[str, Path]:
     """The pictures of the last model, by name. `thorough` also runs Langevin chains, whose steps cost like training."""
     step, found = run.payload["step"], {}
     folder = run.folder / "previews"

@@ -8,17 +8,17 @@ from eblvm.engine.autodiff.unroll import unroll
 from eblvm.engine.config import Config
 from eblvm.engine.data.dataset import Dataset
 from eblvm.engine.errors import DivergedError, UserError
-from eblvm.engine.methods.estimators.bism import Bism
-from eblvm.engine.methods.estimators.vages import Vages
-from eblvm.engine.methods.kinds.bidvl import Bidvl
-from eblvm.engine.methods.kinds.score_matching import ScoreMatching
+from eblvm.engine.methods.bidvl import Bidvl
+from eblvm.engine.methods.bism import Bism
 from eblvm.engine.methods.losses.dsm import Dsm
 from eblvm.engine.methods.losses.mdsm import Mdsm
 from eblvm.engine.methods.losses.ssm import Ssm
+from eblvm.engine.methods.score_matching import ScoreMatching
+from eblvm.engine.methods.vages import Vages
 from eblvm.engine.nets.base import Energy, Separable
 from eblvm.engine.nets.grbm import GRBM
 from eblvm.engine.nets.posteriors import Bernoulli, Gaussian, Posterior
-from eblvm.engine.optim.optimizers import Adam
+from eblvm.engine.optim.adam import Adam
 from eblvm.engine.recipes import recipe
 from eblvm.engine.sampling.gibbs import gibbs
 from eblvm.engine.sampling.langevin import langevin

@@ -15,8 +15,8 @@ from eblvm.engine.config import Config
 from eblvm.engine.data.sets import KINDS as DATASETS
 from eblvm.engine.data.sets.toys import Points
 from eblvm.engine.errors import UserError, unknown
-from eblvm.engine.methods.estimators.vages import Vages
-from eblvm.engine.methods.kinds import KINDS as METHODS
+from eblvm.engine.methods import KINDS as METHODS
+from eblvm.engine.methods.vages import Vages
 from eblvm.engine.options import flag, nodes
 
 

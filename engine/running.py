@@ -4,9 +4,15 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import torch
 
 from eblvm.engine.errors import UserError
 from eblvm.engine.options import Options, option
+
+if TYPE_CHECKING:
+    from eblvm.engine.config import Config
 
 
 @dataclass(frozen=True)
@@ -32,28 +38,6 @@ class Running(Options):
         mathematical=False,
     )
     dtype: str = option("float32", "of parameters and data", choices=("float32", "float64"))
-    micro_batch: int | None = option(
-        None,
-        "samples that go through the networks at once, with the same result; none: all of a process's batch",
-        low=1,
-        mathematical=False,
-        needs="micro_batches",
-    )
-    fused: bool = option(True, "take the fused step; it equals the other to rounding", needs="fused_step")
-    compile: bool = option(False, "compile the whole step with torch.compile", needs="compiles")
-    graphs: bool | None = option(
-        None,
-        "replay the step as a CUDA graph, after three steps beside the plain one have agreed; "
-        "none: on one GPU, for a model without convolutions",
-        mathematical=False,
-    )
-    memory_budget: float | None = option(
-        None,
-        "with --compile: fraction of the activations that the compiler may keep; none: as it likes",
-        above=0,
-        high=1,
-        needs="compiles",
-    )
     validations: int = option(10, "evaluations of the validation loss in a run, 0 for none", low=0)
     log_every: int = option(100, "steps between lines of stats.jsonl", low=1, high=2**31 - 1, mathematical=False)
     validate_minutes: float = option(
@@ -79,19 +63,13 @@ class Running(Options):
     def on_cuda(self) -> bool:
         return self.device.startswith("cuda")
 
-    def check(self) -> None:
+    def check(self, config: Config) -> None:
         if not re.fullmatch(r"cpu|cuda(:\d+)?", self.device):
             raise UserError(f"got device={self.device!r}, expected cpu or cuda (cuda:0, cuda:1, ...)")
-        if self.graphs and not self.on_cuda:
-            raise UserError("graphs are CUDA's; add --device cuda, or remove --graphs")
-        if self.memory_budget is not None and not self.compile:
-            raise UserError("memory-budget is the compiler's own trade of memory for time; add --compile")
 
     def check_device(self) -> None:
-        """That the device is there; this needs torch."""
+        """Refuse a device that is not there; this needs torch."""
         if self.on_cuda:
-            import torch
-
             if not torch.cuda.is_available():
                 raise UserError(f"got device {self.device!r}, but torch sees no CUDA device here; use --device cpu")
             number, count = int(self.device.partition(":")[2] or 0), torch.cuda.device_count()

@@ -23,16 +23,16 @@ from torch.utils._pytree import tree_map
 from eblvm.engine.config import Config
 from eblvm.engine.data.pictures.stream import gpu_of
 from eblvm.engine.device import own_device, set_products
-from eblvm.engine.methods.update import check_payload
-from eblvm.engine.optim.schedule import step_rates
+from eblvm.engine.methods.base import Rows
 from eblvm.engine.planning.plan import RESERVED, step_cost
 from eblvm.engine.recipes import recipe
 from eblvm.engine.runs import checkpoint
+from eblvm.engine.runs.state import check_payload
 from eblvm.engine.selftest_finding import Finding, guarded
 from eblvm.engine.selftest_kernels import kernels
-from eblvm.engine.training import replicas
 from eblvm.engine.training.graphs import CudaRecorder, GraphedStep, distance
-from eblvm.engine.training.loop import initial_state, training_step_of
+from eblvm.engine.training.loop import training_step
+from eblvm.engine.training.start import initial_state
 from eblvm.engine.versions import versions
 from eblvm.kernels import philox
 from eblvm.kernels.philox import Key, Purpose, purpose
@@ -47,24 +47,25 @@ class Steps:
 
     def __init__(self, config: Config, shape: tuple[int, ...], device: str):
         self.config, self.device = config.replaced(device=device), torch.device(device)
-        optimisation, seeds = config.optimisation, replicas.seeds(config.optimisation)
-        data = philox.uniform(Key(seeds, 0), purpose(Purpose.DATA), optimisation.batch, shape)
+        seeds = config.optimisation.seeds()
+        data = philox.uniform(Key(seeds, 0), purpose(Purpose.DATA), config.optimisation.batch, shape)
         self.v, self.seed = data.to(self.device), seeds.to(self.device)
-        self.update = config.method.build(config.model, optimisation, self.v)
-        host = initial_state(config, self.update.objective, seeds, data, torch.device("cpu"))
+        self.nets = config.method.nets(config, self.v)
+        host = initial_state(config, self.nets, seeds, data)
         self.state = tree_map(lambda t: t.to(self.device) if isinstance(t, Tensor) else t, host)
-        self.step, self.count = training_step_of(self.config, self.update), 0
+        self.step, self.count = training_step(self.config, self.nets, lambda _: None), 0
 
     def take(self, number: int) -> None:
-        method = self.config.method
+        method, optimisation = self.config.method, self.config.optimisation
         for _ in range(number):
-            noise = self.update.objective.draw(Key(self.seed, self.count), self.v, 0, self.config.optimisation.batch)
-            rates = step_rates(self.config.optimisation, self.count, self.v, method.lower_lr, method.unroll_lr)
+            key = Key(self.seed, self.count)
+            noise = method.draw(self.nets, key, Rows.of(key, self.v))
+            rates = optimisation.rates(self.count, method.rates(), self.v)
             self.state, _ = self.step(self.state, self.v, noise, rates)
             self.count += 1
 
     def theta(self) -> list[Tensor]:
-        return [p.detach().cpu() for p in self.state.theta.values()]
+        return [p.detach().cpu() for p in self.state.theta.params.values()]
 
 
 def findings(device: str, scale: int = 1) -> Iterator[Finding]:

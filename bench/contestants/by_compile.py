@@ -12,8 +12,8 @@ from eblvm.bench.contestants.grbm_settings import Settings
 from eblvm.bench.contestants.roster import Entrant, contestant
 from eblvm.bench.contestants.steps import CaseStep
 from eblvm.bench.tools.registry import Case
-from eblvm.engine.methods.types import State
-from eblvm.engine.optim.optimizers import AdamState
+from eblvm.engine.methods.base import State
+from eblvm.engine.optim.base import Moments
 from eblvm.engine.types import Params
 
 
@@ -73,7 +73,7 @@ class CompiledGrbm:
 
 def lower_state(state: State) -> tuple[Params, Params, Params, Tensor]:
     moments = state.phi_opt
-    assert isinstance(moments, AdamState)
+    assert isinstance(moments, Moments)
     phi, m, s = (
         {k.removeprefix("net.0."): t.clone() for k, t in tree.items()} for tree in (state.phi, moments.m, moments.v)
     )

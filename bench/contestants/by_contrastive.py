@@ -9,7 +9,7 @@ from eblvm.bench.contestants.roster import contestant
 from eblvm.bench.contestants.steps import batch
 from eblvm.bench.naive import Cd
 from eblvm.bench.tools.registry import Case
-from eblvm.engine.methods.types import State
+from eblvm.engine.methods.base import State
 from eblvm.engine.types import Params
 
 

@@ -12,9 +12,9 @@ from eblvm.bench.contestants.grbm_settings import Settings
 from eblvm.bench.contestants.roster import Entrant, contestant
 from eblvm.bench.contestants.steps import CaseStep
 from eblvm.bench.tools.registry import Case
-from eblvm.engine.methods.types import State
-from eblvm.engine.optim.optimizers import AdamState
-from eblvm.engine.training import replicas
+from eblvm.engine.methods.base import State
+from eblvm.engine.optim.base import Moments
+from eblvm.engine.optim import replicas
 from eblvm.engine.types import Params
 
 ONE_THREAD = "--xla_cpu_multi_thread_eigen=false intra_op_parallelism_threads=1"
@@ -81,7 +81,7 @@ class JaxGrbm(JaxStep):
     def moments(self, found: Any) -> Any:
         import jax.numpy as jnp
 
-        if not isinstance(found, AdamState):
+        if not isinstance(found, Moments):
             return self.grbm.Moments(
                 {}, {}, jnp.zeros(self.case.config["replicas"]) if self.case.config.replicated else 0
             )

@@ -12,8 +12,8 @@ from eblvm.bench.contestants.roster import contestant
 from eblvm.bench.contestants.steps import CaseStep
 from eblvm.bench.suites import deep
 from eblvm.bench.tools.registry import Case
-from eblvm.engine.methods.types import State
-from eblvm.engine.optim.optimizers import AdamState
+from eblvm.engine.methods.base import State
+from eblvm.engine.optim.base import Moments
 from eblvm.engine.types import Params
 
 
@@ -65,7 +65,7 @@ class JaxDeep(JaxStep):
     def moments(self, found: Any, names: list[str]) -> Any:
         import jax.numpy as jnp
 
-        if not isinstance(found, AdamState):
+        if not isinstance(found, Moments):
             return self.deep.Moments({}, {}, jnp.zeros(()))
         count = found.step_count.to(next(iter(found.m.values())).dtype)
         return self.deep.Moments(self.renamed(found.m, names), self.renamed(found.v, names), arrays(count))

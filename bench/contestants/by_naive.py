@@ -11,8 +11,8 @@ from eblvm.bench.contestants.steps import Naive, NaiveStep, has_naive
 from eblvm.bench.naive import BiDsm, VagesDsm
 from eblvm.bench.tools.agreement import naive_gradient
 from eblvm.bench.tools.registry import Case
-from eblvm.engine.methods.types import State
-from eblvm.engine.training import replicas
+from eblvm.engine.methods.base import State
+from eblvm.engine.optim import replicas
 from eblvm.engine.types import Params
 
 Adapt = Callable[[Naive], None]

@@ -10,7 +10,7 @@ from eblvm.bench.contestants.steps import batch
 from eblvm.bench.naive import BiMdsm
 from eblvm.bench.suites import deep
 from eblvm.bench.tools.registry import Case
-from eblvm.engine.methods.types import State
+from eblvm.engine.methods.base import State
 from eblvm.engine.types import Params
 
 Adapt = Callable[[Any], None]

@@ -14,7 +14,7 @@ from typing import Any, Protocol
 
 from torch import Tensor
 
-from eblvm.engine.methods.types import State
+from eblvm.engine.methods.base import State
 from eblvm.engine.types import Params
 
 EXTRA = "pip install 'eblvm[contestants]'"

@@ -19,11 +19,11 @@ from eblvm.engine.config import Config
 from eblvm.engine.device import set_products
 from eblvm.engine.methods.grbm.fused import fused_gradient, fused_step_for, fused_update_for
 from eblvm.engine.methods.score_matching import ScoreMatchingObjective
-from eblvm.engine.methods.types import State
+from eblvm.engine.methods.base import State
 from eblvm.engine.optim.schedule import step_rates
-from eblvm.engine.optim.step_size import linear_step_size
-from eblvm.engine.training import replicas
-from eblvm.engine.training.loop import initial_state, training_step_of
+from eblvm.engine.methods.bism import linear_step_size
+from eblvm.engine.training.loop import training_step_of
+from eblvm.engine.training.start import initial_state
 from eblvm.engine.types import Params
 from eblvm.kernels import philox
 from eblvm.kernels.philox import Key, Purpose, purpose
@@ -51,7 +51,7 @@ class Contest(NamedTuple):
 
 def batch(config: Config, shape: tuple[int, ...]) -> Tensor:
     """Uniform data [B, *shape], or [R, B, *shape] with replicas, the same for every contestant."""
-    key, dtype = Key(replicas.seeds(config.optimisation), 0), getattr(torch, config.running.dtype)
+    key, dtype = Key(config.optimisation.seeds(), 0), getattr(torch, config.running.dtype)
     batch_size = config.optimisation.batch
     return philox.uniform(key, purpose(Purpose.DATA), batch_size, shape, dtype=dtype).to(config.running.device)
 
@@ -66,7 +66,7 @@ class EngineStep:
         self.config, self.v, self.seed, self.count = (
             config,
             batch(config, shape),
-            replicas.seeds(config.optimisation).to(config.running.device),
+            config.optimisation.seeds().to(config.running.device),
             0,
         )
         data = self.v.flatten(0, 1) if config.replicated else self.v
@@ -97,7 +97,7 @@ class CaseStep(EngineStep):
     def __init__(self, case: Case, state: State | None = None):
         super().__init__(case.config, case.shape, state)
         running = self.config.running
-        self.fused = running.fused and not running.compile and fused_update_for(self.update) is not None
+        self.fused = step.fused and not step.compile and fused_update_for(self.update) is not None
 
     def vectorised(self, function: Callable[..., Any]) -> Callable[..., Any]:
         return torch.vmap(function) if self.config.replicated else function

@@ -55,7 +55,7 @@ def count(config: Config) -> Cost:
     from eblvm.engine.planning.footprint import Operators, Storages
     from eblvm.kernels.philox import Key
 
-    config = config.replaced(replicas=1, **({"compile": False} if config.running.compile else {}))
+    config = config.replaced(replicas=1, **({"compile": False} if config.step.compile else {}))
     optimisation, method = config.optimisation, config.method
     v = torch.empty(optimisation.batch, *config.shape, device="meta")
     update = method.build(config.model, optimisation, v)

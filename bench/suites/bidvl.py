@@ -23,8 +23,8 @@ from eblvm.bench.tools.registry import Case
 from eblvm.bench.tools.timing import Step, interleaved, median
 from eblvm.engine import tables
 from eblvm.engine.config import Config
-from eblvm.engine.methods.types import State
-from eblvm.engine.optim.optimizers import AdamState
+from eblvm.engine.methods.base import State
+from eblvm.engine.optim.base import Moments
 from eblvm.engine.planning.footprint import footprint
 from eblvm.engine.recipes import recipe
 from eblvm.engine.types import Params
@@ -157,7 +157,7 @@ def load(method: NaiveBidvl, state: State) -> None:
         other.copy_(value)
     pairs = ((method.energy_optimizer, state.theta_opt), (method.lower_optimizer, state.phi_opt))
     for optimizer, moments in pairs:
-        assert isinstance(moments, AdamState)
+        assert isinstance(moments, Moments)
         m, v = (next(iter(tree.values())).flatten()[0] for tree in (moments.m, moments.v))
         for p in optimizer.param_groups[0]["params"]:
             step = {"step": moments.step_count.float().clone()}

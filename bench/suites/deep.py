@@ -25,8 +25,8 @@ from eblvm.bench.tools.timing import Step, interleaved, median, ratio_by_round
 from eblvm.engine import tables
 from eblvm.engine.config import Config
 from eblvm.engine.methods.score_matching import ScoreMatchingObjective
-from eblvm.engine.methods.types import State
-from eblvm.engine.optim.optimizers import AdamState
+from eblvm.engine.methods.base import State
+from eblvm.engine.optim.base import Moments
 from eblvm.engine.planning.footprint import footprint, held_bytes
 from eblvm.engine.recipes import recipe
 
@@ -171,7 +171,7 @@ def load(method: Mdsm, state: State) -> None:
         p.copy_(value)
     if isinstance(method, BiMdsm):
         moments = state.phi_opt
-        assert isinstance(moments, AdamState)
+        assert isinstance(moments, Moments)
         for p, name in zip(method.posterior.parameters(), state.phi, strict=True):
             p.copy_(state.phi[name])
             method.lower_optimizer.state[p] = {

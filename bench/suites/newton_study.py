@@ -14,8 +14,8 @@ from torch import Tensor, nn
 from eblvm.engine import tables
 from eblvm.engine.autodiff.derivatives import grad, vjp
 from eblvm.engine.methods import newton
-from eblvm.engine.methods.responses import Newton
-from eblvm.engine.nets.base import Separable, call
+from eblvm.engine.methods.newton import Newton
+from eblvm.engine.nets.base import Separable
 from eblvm.engine.nets.deep import CoupledHead
 from eblvm.engine.nets.posteriors import Gaussian
 from eblvm.engine.types import Params
@@ -43,16 +43,16 @@ class Toy:
         self.phi = self.followed(lower)
         eps = torch.randn(BATCH, 2)
         self.v, self.target = 1.2 * torch.randn(BATCH, 2) + SIGMA * eps, -eps / SIGMA
-        self.p = call(self.posterior, self.phi, "params", self.v)
+        self.p = self.posterior.at(self.phi).params(self.v)
 
     def followed(self, lower: int) -> Params:
         phi = {k: p.detach().clone().requires_grad_() for k, p in self.posterior.named_parameters()}
         adam = torch.optim.Adam(phi.values(), lr=3e-3)
         for _ in range(lower):
             v = 1.3 * torch.randn(32, 2)
-            p = call(self.posterior, phi, "params", v)
+            p = self.posterior.at(phi).params(v)
             h = self.posterior.rsample(p, torch.randn(4, 32, self.H))
-            energy = call(self.closed, self.theta, "energy", v, h).mean(0)
+            energy = self.closed.at(self.theta).energy(v, h).mean(0)
             adam.zero_grad()
             (energy - p[1].sum(-1)).mean().backward()
             adam.step()
@@ -72,7 +72,7 @@ class Toy:
 
         def score(theta: Params) -> Tensor:
             def log_p(v: Tensor) -> tuple[Tensor, tuple[()]]:
-                return (-call(self.closed, theta, "energy", v, h) - log_proposal).logsumexp(0).sum(), ()
+                return (-self.closed.at(theta).energy(v, h) - log_proposal).logsumexp(0).sum(), ()
 
             return grad(log_p, self.v)[0]
 
@@ -80,11 +80,11 @@ class Toy:
 
     def proposed(self, samples: int) -> tuple[Tensor, Tensor]:
         """(h [samples, B, H], log density): Student's t around the mode of a Gaussian fit, with its curvature."""
-        f = call(self.closed, self.theta, "features", self.v).detach()
+        f = self.closed.at(self.theta).features(self.v).detach()
         mean, log_std = self.p
         for _ in range(4):
             slope, curvature = (
-                call(self.closed, self.theta, "expected", name, f, mean, log_std, "mean").detach()
+                self.closed.at(self.theta).expected(name, f, mean, log_std, "mean").detach()
                 for name in ("slope", "curvature")
             )
             mean = mean - torch.linalg.solve(curvature, slope)
@@ -98,8 +98,8 @@ class Toy:
         h = self.posterior.rsample(self.p, torch.randn(BATCH, self.H))
 
         def log_ratio(theta: Params, v: Tensor) -> Tensor:
-            log_q = self.posterior.log_prob(call(self.posterior, self.phi, "params", v), h)
-            return (-call(self.closed, theta, "energy", v, h) - log_q).sum()
+            log_q = self.posterior.log_prob(self.posterior.at(self.phi).params(v), h)
+            return (-self.closed.at(theta).energy(v, h) - log_q).sum()
 
         return self.gradient(lambda theta: grad(lambda v: (log_ratio(theta, v), ()), self.v)[0])
 
@@ -108,12 +108,12 @@ class Toy:
         value, slope, covariance = self.posterior.rsample(self.p, torch.randn(3 * L, BATCH, self.H)).chunk(3)
 
         def score(theta: Params) -> Tensor:
-            f, pull = vjp(lambda v: call(self.closed, theta, "features", v), self.v)
-            l_LB = -call(self.closed, theta, "head", f, covariance)
+            f, pull = vjp(lambda v: self.closed.at(theta).features(v), self.v)
+            l_LB = -self.closed.at(theta).head(f, covariance)
             t_LB = (l_LB - l_LB.detach()) - (l_LB - l_LB.detach()).mean(0)
 
             def tilted(x: Tensor) -> tuple[Tensor, tuple[()]]:
-                return (t_LB * -call(self.closed, theta, "head", x, covariance)).sum() / (L - 1), ()
+                return (t_LB * -self.closed.at(theta).head(x, covariance)).sum() / (L - 1), ()
 
             s = pull(newton.vaes(self.closed, theta, f, slope) + grad(tilted, f)[0])
             return pull(newton.vaes(self.closed, theta, f, value)).detach() + s - s.detach()
@@ -126,7 +126,7 @@ class Toy:
         noise = torch.randn(L, BATCH, self.H)
 
         def score(theta: Params) -> Tensor:
-            f, pull = vjp(lambda v: call(energy, theta, "features", v), self.v)
+            f, pull = vjp(lambda v: energy.at(theta).features(v), self.v)
             response = newton.best_response(options, energy, self.posterior, theta, f, self.p, many)
             return pull(newton.cotangent(options, energy, self.posterior, theta, response, f, noise))
 

@@ -23,7 +23,7 @@ from eblvm.engine.config import Config
 from eblvm.engine.device import device_memory
 from eblvm.engine.errors import UserError
 from eblvm.engine.methods.score_matching import ScoreMatchingObjective
-from eblvm.engine.methods.types import State
+from eblvm.engine.methods.base import State
 from eblvm.engine.planning import plan
 from eblvm.engine.planning.footprint import footprint
 
@@ -125,7 +125,7 @@ def command_of(config: Config, given: Mapping[str, Sequence[Any]], rounds: int, 
 
 def recipe_cost(config: Config) -> plan.StepCost | None:
     """The step at the recipe's batch, counted on the meta device; none for small models, or where no plan counts."""
-    if not config.model.images or not config.method.plans or config.replicated or config.running.compile:
+    if not config.model.images or not config.method.plans or config.replicated or config.step.compile:
         return None
     return plan.step_cost(config.replaced(device="cpu"), config.shape)
 
@@ -166,7 +166,7 @@ def say_duration(count: int, rounds: int, once_ms: float, batch: int) -> None:
 
 def figures(step: CaseStep, ms: float, planned: plan.StepCost | None) -> dict[str, Any]:
     found: dict[str, Any] = dict.fromkeys(FIGURES) | {"step_ms": ms}
-    if not step.config.running.compile:  # neither hooks nor dispatch modes see into compiled code
+    if not step.config.step.compile:  # neither hooks nor dispatch modes see into compiled code
         deep = step.config.model.images and isinstance(step.objective, ScoreMatchingObjective)
         cost = footprint(step, step.inputs, step.hooks and not deep)
         found |= {"peak_mib": cost.peak_bytes / MIB, "gflop": cost.flops / 1e9, "ops": cost.ops}

@@ -20,15 +20,15 @@ from eblvm.engine.evaluation.metrics.likelihood import exact_log_z, log_likeliho
 from eblvm.engine.evaluation.studies.fisher_critic import fisher_divergence
 from eblvm.engine.evaluation.studies.posterior_bias import gaussian_bias, grbm_bias
 from eblvm.engine.methods.divergences import Kl
-from eblvm.engine.methods.estimators.vages import Vages
-from eblvm.engine.nets.base import call
+from eblvm.engine.methods.vages import Vages
+
 from eblvm.engine.nets.grbm import GRBM
 from eblvm.engine.nets.posteriors import Bernoulli
-from eblvm.engine.optim.optimizers import Adam
+from eblvm.engine.optim.adam import Adam
 from eblvm.engine.plotting import save, styled, subplots
 from eblvm.engine.recipes import recipe
 from eblvm.engine.runs import checkpoint
-from eblvm.engine.runs.run import Run
+from eblvm.engine.runs.run import SavedRun
 from eblvm.kernels import philox
 from eblvm.kernels.philox import Key
 
@@ -70,7 +70,7 @@ def fisher_rows(seed: int = 0, steps: int = STEPS) -> list[dict[str, float]]:
     for size in (0.0, 0.2, 0.4, 0.6, 0.8, 1.0):
         theta = {k: size * p for k, p in away.items()}
         with torch.no_grad():
-            true = 0.5 * (call(energy, theta, "score", data[18_000:]) + data[18_000:]).square().sum(-1).mean()
+            true = 0.5 * (energy.at(theta).score(data[18_000:]) + data[18_000:]).square().sum(-1).mean()
         phi = vages.posterior.initial(Key(3 * seed + 2, 0))
         found = fisher_divergence(vages, theta, phi, data[:16_000], data[18_000:], steps=steps, lr=CRITIC_LR)
         rows.append(
@@ -104,7 +104,7 @@ def checkerboard(*folders: Path) -> dict[str, Any]:
     curves: dict[str, list[tuple[int, float]]] = {}
     panels = []
     for folder in folders:
-        run = Run.open(folder)
+        run = SavedRun.open(folder)
         title = run.config.method.kind + (f" L={run.config.get('L')}" if run.config.get("L") is not None else "")
         points = []
         for step in sorted(checkpoint.steps(folder / "checkpoints")):

@@ -13,10 +13,10 @@ from torch import Tensor
 from eblvm.bench.contestants.steps import CaseStep, Naive, naive_method
 from eblvm.bench.naive import BiDsm, VagesDsm
 from eblvm.bench.tools.registry import Case
-from eblvm.engine.methods.types import State
-from eblvm.engine.optim.optimizers import AdamState
-from eblvm.engine.optim.step_size import linear_step_size
-from eblvm.engine.training import replicas
+from eblvm.engine.methods.base import State
+from eblvm.engine.optim.base import Moments
+from eblvm.engine.methods.bism import linear_step_size
+from eblvm.engine.optim import replicas
 from eblvm.engine.types import Params
 
 TOLERANCE = 1e-9  # relative to the largest entry of each parameter's gradient
@@ -56,7 +56,7 @@ def check(case: Case) -> float:
 def under_way(state: State) -> State:
     """The state with Adam moments as in a run under way, where torch's Adam and the engine's agree to rounding:
     from zero moments they differ by the engine's `eps_root`."""
-    if not isinstance(state.phi_opt, AdamState):
+    if not isinstance(state.phi_opt, Moments):
         return state
     filled = state.phi_opt._replace(
         m={k: torch.full_like(p, 0.01) for k, p in state.phi.items()},
@@ -98,7 +98,7 @@ def load(method: Naive, state: State) -> None:
         p.copy_(state.theta[name])
     if isinstance(method, BiDsm):
         moments = state.phi_opt
-        assert isinstance(moments, AdamState)
+        assert isinstance(moments, Moments)
         for name, p in method.posterior.named_parameters():
             p.copy_(state.phi[f"net.0.{name}"])
             method.lower_optimizer.state[p] = {

@@ -47,7 +47,7 @@ def products(case: Case) -> Counter[str]:
     if c["method"] != "bidsm" or c["posterior"] != "linear":
         raise ValueError(f"no floor is written down for {case.name}")
     N, K, shared = c["N"], c["K"], c["noise"] == "shared"
-    fused = c.running.fused and not c["compile"] and c["unroll_memory"] == "store"
+    fused = c.step.fused and not c["compile"] and c["unroll_memory"] == "store"
     count = Counter({"v A^T": 1, "h W^T": 1, "h A": 1, "v^T h": 1})  # upper level
     count["v W"] = 1 if shared else K + N + (not fused)
     count += Counter({"v A^T": K, "h^T v": K})  # real steps

@@ -42,7 +42,7 @@ class Case:
             pairs |= {LABELS.get(n, n): c[n] for n in ("unroll_optimizer", "L", "N", "K") if c.get(n) is not None}
         known = {
             "memory": c.get("unroll_memory", "store"),
-            "fused": "yes" if c.running.fused else "no",
+            "fused": "yes" if c.step.fused else "no",
             "replicas": c.optimisation.replicas,
             "D": self.visible,
             "H": c.model.latent,

@@ -1,10 +1,21 @@
 """Derivatives as the methods use them; files with options read them as `autodiff.grad`, see cli/lazy_import.py."""
 
-from torch.utils._pytree import tree_leaves, tree_map
+from torch.utils._pytree import tree_flatten, tree_leaves, tree_map, tree_unflatten
 
 from eblvm.engine.autodiff.curvature import score_and_curvature
 from eblvm.engine.autodiff.derivatives import detached, grad, vjp
 from eblvm.engine.autodiff.ranges import named
 from eblvm.engine.autodiff.unroll import unroll
 
-__all__ = ["detached", "grad", "named", "score_and_curvature", "tree_leaves", "tree_map", "unroll", "vjp"]
+__all__ = [
+    "detached",
+    "grad",
+    "named",
+    "score_and_curvature",
+    "tree_flatten",
+    "tree_leaves",
+    "tree_map",
+    "tree_unflatten",
+    "unroll",
+    "vjp",
+]

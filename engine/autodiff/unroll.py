@@ -1,47 +1,44 @@
-"""Steps on the lower level, and N of them unrolled so that the upper gradient flows through (BiSM Eq. 12-14).
+"""N steps on the lower level, unrolled so that the upper gradient flows through them (BiSM Eq. 12-14).
 
-`step(phi, opt_state, context) -> (phi, opt_state)` is one pure lower step; `context` holds every other tensor it reads
-(features, noisy batch, noise, theta), because in memory mode `recompute` the context is all that is saved.
+`step(state, context) -> state` is one pure lower step on a tree of tensors (parameters and moments); `context` has
+every other tensor it reads (features, noisy batch, noise, theta), because in memory mode `recompute` the context is all
+that is saved.
 """
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from eblvm.engine.autodiff.derivatives import inside_torch_func, vjp
-from eblvm.engine.types import Params
 
-Moments = Any  # an optimiser's state, a tree of tensors
-LowerStep = Callable[[Params, Moments, Any], tuple[Params, Moments]]
+T = TypeVar("T")
 
 
-def unroll(step: LowerStep, phi: Params, opt_state: Moments, contexts: Sequence[Any], memory: str) -> Params:
-    """phi_N after one step per context. `store` keeps the graph of each step; `recompute` keeps its inputs only; of a
-    `compiled` step the compiler chooses what to keep."""
+def unroll(step: Callable[[T, Any], T], state: T, contexts: Sequence[Any], memory: str = "store") -> T:
+    """Return the state after one step per context.
+
+    `store` keeps the graph of each step, `recompute` its inputs only; for a `compiled` step the compiler chooses.
+    """
     for context in contexts:
-        if memory == "recompute":
-            phi, opt_state = _recomputed(step, phi, opt_state, context)
-        else:
-            phi, opt_state = step(phi, opt_state, context)
-    return phi
+        state = _recomputed(step, state, context) if memory == "recompute" else step(state, context)
+    return state
 
 
-def _recomputed(step: LowerStep, *inputs: Any) -> tuple[Params, Moments]:
-    leaves, spec = tree_flatten(inputs)
+def _recomputed(step: Callable[[T, Any], T], state: T, context: Any) -> T:
+    leaves, spec = tree_flatten((state, context))
 
     def flat_step(flat: list[Tensor]) -> list[Tensor]:
         return tree_flatten(step(*tree_unflatten(flat, spec)))[0]
 
     outputs = _Recomputed.apply(flat_step, *leaves)
-    _, out_spec = tree_flatten(inputs[:2])  # a step returns what it was given: (phi, opt_state)
-    return tree_unflatten(list(outputs), out_spec)
+    return tree_unflatten(list(outputs), tree_flatten(state)[1])
 
 
 class _Recomputed(torch.autograd.Function):
-    """A lower step that saves its inputs and rebuilds its own second-order graph inside backward, step by step."""
+    """A lower step that saves its inputs and rebuilds its second-order graph inside backward, step by step."""
 
     generate_vmap_rule = True
 

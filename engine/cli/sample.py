@@ -13,7 +13,7 @@ from eblvm.engine.errors import UserError
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from eblvm.engine.runs.run import Run
+    from eblvm.engine.runs.run import SavedRun
 
 EXAMPLES = (
     "eblvm sample runs/frey --count 100",
@@ -61,13 +61,13 @@ def main(argv: list[str]) -> None:
     from eblvm.engine.durable import write_atomic
     from eblvm.engine.evaluation import plots
     from eblvm.engine.evaluation.image_sets import as_images, write_images
-    from eblvm.engine.runs.run import Run
+    from eblvm.engine.runs.run import SavedRun
     from eblvm.engine.sampling import run_chains, run_samples
     from eblvm.engine.sampling.run_mixing import run_mixing
     from eblvm.engine.training import distributed
 
     with distributed.joined(arguments.device):
-        run = Run.open(Path(arguments.dir), arguments.data, arguments.device)
+        run = SavedRun.open(Path(arguments.dir), arguments.data, arguments.device)
         model = arguments.model or run.default_model()
         v, chains = drawn(run, model, arguments)
         if not distributed.is_first():
@@ -94,7 +94,7 @@ def main(argv: list[str]) -> None:
     print(f"next: {measured}eblvm eval {run.folder}; eblvm report {run.folder}")
 
 
-def drawn(run: Run, model: str, arguments: Namespace) -> tuple[Tensor, dict[str, Any] | None]:
+def drawn(run: SavedRun, model: str, arguments: Namespace) -> tuple[Tensor, dict[str, Any] | None]:
     """The samples, and of exact chains what is known of them."""
     from eblvm.engine.sampling import inpainting, run_chains, run_samples
 

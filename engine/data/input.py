@@ -31,6 +31,10 @@ class Input(Protocol):
         """What a checkpoint must hold beside the step."""
         ...
 
+    def close(self) -> None:
+        """Stop the threads and the pipeline that decode."""
+        ...
+
 
 class Order:
     """Which samples a step reads."""
@@ -121,6 +125,8 @@ class Memory:
     def state(self) -> dict[str, Any]:
         return {}
 
+    def close(self) -> None: ...
+
 
 class Streaming:
     """Pictures decoded ahead, and made a minibatch by a thread of their own, while the step before computes."""
@@ -131,18 +137,27 @@ class Streaming:
         self.stream = open_stream(pictures, self._choose, self.rows, threads)
         self.stream.restore(state)
         self._state = state  # after the minibatch given last; the stream itself is ahead of it
+        self._last: tuple[int, Tensor] | None = None  # the minibatch given last: the first one is asked for twice
         self._ahead: tuple[int, Future[tuple[Tensor, dict[str, Any]]]] | None = None
         self._thread = ThreadPoolExecutor(1, "input", start_thread, (threads, pictures.device))
 
     def batch(self, step: int) -> Tensor:
+        if self._last is not None and self._last[0] == step:
+            return self._last[1]
         if self._ahead is None or self._ahead[0] != step:
             self._ahead = step, self._thread.submit(self._make, step)
         v, self._state = self._ahead[1].result()
         self._ahead = step + 1, self._thread.submit(self._make, step + 1)
+        self._last = step, v
         return v
 
     def state(self) -> dict[str, Any]:
         return self._state
+
+    def close(self) -> None:
+        self._thread.shutdown(wait=True, cancel_futures=True)
+        self._ahead = self._last = None
+        self.stream.close()
 
     def _make(self, step: int) -> tuple[Tensor, dict[str, Any]]:
         x = self.stream.read(step)

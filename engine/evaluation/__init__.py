@@ -20,18 +20,19 @@ from eblvm.engine.evaluation.fingerprint import fingerprint
 from eblvm.engine.evaluation.metrics.image_distances import extracted
 from eblvm.engine.evaluation.sections import Options, fid_inputs, sections_of, source_of, weights_of
 from eblvm.engine.evaluation.studies.gradient_bias import gradient_bias
-from eblvm.engine.methods.update import state_from
-from eblvm.engine.optim.schedule import step_rates
+from eblvm.engine.optim import replicas
 from eblvm.engine.runs.eval_file import read_eval
-from eblvm.engine.runs.run import Run
-from eblvm.engine.training import replicas
+from eblvm.engine.runs.run import SavedRun
+from eblvm.engine.runs.state import from_tree
 from eblvm.engine.versions import versions
 
 __all__ = ["Options", "bias_study", "evaluate", "make_shard"]
 BIAS_NS, BIAS_KS = (0, 1, 2, 5, 10, 20, 30), (0, 1, 5, 20)
 
 
-def evaluate(run: Run, model: str, options: Options, say: Callable[[str], None] = lambda line: None) -> dict[str, Any]:
+def evaluate(
+    run: SavedRun, model: str, options: Options, say: Callable[[str], None] = lambda line: None
+) -> dict[str, Any]:
     """The figures of every replica with their mean and deviation, as they stand in eval.json.
 
     `say` hears what will be done before it is."""
@@ -51,7 +52,7 @@ def evaluate(run: Run, model: str, options: Options, say: Callable[[str], None] 
     return facts | summary(run, done)
 
 
-def provenance(run: Run, model: str) -> dict[str, Any]:
+def provenance(run: SavedRun, model: str) -> dict[str, Any]:
     """Which model of which run, on which data, by which code."""
     data = run.dataset
     return {
@@ -76,10 +77,10 @@ def sections_done(path: Path, facts: dict[str, Any]) -> dict[str, Any]:
     return before["sections"] if same else {}
 
 
-def summary(run: Run, done: dict[str, Any]) -> dict[str, Any]:
+def summary(run: SavedRun, done: dict[str, Any]) -> dict[str, Any]:
     """Figures by replica, their mean and deviation over seeds, for every learning rate apart, over all sections."""
     optimisation = run.config.optimisation
-    names, labels = replicas.names(optimisation), replicas.rate_labels(optimisation)
+    names, labels = optimisation.names(), optimisation.rate_labels()
     rows: list[dict[str, Any]] = [{"replica": name} for name in names]
     for section in done.values():
         for row, found in zip(rows, section["figures"], strict=False):  # some are of the first replica only
@@ -100,7 +101,7 @@ def summary(run: Run, done: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def make_shard(run: Run, model: str, options: Options, shard: Shard) -> None:
+def make_shard(run: SavedRun, model: str, options: Options, shard: Shard) -> None:
     """This process's shard of a FID's samples and features; `evaluate` finds them made."""
     torch.set_num_threads(run.config.running.threads)
     source = source_of(run, model, weights_of(run, model), options)
@@ -110,15 +111,15 @@ def make_shard(run: Run, model: str, options: Options, shard: Shard) -> None:
             pass
 
 
-def bias_study(run: Run) -> dict[str, Any]:
+def bias_study(run: SavedRun) -> dict[str, Any]:
     """Fig. 1 of the BiSM paper at this run's last state: the gradient's relative bias against N and K."""
     torch.set_num_threads(run.config.running.threads)
-    objective = run.update.objective
-    state = state_from(run.payload["state"], torch.device(run.config.running.device))
+    state = from_tree(run.payload["state"], torch.device(run.config.running.device))
     method, optimisation = run.config.method, run.config.optimisation
-    rates = step_rates(optimisation, 0, run.dataset.train, method.lower_lr, method.unroll_lr)
+    rates = optimisation.rates(0, method.rates(), run.dataset.train)
     if run.config.replicated:
         state, rates = replicas.pick((state, rates), 0)
-    facts = gradient_bias(objective, state, run.dataset.train[: optimisation.batch], rates, BIAS_NS, BIAS_KS)
+    v = run.dataset.train[: optimisation.batch]
+    facts = gradient_bias(method, run.nets, state, v, rates, BIAS_NS, BIAS_KS)
     plots.gradient_bias(facts, run.folder / "gradient_bias.png")
     return facts

@@ -8,13 +8,13 @@ from pathlib import Path
 from typing import Any
 
 from eblvm.engine.evaluation.sections import Options, Section
-from eblvm.engine.runs.run import Run
+from eblvm.engine.runs.run import SavedRun
 from eblvm.engine.sampling.run_samples import GIBBS_SWEEPS
 
 LANGEVIN_STEPS = 2700  # of `sampling.langevin.temperatures`, by default
 
 
-def plan_of(run: Run, todo: Sequence[Section], reused: Sequence[str], options: Options) -> list[str]:
+def plan_of(run: SavedRun, todo: Sequence[Section], reused: Sequence[str], options: Options) -> list[str]:
     """A line per section to come, and one for what is there already."""
     before = seconds_before(run.folder / "eval.json")
     lines = []
@@ -26,7 +26,7 @@ def plan_of(run: Run, todo: Sequence[Section], reused: Sequence[str], options: O
     return lines
 
 
-def work(run: Run, section: Section, options: Options) -> str:
+def work(run: SavedRun, section: Section, options: Options) -> str:
     """In sweeps and passes, which take the time."""
     replicas = f" for each of {len(run.thetas('last'))} replicas" if run.config.replicated else ""
     settings = section.settings

@@ -3,26 +3,21 @@
 import torch
 
 from eblvm.engine.evaluation.eval_model import EVAL_SEED
-from eblvm.engine.methods.score_matching import ScoreMatchingObjective
-from eblvm.engine.methods.types import Objective, State
-from eblvm.engine.runs.run import Run
+from eblvm.engine.methods.base import Rows
+from eblvm.engine.runs.run import SavedRun
 from eblvm.kernels.philox import Key
 
 TESTED = 2000  # test samples
 
 
 @torch.no_grad()
-def losses(run: Run, model: str, objective: Objective) -> dict[str, float]:
+def losses(run: SavedRun, model: str) -> dict[str, float]:
     """The upper loss and the lower level's divergence on the first TESTED test samples, a batch at a time."""
-    if not isinstance(objective, ScoreMatchingObjective):
-        return {}
-    theta = run.thetas(model)[0]
-    state = State(theta, run.phi(model), (), (), {}, {})
+    method, nets, state = run.config.method, run.nets, run.state(model)
     totals: dict[str, float] = {}
     chunks = run.dataset.test[:TESTED].split(run.config.optimisation.batch)
     for i, chunk in enumerate(chunks):
-        v = run.dataset.floats(chunk)
-        found = objective.diagnostics(state, v, objective.draw(Key(EVAL_SEED, i), v))
-        for name, value in found.items():
+        v, key = run.dataset.floats(chunk), Key(EVAL_SEED, i)
+        for name, value in method.diagnostics(nets, state, v, method.draw(nets, key, Rows.of(key, v))).items():
             totals[f"test_{name}"] = totals.get(f"test_{name}", 0.0) + float(value) * len(v)
     return {name: total / min(TESTED, len(run.dataset.test)) for name, total in totals.items()}

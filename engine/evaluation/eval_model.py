@@ -10,11 +10,9 @@ from torch import Tensor
 
 from eblvm.engine.errors import UserError
 from eblvm.engine.evaluation.metrics.importance import LogDensity, importance_weighted
-from eblvm.engine.nets.base import Energy, Net, call
+from eblvm.engine.nets.base import Energy, Net
 from eblvm.engine.nets.grbm import GRBM
-from eblvm.engine.runs.run import Run
-from eblvm.engine.sampling.generator import trained
-from eblvm.engine.training import replicas
+from eblvm.engine.runs.run import SavedRun
 from eblvm.engine.types import Params
 from eblvm.kernels.philox import Key
 
@@ -33,21 +31,21 @@ class EvalModel:
     reconstruct: Callable[[Tensor], Tensor] | None = None
     energy: Callable[[Tensor, Tensor], Tensor] | None = None  # E(v, h) [B]
 
-    def of_all(self, method: str, run: Run, v: Tensor) -> Any:
+    def of_all(self, method: str, run: SavedRun, v: Tensor) -> Any:
         """`method` on a whole split, a thousand at a time."""
         with torch.no_grad():
             return torch.cat([getattr(self, method)(run.dataset.floats(chunk)) for chunk in v.split(1000)])
 
-    def log_densities(self, run: Run, v: Tensor) -> LogDensity:
+    def log_densities(self, run: SavedRun, v: Tensor) -> LogDensity:
         """`log_density` of a whole split, a few hundred at a time."""
         step = 200
         found = [self.log_density(run.dataset.floats(chunk), i * step) for i, chunk in enumerate(v.split(step))]
         return LogDensity(*(torch.cat(parts).cpu() for parts in zip(*found, strict=True)))
 
 
-def eval_models(run: Run, model: str) -> list[EvalModel]:
+def eval_models(run: SavedRun, model: str) -> list[EvalModel]:
     """The models of a run, one per replica."""
-    names, thetas = replicas.names(run.config.optimisation), run.thetas(model)
+    names, thetas = run.config.optimisation.names(), run.thetas(model)
     if run.config.model.generates:
         return [_bidvl(run, model, names[0])]
     energy = run.energy
@@ -60,7 +58,7 @@ def eval_models(run: Run, model: str) -> list[EvalModel]:
     return [_deep(run, model, names[0], energy, thetas[0])]
 
 
-def expect_parameters(run: Run, model: Net, params: Params) -> None:
+def expect_parameters(run: SavedRun, model: Net, params: Params) -> None:
     """The checkpoint's parameters are those of the model that this version builds for this data set."""
     expected = {name: list(p.shape) for name, p in model.named_parameters()}
     got = {name: list(p.shape) for name, p in params.items()}
@@ -80,35 +78,35 @@ def expect_parameters(run: Run, model: Net, params: Params) -> None:
 
 def _exact(energy: Energy, theta: Params, v: Tensor, first: int) -> LogDensity:
     with torch.no_grad():
-        value = -call(energy, theta, "free_energy", v)
+        value = -energy.at(theta).free_energy(v)
     return LogDensity(value, torch.zeros_like(value))
 
 
 def _grbm(name: str, energy: GRBM, theta: Params) -> EvalModel:
     def posterior_mean(v: Tensor) -> Tensor:
-        return torch.sigmoid(call(energy, theta, "posterior_logits", v))
+        return torch.sigmoid(energy.at(theta).posterior_logits(v))
 
     def reconstruct(v: Tensor) -> Tensor:
-        return call(energy, theta, "conditional_v", posterior_mean(v))[0]
+        return energy.at(theta).conditional_v(posterior_mean(v))[0]
 
-    exact, joint = partial(_exact, energy, theta), partial(call, energy, theta, "energy")
+    exact, joint = partial(_exact, energy, theta), energy.at(theta).energy
     return EvalModel(name, "exact log p~(v) = -F(v)", exact, posterior_mean, reconstruct, joint)
 
 
-def _bidvl(run: Run, model: str, name: str) -> EvalModel:
+def _bidvl(run: SavedRun, model: str, name: str) -> EvalModel:
     """The energy is the marginal's own; the encoder's mean through the generator is the reconstruction."""
-    objective, state = trained(run, model)
+    method, nets, state = run.config.method, run.nets, run.state(model)
 
     def log_density(v: Tensor, first: int) -> LogDensity:
         with torch.no_grad():
-            value = -objective.marginal_energy(state, v)
+            value = -method.marginal_energy(nets, state, v)
         return LogDensity(value, torch.zeros_like(value))
 
-    mean, reconstruct = partial(objective.encode, state), partial(objective.reconstruct, state)
+    mean, reconstruct = partial(method.encode, nets, state), partial(method.reconstruct, nets, state)
     return EvalModel(name, "exact log p~(v) = -E(v)", log_density, mean, reconstruct)
 
 
-def _deep(run: Run, model: str, name: str, energy: Energy, theta: Params) -> EvalModel:
+def _deep(run: SavedRun, model: str, name: str, energy: Energy, theta: Params) -> EvalModel:
     """The deep EBLVM's p(v|h) is a Markov chain, not a decoder: it reconstructs nothing."""
     phi = run.phi(model)
     if not phi:
@@ -121,7 +119,7 @@ def _deep(run: Run, model: str, name: str, energy: Energy, theta: Params) -> Eva
         return importance_weighted(energy, theta, posterior, phi, v, Key(EVAL_SEED, 0), LATENT_SAMPLES, first)
 
     def posterior_mean(v: Tensor) -> Tensor:
-        return posterior.mean(call(posterior, phi, "params", v))
+        return posterior.mean(posterior.at(phi).params(v))
 
     bound = f"lower bound on log p~(v), importance-weighted over {LATENT_SAMPLES} samples of h"
-    return EvalModel(name, bound, log_density, posterior_mean, energy=partial(call, energy, theta, "energy"))
+    return EvalModel(name, bound, log_density, posterior_mean, energy=energy.at(theta).energy)

@@ -11,11 +11,10 @@ from eblvm.engine.evaluation.metrics.likelihood import ais_log_z, exact_log_z, l
 from eblvm.engine.evaluation.metrics.modes import mode_bound
 from eblvm.engine.evaluation.metrics.score_matching import score_matching_loss
 from eblvm.engine.progress import progress
-from eblvm.engine.runs.run import Run
+from eblvm.engine.runs.run import SavedRun
 from eblvm.engine.sampling.annealing import annealed
 from eblvm.engine.sampling.mixing import Mixing, mixing, several_starts
 from eblvm.engine.sampling.run_samples import GIBBS_SWEEPS
-from eblvm.engine.training import replicas
 from eblvm.engine.types import Params
 from eblvm.kernels.philox import Key
 
@@ -23,7 +22,7 @@ REVERSE_SEED = 2**42  # added to the run's: the chains back are not those forth
 MODES = 10  # states of each start whose modes are looked at
 
 
-def rows(run: Run, model: str, chains: int, temperatures: int) -> list[Figures]:
+def rows(run: SavedRun, model: str, chains: int, temperatures: int) -> list[Figures]:
     """log Z, log-likelihoods and score matching loss of every replica; of 2-D data a picture of the density.
 
     No chains: log Z by enumeration. Otherwise AIS forth bounds log Z from below, and AIS back from above where its
@@ -31,7 +30,7 @@ def rows(run: Run, model: str, chains: int, temperatures: int) -> list[Figures]:
     AIS forth and single modes say of it all the same.
     """
     found, panels = [], []
-    for name, theta in zip(replicas.names(run.config.optimisation), run.thetas(model), strict=True):
+    for name, theta in zip(run.config.optimisation.names(), run.thetas(model), strict=True):
         row: Figures = {}
         if chains:
             known, chains_mixing = _bracket(run, theta, chains, temperatures, name)
@@ -78,7 +77,7 @@ def _likelihood_figures(split: str, highest: float, known: Bracket) -> Figures:
 
 
 @torch.no_grad()
-def _bracket(run: Run, theta: Params, chains: int, temperatures: int, name: str) -> tuple[Bracket, Mixing]:
+def _bracket(run: SavedRun, theta: Params, chains: int, temperatures: int, name: str) -> tuple[Bracket, Mixing]:
     seed = run.config.optimisation.seed
     with progress(temperatures, f"AIS {name}", "temperature") as bar:
         ends = annealed(theta, Key(seed, 0), chains, temperatures, lambda _: bar.update() and None)

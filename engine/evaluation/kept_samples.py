@@ -11,7 +11,7 @@ from eblvm.engine.data.sets.files import ImageData
 from eblvm.engine.evaluation.chunks import chunk, chunks
 from eblvm.engine.evaluation.image_sets import as_bytes, as_images
 from eblvm.engine.evaluation.metrics.image_distances import Images
-from eblvm.engine.runs.run import Run
+from eblvm.engine.runs.run import SavedRun
 from eblvm.engine.sampling.run_samples import default_start, sample
 
 
@@ -19,7 +19,7 @@ from eblvm.engine.sampling.run_samples import default_start, sample
 class Source:
     """A sampler: the model, known by its weights, and how it is sampled."""
 
-    run: Run
+    run: SavedRun
     model: str
     weights: str
     kind: str | None

@@ -5,10 +5,10 @@ from typing import Any
 
 from eblvm.engine.errors import UserError
 from eblvm.engine.evaluation import plots
+from eblvm.engine.optim import replicas
 from eblvm.engine.runs.eval_file import read_eval
 from eblvm.engine.runs.folder import read_config
 from eblvm.engine.runs.stats import read_rows
-from eblvm.engine.training import replicas
 
 
 def report(folder: Path) -> dict[str, Any]:
@@ -18,7 +18,7 @@ def report(folder: Path) -> dict[str, Any]:
     rows = read_rows(path) if path.exists() else []
     if not rows:
         raise UserError(f"{folder} has logged nothing yet; let 'eblvm train' run longer")
-    labels = replicas.rate_labels(config.optimisation)
+    labels = config.optimisation.rate_labels()
     series: dict[str, tuple[list[float], list[float]]] = {}
     for row in rows:
         for name, value in row.items():

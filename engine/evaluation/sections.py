@@ -25,14 +25,12 @@ from eblvm.engine.evaluation.metrics.inception import load as load_inception
 from eblvm.engine.evaluation.metrics.neighbours import neighbours
 from eblvm.engine.evaluation.metrics.ood import auroc
 from eblvm.engine.evaluation.metrics.probes import PROBES, tsne
-from eblvm.engine.methods.score_matching import ScoreMatchingObjective
 from eblvm.engine.models.base import image_shape
 from eblvm.engine.nets.grbm import MAX_ENUMERATED_H
 from eblvm.engine.nets.posteriors import Gaussian
-from eblvm.engine.runs.run import Run
+from eblvm.engine.runs.run import SavedRun
 from eblvm.engine.sampling.run_mixing import run_mixing
 from eblvm.engine.sampling.run_samples import value_range
-from eblvm.engine.training import replicas
 from eblvm.kernels import philox
 from eblvm.kernels.philox import Key, Purpose, purpose
 
@@ -67,13 +65,13 @@ class Section(NamedTuple):
     compute: Callable[[], list[Figures]]  # by replica, or of the first one only
 
 
-def sections_of(run: Run, model: str, weights: str, options: Options) -> list[Section]:
+def sections_of(run: SavedRun, model: str, weights: str, options: Options) -> list[Section]:
     """All that this run can be judged by and was asked for, the quick sections first."""
     judged = eval_models(run, model)
     found = [_likelihood(run, model, options)] if run.is_grbm else []
     if run.config.model.points and run.shape == (2,):
         found.append(Section("likelihood", {"log_z": "grid"}, lambda: [grid(run, model)]))
-    if isinstance(run.update.objective, ScoreMatchingObjective) and not run.is_grbm:
+    if run.config.method.diagnoses and not run.is_grbm:
         found.append(_losses(run, model))
     if run.dataset.train_labels is not None and all(s.posterior_mean for s in judged):
         found.append(
@@ -95,30 +93,30 @@ def sections_of(run: Run, model: str, weights: str, options: Options) -> list[Se
     return found
 
 
-def quick(run: Run) -> bool:
+def quick(run: SavedRun) -> bool:
     """Are samples a matter of seconds?"""
     return run.config.model.generates or run.is_grbm
 
 
-def weights_of(run: Run, model: str) -> str:
+def weights_of(run: SavedRun, model: str) -> str:
     """The hash of theta, of all replicas, of phi and of what nets hold beside them."""
     weights = {f"{r}.{k}": p for r, theta in enumerate(run.thetas(model)) for k, p in theta.items()}
     weights |= {f"phi.{k}": p for k, p in run.phi(model).items()}
     return fingerprint(weights | {f"buffers.{k}": p for k, p in run.buffers(model).items()})
 
 
-def source_of(run: Run, model: str, weights: str, options: Options) -> drawn.Source:
+def source_of(run: SavedRun, model: str, weights: str, options: Options) -> drawn.Source:
     return drawn.Source(run, model, weights, options.kind, options.steps, options.seed)
 
 
-def _likelihood(run: Run, model: str, options: Options) -> Section:
+def _likelihood(run: SavedRun, model: str, options: Options) -> Section:
     exact = run.grbm.latent <= MAX_ENUMERATED_H and not options.force_ais
     how = "exact" if exact else f"AIS, {options.chains} chains x {options.temperatures} temperatures"
     chains, temperatures = (0, 0) if exact else (options.chains, options.temperatures)
     return Section("likelihood", {"log_z": how}, lambda: grbm.rows(run, model, chains, temperatures))
 
 
-def grid_density(run: Run, model: str) -> tuple[GridLikelihood, plots.Density]:
+def grid_density(run: SavedRun, model: str) -> tuple[GridLikelihood, plots.Density]:
     """Log-likelihood of a model of points by a grid over the plane, and its density."""
     theta, phi, posterior = run.thetas(model)[0], run.phi(model), run.posterior
     assert isinstance(posterior, Gaussian)
@@ -127,7 +125,7 @@ def grid_density(run: Run, model: str) -> tuple[GridLikelihood, plots.Density]:
     return found, lambda v: torch.exp(log_marginal(v).value - found.log_z)
 
 
-def grid(run: Run, model: str) -> Figures:
+def grid(run: SavedRun, model: str) -> Figures:
     """The figures of `grid_density`, and a picture."""
     found, density = grid_density(run, model)
     title = f"{run.config.method.kind}, {found.log_likelihood:.3f} nats"
@@ -139,12 +137,11 @@ def grid(run: Run, model: str) -> Figures:
     }
 
 
-def _losses(run: Run, model: str) -> Section:
-    objective = run.update.objective
-    return Section("losses", {"tested": deep.TESTED}, lambda: [{**deep.losses(run, model, objective)}])
+def _losses(run: SavedRun, model: str) -> Section:
+    return Section("losses", {"tested": deep.TESTED}, lambda: [{**deep.losses(run, model)}])
 
 
-def classification(run: Run, evaluated: EvalModel, replica: int = 0) -> Figures:
+def classification(run: SavedRun, evaluated: EvalModel, replica: int = 0) -> Figures:
     """Classifiers fitted on the training split, their accuracy on the test split: on posterior means and on pixels."""
     data = run.dataset
     assert data.train_labels is not None
@@ -162,7 +159,7 @@ def classification(run: Run, evaluated: EvalModel, replica: int = 0) -> Figures:
     return found
 
 
-def reconstruction(run: Run, evaluated: EvalModel, replica: int = 0) -> Figures:
+def reconstruction(run: SavedRun, evaluated: EvalModel, replica: int = 0) -> Figures:
     """Root mean square error of test samples' reconstructions, over all their entries; beside it that of the mean."""
     test = run.dataset.floats(run.dataset.test)
     found = evaluated.of_all("reconstruct", run, run.dataset.test)
@@ -174,16 +171,16 @@ def reconstruction(run: Run, evaluated: EvalModel, replica: int = 0) -> Figures:
     return {"reconstruction_rmse": rmse(found, test), "reconstruction_rmse_of_mean": rmse(mean, test)}
 
 
-def _which(run: Run) -> str:
+def _which(run: SavedRun) -> str:
     """For the titles of pictures, which are of the first replica."""
-    return f"; {replicas.names(run.config.optimisation)[0]}" if run.config.replicated else ""
+    return f"; {run.config.optimisation.names()[0]}" if run.config.replicated else ""
 
 
 def rmse(found: Tensor, wanted: Tensor) -> float:
     return float((found.double() - wanted.double()).square().mean().sqrt())
 
 
-def _ood(run: Run, judged: list[EvalModel], options: Options) -> list[Section]:
+def _ood(run: SavedRun, judged: list[EvalModel], options: Options) -> list[Section]:
     """AUROC of log p~(v) of test samples against uniform noise and against every set that was given."""
 
     @cache
@@ -217,7 +214,7 @@ def _ood(run: Run, judged: list[EvalModel], options: Options) -> list[Section]:
     return found
 
 
-def uniform_noise(run: Run) -> Tensor:
+def uniform_noise(run: SavedRun) -> Tensor:
     """As many samples as the test set has, at most JUDGED, uniform over the range of the training data."""
     train = run.dataset.train
     low, high = value_range(run)
@@ -227,7 +224,7 @@ def uniform_noise(run: Run) -> Tensor:
     return low + (high - low) * u
 
 
-def like_data(run: Run, path: Path) -> Tensor:
+def like_data(run: SavedRun, path: Path) -> Tensor:
     """Images of `path` in the shape of this run's samples."""
     flat = run.dataset.image_shape
     if flat is None and len(run.shape) != 3:
@@ -237,11 +234,11 @@ def like_data(run: Run, path: Path) -> Tensor:
     return images.flatten(1).to(device, run.dataset.dtype) / 255 if flat else images.to(device)
 
 
-def has_images(run: Run) -> bool:
+def has_images(run: SavedRun) -> bool:
     return len(run.shape) == 3 or run.dataset.image_shape is not None
 
 
-def _samples(run: Run, source: drawn.Source, count: int, given: Tensor | None) -> Section:
+def _samples(run: SavedRun, source: drawn.Source, count: int, given: Tensor | None) -> Section:
     """A picture of samples; of images also their nearest training images, beside those of as many test images."""
     flat = run.dataset.image_shape
 
@@ -274,7 +271,7 @@ def _described(source: drawn.Source, given: Tensor | None) -> dict[str, Any]:
     return source.settings if given is None else {"given": len(given), "data": fingerprint({"": given})}
 
 
-def _fid(run: Run, source: drawn.Source, options: Options, given: Tensor | None) -> Section:
+def _fid(run: SavedRun, source: drawn.Source, options: Options, given: Tensor | None) -> Section:
     samples, reference, net = fid_inputs(run, source, options, given)
     settings = {
         "samples": samples.count,
@@ -288,7 +285,7 @@ def _fid(run: Run, source: drawn.Source, options: Options, given: Tensor | None)
 
 
 def fid_inputs(
-    run: Run, source: drawn.Source, options: Options, given: Tensor | None = None
+    run: SavedRun, source: drawn.Source, options: Options, given: Tensor | None = None
 ) -> tuple[Images, Images, Extractor]:
     """The samples, drawn or given, the training images that they are compared with, and the Inception."""
     assert options.fid is not None

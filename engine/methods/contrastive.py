@@ -1,24 +1,96 @@
 """Contrastive divergence and its persistent form for the GRBM (Hinton 2002; Tieleman 2008)."""
 
+from __future__ import annotations
+
 from dataclasses import dataclass
-from typing import Any
+from functools import partial
+from typing import TYPE_CHECKING, ClassVar
 
-import torch
-from torch import Tensor
-
+from eblvm.engine import autodiff
+from eblvm.engine import nets as modules
 from eblvm.engine.autodiff import collectives
-from eblvm.engine.autodiff.derivatives import grad
-from eblvm.engine.methods.types import Info, Noise, Rates, State
-from eblvm.engine.nets.base import call
-from eblvm.engine.nets.grbm import GRBM, sweep
-from eblvm.engine.optim.optimizers import Optimizer
-from eblvm.engine.types import Params
+from eblvm.engine.methods.base import Method, Nets
+from eblvm.engine.options import option
 from eblvm.kernels import philox
-from eblvm.kernels.philox import Key, Purpose, purpose
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from eblvm.engine.autodiff.derivatives import Finish
+    from eblvm.engine.config import Config
+    from eblvm.engine.methods.base import Gradient, Info, Noise, Rates, Rows, State
+    from eblvm.engine.nets import Energy, Posterior
+    from eblvm.engine.optim.base import Optimizer
+    from eblvm.engine.types import Params
+
+
+@dataclass(frozen=True)
+class Cd(Method):
+    """grad = E_data dF(v)/dtheta - E_chain dF(v)/dtheta, the chain k Gibbs sweeps from the data (CD-k)."""
+
+    kind = "cd"
+    needs_conditionals = True
+    persistent: ClassVar[bool] = False
+
+    sweeps: int = option(1, "k, Gibbs sweeps per step", low=1)
+
+    def nets(
+        self, config: Config, data: Tensor, energy: Energy | None = None, posterior: Posterior | None = None
+    ) -> Nets:
+        own = energy or config.model.energy(tuple(data.shape[1:]), learns_q=False)
+        return Nets(modules.require_grbm(own, self.kind))
+
+    def init(self, nets: Nets, key: philox.Key, v: Tensor, optimizer: Optimizer) -> State:
+        state = super().init(nets, key, v, optimizer)
+        return state._replace(chain={"v": v.clone()}) if self.persistent else state
+
+    def draw(self, nets: Nets, key: philox.Key, rows: Rows) -> Noise:
+        """Return "sweeps", a list of (uniform [B, H], normal [B, D])."""
+        of, purpose = philox.Purpose, philox.purpose
+        return {
+            "sweeps": [
+                (
+                    philox.uniform(key, purpose(of.CHAIN_H, i), rows.samples, (nets.energy.latent,), **rows.place),
+                    philox.normal(key, purpose(of.CHAIN_V, i), rows.samples, rows.shape, **rows.place),
+                )
+                for i in range(self.sweeps)
+            ]
+        }
+
+    def gradient(self, nets: Nets) -> Gradient:
+        return partial(self._gradient, nets)
+
+    def _gradient(
+        self, nets: Nets, state: State, v: Tensor, noise: Noise, rates: Rates, finish: Finish | None = None
+    ) -> tuple[Params, State, Info]:
+        start = local_rows(state.chain["v"]) if self.persistent else v
+        model_v, _ = modules.sweep(state.theta.params, start, noise["sweeps"])
+
+        def contrast(theta: Params) -> tuple[Tensor, Tensor]:
+            energy = nets.energy.at(theta)
+            loss = energy.free_energy(v).mean() - energy.free_energy(model_v).mean()
+            return loss, loss.detach()
+
+        gradient, loss = autodiff.grad(contrast, state.theta.params)
+        chain = {"v": with_local_rows(state.chain["v"], model_v)} if self.persistent else {}
+        return gradient, state._replace(chain=chain), {"loss": loss}
+
+    def validation(self, nets: Nets, state: State, v: Tensor, noise: Noise, size: int | None = None) -> Tensor:
+        """Return the squared error of one-sweep reconstruction, the usual early-stopping signal of CD."""
+        _, mean = modules.sweep(state.theta.params, v, noise["sweeps"][:1])
+        return (v - mean).square().sum(-1).mean()
+
+
+@dataclass(frozen=True)
+class Pcd(Cd):
+    """CD whose chain goes on from where the last step left it (PCD-k); it starts at the first minibatch."""
+
+    kind = "pcd"
+    persistent = True
 
 
 def local_rows(chain: Tensor) -> Tensor:
-    """The chains that this process moves. Each holds the rows of all; the others' are as old as the last checkpoint."""
+    """Return the chains that this process moves. It has the others' as well, as old as the last checkpoint."""
     return chain if collectives.size() == 1 else chain[collectives.local_slice(len(chain))]
 
 
@@ -28,49 +100,3 @@ def with_local_rows(chain: Tensor, moved: Tensor) -> Tensor:
     chain = chain.clone()
     chain[collectives.local_slice(len(chain))] = moved
     return chain
-
-
-@dataclass(frozen=True)
-class ContrastiveDivergence:
-    """grad = E_data dF(v)/dtheta - E_chain dF(v)/dtheta, the chain k Gibbs sweeps from the data (CD-k) or from where
-    the last step left it (PCD-k, `persistent`; it starts at the first minibatch)."""
-
-    energy: GRBM
-    theta_optimizer: Optimizer
-    sweeps: int
-    persistent: bool
-
-    def init(self, key: Key, v: Tensor) -> State:
-        theta = self.energy.initial(key)
-        return State(theta, {}, self.theta_optimizer.init(theta), (), {"v": v.clone()} if self.persistent else {}, {})
-
-    def draw(self, key: Key, v: Tensor, first: int = 0, total: int | None = None) -> Noise:
-        count = v.shape[torch.as_tensor(key.seed).dim()]
-        kwargs: dict[str, Any] = {"first": first, "dtype": v.dtype, "device": v.device}
-        return {
-            "sweeps": [
-                (
-                    philox.uniform(key, purpose(Purpose.CHAIN_H, i), count, (self.energy.latent,), **kwargs),
-                    philox.normal(key, purpose(Purpose.CHAIN_V, i), count, (self.energy.visible,), **kwargs),
-                )
-                for i in range(self.sweeps)
-            ]
-        }
-
-    def _contrast(self, theta: Params, v: Tensor, model_v: Tensor) -> tuple[Tensor, Tensor]:
-        loss = (
-            call(self.energy, theta, "free_energy", v).mean() - call(self.energy, theta, "free_energy", model_v).mean()
-        )
-        return loss, loss.detach()
-
-    def gradient(self, state: State, v: Tensor, noise: Noise, rates: Rates) -> tuple[Params, State, Info]:
-        start = local_rows(state.chain["v"]) if self.persistent else v
-        model_v, _ = sweep(state.theta, start, noise["sweeps"])
-        gradient, loss = grad(lambda theta: self._contrast(theta, v, model_v), state.theta)
-        moved = {"v": with_local_rows(state.chain["v"], model_v)} if self.persistent else {}
-        return gradient, state._replace(chain=moved), {"loss": loss}
-
-    def validation(self, state: State, v: Tensor, noise: Noise) -> Tensor:
-        """The squared error of one-sweep reconstruction: the usual early-stopping signal of CD."""
-        _, mean = sweep(state.theta, v, noise["sweeps"][:1])
-        return (v - mean).square().sum(-1).mean()

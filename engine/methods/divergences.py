@@ -8,22 +8,16 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar
 
-from eblvm.engine.options import Options, by_kind, option
+from eblvm.engine import autodiff
+from eblvm.engine.options import Options, declared, option
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-
-class Head(Protocol):
-    """The energy as a function of h, at fixed theta and features."""
-
-    def __call__(self, h: Tensor) -> Tensor:
-        """[..., B] for h[..., B, H]."""
-
-    def expected(self, p: Any) -> Tensor:
-        """Its mean over a Gaussian q [B], where that is known in closed form."""
+    from eblvm.engine.methods.lower_level import Head
+    from eblvm.engine.nets import Posterior
 
 
 @dataclass(frozen=True)
@@ -32,7 +26,7 @@ class Divergence(Options):
     reads_samples: ClassVar[bool] = True  # of h, drawn from q
     latent_samples: ClassVar[int] = 1  # of h per sample of v
 
-    def __call__(self, head: Head, posterior: Any, p: Any, noise: Tensor) -> Tensor:
+    def __call__(self, head: Head, posterior: Posterior, p: Any, noise: Tensor) -> Tensor:
         raise NotImplementedError
 
 
@@ -43,7 +37,7 @@ class Kl(Divergence):
     kind = "kl"
     latent_samples: int = option(1, "samples of h in the divergence", low=1)  # type: ignore[misc]
 
-    def __call__(self, head: Head, posterior: Any, p: Any, noise: Tensor) -> Tensor:
+    def __call__(self, head: Head, posterior: Posterior, p: Any, noise: Tensor) -> Tensor:
         h = posterior.rsample(p, noise)
         return (posterior.log_prob(p, h) + head(h)).mean(0)
 
@@ -58,7 +52,7 @@ class KlExact(Divergence):
     needs = ("exact_kl",)
     reads_samples = False
 
-    def __call__(self, head: Head, posterior: Any, p: Any, noise: Tensor) -> Tensor:
+    def __call__(self, head: Head, posterior: Posterior, p: Any, noise: Tensor) -> Tensor:
         if hasattr(posterior, "negative_entropy"):
             return posterior.negative_entropy(p) + head.expected(p)
         mean = posterior.mean(p)
@@ -74,7 +68,7 @@ class Iwae(Divergence):
     kind = "iwae"
     latent_samples: int = option(5, "k, samples of h in the bound", low=1)  # type: ignore[misc]
 
-    def __call__(self, head: Head, posterior: Any, p: Any, noise: Tensor) -> Tensor:
+    def __call__(self, head: Head, posterior: Posterior, p: Any, noise: Tensor) -> Tensor:
         h = posterior.rsample(p, noise)
         return math.log(len(noise)) - (-head(h) - posterior.log_prob(p, h)).logsumexp(0)
 
@@ -87,12 +81,10 @@ class Fisher(Divergence):
     needs = ("continuous_h",)
     latent_samples: int = option(1, "samples of h in the divergence", low=1)  # type: ignore[misc]
 
-    def __call__(self, head: Head, posterior: Any, p: Any, noise: Tensor) -> Tensor:
-        from eblvm.engine.autodiff.derivatives import grad
-
+    def __call__(self, head: Head, posterior: Posterior, p: Any, noise: Tensor) -> Tensor:
         h = posterior.rsample(p, noise)
-        difference, _ = grad(lambda x: ((posterior.log_prob(p, x) + head(x)).sum(), ()), h)
+        difference, _ = autodiff.grad(lambda x: ((posterior.log_prob(p, x) + head(x)).sum(), ()), h)
         return 0.5 * difference.square().sum(-1).mean(0)
 
 
-KINDS = by_kind((KlExact(), Fisher(), Kl(), Iwae()))
+KINDS = declared(Divergence, (KlExact, Fisher, Kl, Iwae))

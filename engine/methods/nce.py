@@ -1,152 +1,171 @@
 """Noise-contrastive estimation (Gutmann & Hyvarinen 2010) and its variational form for latent variables, VNCE
-(Rhodes & Gutmann 2019). The noise is a Gaussian with the training data's mean and standard deviation, or N(0, I) as in
-the released programs, as many noise points as data points. theta gains `log_z`, the log normaliser that NCE learns."""
+(Rhodes & Gutmann 2019), with as many noise points as data points."""
+
+from __future__ import annotations
 
 import math
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, cast
 
 import torch
-from torch import Tensor
-from torch.nn.functional import softplus
 
+from eblvm.engine import autodiff
+from eblvm.engine import nets as modules
 from eblvm.engine.autodiff import collectives
-from eblvm.engine.autodiff.derivatives import grad
-from eblvm.engine.methods.types import Info, Noise, Rates, State
-from eblvm.engine.nets.base import Energy, call
-from eblvm.engine.nets.posteriors import Bernoulli
-from eblvm.engine.optim.optimizers import Optimizer
-from eblvm.engine.types import Params
+from eblvm.engine.errors import UserError
+from eblvm.engine.methods.base import Method, Nets, samples_first
+from eblvm.engine.models import posteriors
+from eblvm.engine.models.posteriors import Linear, PosteriorOptions
+from eblvm.engine.options import option, slot
 from eblvm.kernels import philox
-from eblvm.kernels.philox import Key, Purpose, purpose
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from eblvm.engine.autodiff.derivatives import Finish
+    from eblvm.engine.config import Config
+    from eblvm.engine.methods.base import Gradient, Info, Noise, Rates, Rows, State
+    from eblvm.engine.nets import Contrast, Energy, Posterior
+    from eblvm.engine.optim.base import Optimizer
+    from eblvm.engine.types import Params
+
+CONTRAST_HELP = "the noise: a Gaussian with the data's means and standard deviations, or N(0, I)"
 
 
 @dataclass(frozen=True)
-class GaussianNoise:
-    mean: Tensor
-    std: Tensor
-
-    @classmethod
-    def fitted(cls, v: Tensor) -> "GaussianNoise":
-        return cls(v.mean(0), v.std(0).clamp_min(1e-3))
-
-    @classmethod
-    def of(cls, contrast: str, v: Tensor) -> "GaussianNoise":
-        return cls.fitted(v) if contrast == "fitted" else cls(torch.zeros_like(v[0]), torch.ones_like(v[0]))
-
-    def at(self, normal: Tensor) -> Tensor:
-        return self.mean + self.std * normal
-
-    def log_prob(self, v: Tensor) -> Tensor:
-        z = (v - self.mean) / self.std
-        return -(0.5 * z.square() + torch.log(self.std) + 0.5 * math.log(2 * math.pi)).sum(-1)
-
-
-def _split(theta: Params) -> tuple[Params, Tensor]:
-    return {k: p for k, p in theta.items() if k != "log_z"}, theta["log_z"]
-
-
-@dataclass(frozen=True)
-class NceObjective:
+class Nce(Method):
     """J = E_data softplus(-G(v)) + E_noise softplus(G(y)),  G(v) = -F(v) - log_z - log p_noise(v)."""
 
-    energy: Energy
-    theta_optimizer: Optimizer
-    contrast: GaussianNoise
+    kind = "nce"
+    needs_conditionals = True
 
-    def init(self, key: Key, v: Tensor) -> State:
-        theta = self.energy.initial(key)
-        theta["log_z"] = torch.zeros_like(theta["log_sigma"][..., 0])
-        return State(theta, {}, self.theta_optimizer.init(theta), (), {}, {})
+    contrast: str = option("fitted", CONTRAST_HELP, choices=("fitted", "standard"))
 
-    def draw(self, key: Key, v: Tensor, first: int = 0, total: int | None = None) -> Noise:
-        count, size = v.shape[-2:]
-        kwargs: dict[str, Any] = {"first": first, "dtype": v.dtype, "device": v.device}
-        return {"contrast": philox.normal(key, purpose(Purpose.CONTRAST), count, (size,), **kwargs)}
+    def nets(
+        self, config: Config, data: Tensor, energy: Energy | None = None, posterior: Posterior | None = None
+    ) -> Nets:
+        grbm = modules.require_grbm(energy or config.model.energy(tuple(data.shape[1:]), self.learns_q), self.kind)
+        return Nets(modules.Contrast.of(grbm, self.contrast, data))
 
-    def _loss(self, theta: Params, v: Tensor, noise: Noise) -> Tensor:
-        parameters, log_z = _split(theta)
+    def draw(self, nets: Nets, key: philox.Key, rows: Rows) -> Noise:
+        """Return "contrast", the noise points before they are scaled [B, D]."""
+        purpose = philox.purpose(philox.Purpose.CONTRAST)
+        return {"contrast": philox.normal(key, purpose, rows.samples, rows.shape, **rows.place)}
 
-        def log_ratio(x: Tensor) -> Tensor:
-            return -call(self.energy, parameters, "free_energy", x) - log_z - self.contrast.log_prob(x)
+    def gradient(self, nets: Nets) -> Gradient:
+        return partial(self._gradient, nets)
 
-        return softplus(-log_ratio(v)).mean() + softplus(log_ratio(self.contrast.at(noise["contrast"]))).mean()
-
-    def gradient(self, state: State, v: Tensor, noise: Noise, rates: Rates) -> tuple[Params, State, Info]:
+    def _gradient(
+        self, nets: Nets, state: State, v: Tensor, noise: Noise, rates: Rates, finish: Finish | None = None
+    ) -> tuple[Params, State, Info]:
         def upper(theta: Params) -> tuple[Tensor, Tensor]:
-            loss = self._loss(theta, v, noise)
+            loss = self._loss(nets, theta, v, noise)
             return loss, loss.detach()
 
-        gradient, loss = grad(upper, state.theta)
+        gradient, loss = autodiff.grad(upper, state.theta.params)
         return gradient, state, {"loss": loss}
 
-    def validation(self, state: State, v: Tensor, noise: Noise) -> Tensor:
-        return self._loss(state.theta, v, noise)
+    def _loss(self, nets: Nets, theta: Params, v: Tensor, noise: Noise) -> Tensor:
+        softplus, contrast = torch.nn.functional.softplus, contrast_of(nets).at(theta)
+        on_noise = contrast.log_ratio(contrast.noise(noise["contrast"]))
+        return softplus(-contrast.log_ratio(v)).mean() + softplus(on_noise).mean()
+
+    def validation(self, nets: Nets, state: State, v: Tensor, noise: Noise, size: int | None = None) -> Tensor:
+        return self._loss(nets, state.theta.params, v, noise)
+
+
+def contrast_of(nets: Nets) -> Contrast:
+    return cast("Contrast", nets.energy)
 
 
 @dataclass(frozen=True)
-class VnceObjective:
-    """NCE with q(h|v) in the place of the free energy: on data the lower bound log p~(v,h) - log q(h|v) at h ~ q,
-    on noise the importance-weighted mean over L samples. q takes K steps on the bound (relaxed h) per theta step;
-    theta's gradient uses h in {0, 1}, so that the importance weights are those of the model."""
+class Vnce(Method):
+    """NCE with q(h|v) in the place of the free energy.
 
-    energy: Energy
-    posterior: Bernoulli
-    theta_optimizer: Optimizer
-    lower_optimizer: Optimizer
-    contrast: GaussianNoise
-    K: int
-    latent_samples: int
+    On data the lower bound log p~(v, h) - log q(h|v) at h ~ q, on noise the importance-weighted mean over samples of
+    h. q makes K steps on the bound (relaxed h) per theta step; theta's gradient uses h in {0, 1}, so that the
+    importance weights are those of the model.
+    """
 
-    def init(self, key: Key, v: Tensor) -> State:
-        state = NceObjective(self.energy, self.theta_optimizer, self.contrast).init(key, v)
-        phi = self.posterior.initial(key)
-        return state._replace(phi=phi, phi_opt=self.lower_optimizer.init(phi))
+    kind = "vnce"
+    needs_conditionals = learns_q = True
 
-    def draw(self, key: Key, v: Tensor, first: int = 0, total: int | None = None) -> Noise:
-        noise = NceObjective(self.energy, self.theta_optimizer, self.contrast).draw(key, v, first)
-        kwargs: dict[str, Any] = {"first": first, "dtype": v.dtype, "device": v.device}
-        count, shape = v.shape[-2], (self.latent_samples, self.posterior.latent)
-        noise["latent"] = [
-            philox.logistic(key, purpose(Purpose.LATENT, i), count, shape, **kwargs).movedim(-2, -3)
-            for i in range(self.K + 2)
+    K: int = option(5, "real lower steps on q per minibatch", low=0)
+    lower_lr: float | None = option(None, "Adam's learning rate for phi; none: that of theta", above=0)
+    latent_samples: int = option(1, "samples of h in the importance average", low=1)
+    contrast: str = option("fitted", CONTRAST_HELP, choices=("fitted", "standard"))
+    posterior: PosteriorOptions = slot(posteriors.LEARNED, "net of q(h|v)", Linear())
+
+    @property
+    def nce(self) -> Nce:
+        """The method on data and noise without h."""
+        return Nce(self.contrast)
+
+    def rates(self) -> dict[str, float | None]:
+        return {"phi": self.lower_lr}
+
+    def nets(
+        self, config: Config, data: Tensor, energy: Energy | None = None, posterior: Posterior | None = None
+    ) -> Nets:
+        shape = tuple(data.shape[1:])
+        grbm = modules.require_grbm(energy or config.model.energy(shape, self.learns_q), self.kind)
+        q = posterior or self.posterior.build(shape, config.model)
+        if not isinstance(q, modules.Bernoulli):
+            raise UserError(f"method 'vnce' sums over binary h, got the posterior {type(q).__name__}")
+        contrast = modules.Contrast.of(grbm, self.contrast, data)
+        return Nets(contrast, q, phi_optimizer=config.optimisation.phi_optimizer())
+
+    def init(self, nets: Nets, key: philox.Key, v: Tensor, optimizer: Optimizer) -> State:
+        phi = nets.phi_optimizer.init(nets.posterior.initial(key))
+        return super().init(nets, key, v, optimizer)._replace(phi=phi)
+
+    def draw(self, nets: Nets, key: philox.Key, rows: Rows) -> Noise:
+        """Add "latent", noise of samples of h [B, S, H] for the steps on q, for the data and for the noise."""
+        shape, of = (self.latent_samples, nets.posterior.latent), philox.Purpose.LATENT
+        latents = [
+            philox.logistic(key, philox.purpose(of, i), rows.samples, shape, **rows.place) for i in range(self.K + 2)
         ]
-        return noise
+        return self.nce.draw(nets, key, rows) | {"latent": latents}
 
-    def _log_weight(self, theta: Params, phi: Params, v: Tensor, logistic: Tensor, relaxed: bool) -> Tensor:
-        """log p~(v, h) - log q(h|v) - log p_noise(v) at h ~ q(h|v), one value a sample of h [L, B]."""
-        parameters, log_z = _split(theta)
-        p = call(self.posterior, phi, "params", v)
-        h = self.posterior.rsample(p, logistic) if relaxed else self.posterior.sample(p, logistic)
-        energy = call(self.energy, parameters, "energy", v, h)
-        return -energy - log_z - self.posterior.log_prob(p, h) - self.contrast.log_prob(v)
+    def gradient(self, nets: Nets) -> Gradient:
+        return partial(self._gradient, nets)
 
-    def _loss(self, theta: Params, phi: Params, v: Tensor, noise: Noise) -> Tensor:
-        on_data, on_noise = noise["latent"][-2:]
-        y = self.contrast.at(noise["contrast"])
-        bound = softplus(-self._log_weight(theta, phi, v, on_data, relaxed=False)).mean()
-        evidence = self._log_weight(theta, phi, y, on_noise, relaxed=False).logsumexp(0) - math.log(self.latent_samples)
-        return bound + softplus(evidence).mean()
-
-    def gradient(self, state: State, v: Tensor, noise: Noise, rates: Rates) -> tuple[Params, State, Info]:
-        phi, phi_opt = state.phi, state.phi_opt
+    def _gradient(
+        self, nets: Nets, state: State, v: Tensor, noise: Noise, rates: Rates, finish: Finish | None = None
+    ) -> tuple[Params, State, Info]:
+        phi = state.phi
 
         def lower(logistic: Tensor, p: Params) -> tuple[Tensor, Tensor]:
-            loss = softplus(-self._log_weight(state.theta, p, v, logistic, relaxed=True)).mean()
+            log_weight = self._log_weight(nets, state.theta.params, p, v, logistic, relaxed=True)
+            loss = torch.nn.functional.softplus(-log_weight).mean()
             return loss, loss.detach()
 
         info: Info = {}
         for logistic in noise["latent"][: self.K]:
-            gradient, info["lower"] = grad(partial(lower, logistic), phi)
-            phi, phi_opt = self.lower_optimizer.step(phi, collectives.mean(gradient), phi_opt, rates["phi"])
+            gradient, info["lower"] = autodiff.grad(partial(lower, logistic), phi.params)
+            phi = nets.phi_optimizer.step(phi, collectives.mean(gradient), rates["phi"])
 
         def upper(theta: Params) -> tuple[Tensor, Tensor]:
-            loss = self._loss(theta, phi, v, noise)
+            loss = self._loss(nets, theta, phi.params, v, noise)
             return loss, loss.detach()
 
-        gradient, info["loss"] = grad(upper, state.theta)
-        return gradient, state._replace(phi=phi, phi_opt=phi_opt), info
+        gradient, info["loss"] = autodiff.grad(upper, state.theta.params)
+        return gradient, state._replace(phi=phi), info
 
-    def validation(self, state: State, v: Tensor, noise: Noise) -> Tensor:
-        return self._loss(state.theta, state.phi, v, noise)
+    def _loss(self, nets: Nets, theta: Params, phi: Params, v: Tensor, noise: Noise) -> Tensor:
+        softplus, (on_data, on_noise) = torch.nn.functional.softplus, noise["latent"][-2:]
+        y = contrast_of(nets).noise(noise["contrast"])
+        bound = softplus(-self._log_weight(nets, theta, phi, v, on_data, relaxed=False)).mean()
+        weights = self._log_weight(nets, theta, phi, y, on_noise, relaxed=False)
+        return bound + softplus(weights.logsumexp(0) - math.log(self.latent_samples)).mean()
+
+    def _log_weight(self, nets: Nets, theta: Params, phi: Params, v: Tensor, logistic: Tensor, relaxed: bool) -> Tensor:
+        """Return log p~(v, h) - log q(h|v) - log p_noise(v) at h ~ q(h|v), one value per sample of h [L, B]."""
+        contrast, q, noise = contrast_of(nets).at(theta), nets.posterior.at(phi), samples_first(logistic)
+        p = q.params(v)
+        h = q.rsample(p, noise) if relaxed else q.sample(p, noise)
+        return -contrast.model.energy(v, h) - contrast.log_z - q.log_prob(p, h) - contrast.log_noise(v)
+
+    def validation(self, nets: Nets, state: State, v: Tensor, noise: Noise, size: int | None = None) -> Tensor:
+        return self._loss(nets, state.theta.params, state.phi.params, v, noise)

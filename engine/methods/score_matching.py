@@ -1,113 +1,177 @@
-"""The score matching objective: estimator (exact, bism, vages) x score loss (SM, SSM, DSM, MDSM, KSD) x divergence x
-model."""
+"""Score matching: an estimator of the marginal score times a loss on it. Their product is a method."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import ClassVar
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import Tensor
 
-from eblvm.engine.autodiff.derivatives import Finish, grad
-from eblvm.engine.methods.bilevel import ExactScore, VariationalScore
-from eblvm.engine.methods.losses import Loss
-from eblvm.engine.methods.types import Batch, DrawShape, Info, Noise, Rates, ScoreEstimate, State
-from eblvm.engine.optim.optimizers import Moments, Optimizer
-from eblvm.engine.types import Params
+from eblvm.engine import autodiff
+from eblvm.engine import nets as modules
+from eblvm.engine.errors import UserError
+from eblvm.engine.methods.base import Batch, Estimator, Features, Loss, Method, Nets, Response, State, scales
+from eblvm.engine.methods.chunked import chunked_gradient, chunks
 from eblvm.kernels import philox
-from eblvm.kernels.philox import Key, Purpose, purpose
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from eblvm.engine.autodiff.derivatives import Finish
+    from eblvm.engine.config import Config
+    from eblvm.engine.methods.base import Gradient, Info, Noise, Rates, Rows
+    from eblvm.engine.nets import Energy, Posterior
+    from eblvm.engine.optim.base import Optimizer, Weights
+    from eblvm.engine.types import Params
 
 
 @dataclass(frozen=True)
-class ScoreMatchingObjective:
-    """J(theta) = E F(s(v; theta, phi_N(theta))) for the loss F and the score estimate s of the estimator."""
+class ScoreMatching(Method):
+    """J(theta) = E F(s(v; theta)) for the loss F and the estimate s of the score."""
 
-    estimator: ExactScore | VariationalScore
+    overlaps = diagnoses = True
+
+    estimator: Estimator
     loss: Loss
-    theta_optimizer: Optimizer
-    overlaps: ClassVar[bool] = True
-
-    def init(self, key: Key, v: Tensor) -> State:
-        theta = self.estimator.energy.initial(key)
-        phi: Params = {}
-        phi_opt: Moments = ()
-        if isinstance(self.estimator, VariationalScore):
-            phi = self.estimator.posterior.initial(key)
-            phi_opt = self.estimator.optimizer.init(phi)
-        return State(theta, phi, self.theta_optimizer.init(theta), phi_opt, {}, {})
-
-    def draw(self, key: Key, v: Tensor, first: int = 0, total: int | None = None) -> Noise:
-        """Noise of samples first .. first + B - 1 of a global batch of `total` (none: v is all of it).
-
-        perturb: [B, ...] per step (one if shared), what the estimator draws, and what the loss draws."""
-        replicas = torch.as_tensor(key.seed).dim()
-        count = v.shape[replicas]
-        shape = DrawShape(
-            count, tuple(v.shape[replicas + 1 :]), first, total or first + count, tuple(v.shape[:replicas]), v.dtype,
-            v.device,
-        )  # fmt: skip
-        noise: Noise = {"perturb": [], "latent": []}
-        with philox.together():
-            if self.loss.perturbs:
-                number = self.estimator.batches_per_step
-                noise["perturb"] = philox.streams(
-                    philox.normal, number, key, purpose(Purpose.PERTURB), count, shape.shape, **shape.options
-                )
-            if isinstance(self.estimator, VariationalScore):
-                noise |= self.estimator.draw(key, count, shape.options)
-        return noise | self.loss.draw(key, shape)
 
     @property
-    def batch_axes(self) -> dict[str, int]:
-        """The axis of the samples in every kind of noise."""
-        return {"perturb": 0, "latent": 1} | self.estimator.batch_axes | self.loss.batch_axes
+    def kind(self) -> str:  # type: ignore[override]
+        return self.estimator.prefix + self.loss.kind
 
-    def gradient(
-        self, state: State, v: Tensor, noise: Noise, rates: Rates, finish: Finish | None = None
+    @property
+    def learns_q(self) -> bool:  # type: ignore[override]
+        return self.estimator.learns_q
+
+    @property
+    def pairs_samples(self) -> bool:  # type: ignore[override]
+        return self.loss.pairs_samples
+
+    @property
+    def micro_batches(self) -> bool:  # type: ignore[override]
+        return self.loss.micro_batches
+
+    @property
+    def plans(self) -> bool:  # type: ignore[override]
+        return self.estimator.plans
+
+    @property
+    def blur(self) -> float:
+        return self.loss.blur
+
+    def check(self, config: Config) -> None:
+        super().check(config)
+        model, loss = config.model, self.loss
+        if model.needs_q and not self.learns_q:
+            raise UserError(
+                f"method {self.kind!r} needs a free energy in closed form, model {model.kind!r} has none; use a method "
+                "with a q(h|v), such as 'bidsm'"
+            )
+        if model.checkpoint in ("blocks", "all") and loss.derivatives > 2:
+            raise UserError(
+                f"method {self.kind!r} needs a third derivative, a checkpointed model has two; use --checkpoint none"
+            )
+        if model.precision == "fp16" and not (loss.scales_gradients and self.estimator.scales_gradients):
+            raise UserError(f"precision 'fp16' scales the gradients of denoising methods, got {self.kind!r}; use bf16")
+
+    def rates(self) -> dict[str, float | None]:
+        return self.estimator.rates()
+
+    def nets(
+        self, config: Config, data: Tensor, energy: Energy | None = None, posterior: Posterior | None = None
+    ) -> Nets:
+        shape = tuple(data.shape[1:])
+        nets = self.estimator.nets(config, energy or config.model.energy(shape, self.learns_q), posterior, shape)
+        # The engine's models of vectors fit by construction, and the meta device makes torch import its compiler.
+        if self.learns_q and (energy is not None or posterior is not None or config.model.images):
+            modules.check_fit(nets.energy, nets.posterior, shape)
+        return nets
+
+    def init(self, nets: Nets, key: philox.Key, v: Tensor, optimizer: Optimizer) -> State:
+        return super().init(nets, key, v, optimizer)._replace(phi=self.estimator.init_phi(nets, key))
+
+    def draw(self, nets: Nets, key: philox.Key, rows: Rows) -> Noise:
+        """Return "perturb", a list of [B, ...], one if shared, what the estimator draws and what the loss draws."""
+        noise: Noise = {"perturb": []}
+        with philox.together():
+            if self.loss.perturbs:
+                number, purpose = self.estimator.batches_per_step, philox.purpose(philox.Purpose.PERTURB)
+                noise["perturb"] = philox.streams(
+                    philox.normal, number, key, purpose, rows.samples, rows.shape, **rows.place
+                )
+            noise |= self.estimator.draw(nets, key, rows)
+        return noise | self.loss.draw(key, rows)
+
+    def gradient(self, nets: Nets) -> Gradient:
+        return partial(self._gradient, nets)
+
+    def chunked(self, nets: Nets, size: int) -> Gradient:
+        return partial(chunked_gradient, self, nets, size)
+
+    def fused(self, nets: Nets, device: torch.device, dtype: torch.dtype) -> Gradient | None:
+        return self.estimator.fused(nets, self.loss, device, dtype)
+
+    def _gradient(
+        self, nets: Nets, state: State, v: Tensor, noise: Noise, rates: Rates, finish: Finish | None = None
     ) -> tuple[Params, State, Info]:
         scale, rates = scales(state, rates)
-        gradient, (phi, phi_opt, info) = grad(
-            lambda theta: self.upper(theta, state, v, noise, rates), state.theta, scale, finish
-        )
-        return gradient, state._replace(phi=phi, phi_opt=phi_opt), info
+        upper = partial(self.upper, nets, state.phi, v, noise, rates)
+        gradient, (phi, info) = autodiff.grad(upper, state.theta.params, scale, finish)
+        return gradient, state._replace(phi=phi), info
 
     def upper(
-        self, theta: Params, state: State, v: Tensor, noise: Noise, rates: Rates
-    ) -> tuple[Tensor, tuple[Params, Moments, Info]]:
-        """The loss as a function of theta, with the posterior's next real state and what is logged."""
+        self, nets: Nets, phi: Weights, v: Tensor, noise: Noise, rates: Rates, theta: Params
+    ) -> tuple[Tensor, tuple[Weights, Info]]:
+        """Return the loss as a function of theta, with phi moved by its real steps and what is logged."""
         batches = self.batches(v, noise)
-        estimate, phi, phi_opt, info = self.estimator(theta, state.phi, state.phi_opt, batches, noise, rates)
-        loss, upper_info = self.value(estimate, batches[-1], noise)
-        return loss, (phi, phi_opt, info | upper_info)
+        features = self.features(nets, theta, batches[-1].v, rates)
+        response, phi, lower = self.estimator.respond(nets, theta, features.f, phi, batches, noise, rates)
+        loss, info = self.value(nets, theta, response, features, batches[-1], noise, rates)
+        return loss, (phi, lower | info)
 
-    def value(self, estimate: ScoreEstimate, batch: Batch, noise: Noise) -> tuple[Tensor, Info]:
-        """The mean loss of a batch and what is logged of it: means over the batch, all of them."""
+    def value(
+        self,
+        nets: Nets,
+        theta: Params,
+        response: Response,
+        features: Features,
+        batch: Batch,
+        noise: Noise,
+        rates: Rates,
+    ) -> tuple[Tensor, Info]:
+        """Return the mean loss of a batch and what is logged of it, means over the batch as well."""
+        estimate = self.estimator.estimate(nets, theta, response, features, batch, noise, rates)
         loss_B = self.loss(estimate, batch, noise)
         loss = loss_B.mean()
-        return loss, {"loss": loss.detach()} | self.loss.logged(loss_B.detach(), noise)
+        return loss, estimate.info | {"loss": loss.detach()} | self.loss.logged(loss_B.detach(), noise)
 
     def batches(self, v: Tensor, noise: Noise) -> list[Batch]:
-        """The perturbed data, one batch of it if the noise is shared, else one per step."""
-        return [self.loss.perturb(v, eps, noise) for eps in noise["perturb"] or [None]]
+        """Return the perturbed data, one batch of it if the noise is shared, else one per step."""
+        return [self.loss.perturb(v, eps, noise) for eps in noise["perturb"] or [v.new_zeros(v.shape)]]
 
-    def validation(self, state: State, v: Tensor, noise: Noise) -> Tensor:
-        return self.diagnostics(state, v, noise)["loss"]
+    def features(self, nets: Nets, theta: Params, v: Tensor, rates: Rates) -> Features:
+        """Return the one pass of the network; in fp16 cotangents are scaled on their way through it."""
+        if not self.estimator.reads_features:
+            return Features(None, lambda u, keep=False: u)
+        with autodiff.named("features"):
+            f, pull = autodiff.vjp(nets.energy.at(theta).features, v)
+        if (scale := rates.get("scale")) is None:
+            return Features(f, pull)
+        return Features(f, lambda u, keep=False: pull(autodiff.tree_map(lambda x: x * scale, u), keep=keep) / scale)
 
-    def diagnostics(self, state: State, v: Tensor, noise: Noise) -> Info:
-        """The upper loss and, of a bi-level method, the divergence D(q || p), at the state as it is."""
-        variational = self.estimator if isinstance(self.estimator, VariationalScore) else None
-        estimator = variational.without_steps() if variational else self.estimator
-        batch = self.batches(v, noise)[0]
-        estimate, *_ = estimator(state.theta, state.phi, state.phi_opt, [batch], noise, {})
-        info = {"loss": self.loss(estimate, batch, noise).mean()}
-        if variational:
-            info["divergence"] = variational.divergence(state.theta, state.phi, batch, noise["latent"][0])
-        return info
+    def validation(self, nets: Nets, state: State, v: Tensor, noise: Noise, size: int | None = None) -> Tensor:
+        if size is None:
+            return self.diagnostics(nets, state, v, noise)["loss"]
+        parts = chunks(v, noise, size)
+        return torch.stack([self.validation(nets, state, x, eps) * weight for x, eps, weight, _ in parts]).sum()
 
+    def diagnostics(self, nets: Nets, state: State, v: Tensor, noise: Noise) -> Info:
+        """Return the upper loss and, of a method with a lower level, the divergence D(q || p), at the state as it is."""
+        still = replace(self, estimator=self.estimator.without_steps())
+        loss, _ = still.upper(nets, state.phi, v, noise | {"perturb": noise["perturb"][:1]}, {}, state.theta.params)
+        return {"loss": loss} | self.estimator.diagnostics(nets, state, self.batches(v, noise)[0], noise)
 
-def scales(state: State, rates: Rates) -> tuple[Tensor | None, Rates]:
-    """The loss's scale, and the rates with that of inner gradients; in fp16 only."""
-    if not state.scale:
-        return None, rates
-    return state.scale["value"], rates | {"scale": state.scale["value"].sqrt()}
+    def graph(self, nets: Nets, state: State, v: Tensor, noise: Noise, rates: Rates) -> Any:
+        still = replace(self, estimator=self.estimator.without_steps())
+        theta = {k: p.detach().requires_grad_() for k, p in state.theta.params.items()}
+        return still.upper(nets, state.phi, v, noise, rates, theta)

@@ -1,4 +1,4 @@
-"""Variational estimates of the score and of its gradient (Bao et al. 2021), and the importance sampling baseline.
+"""Variational estimates of the score and of its gradient (Bao et al. 2021).
 
     VaES    s(v) = mean_i grad_v log p~(v, h_i),   h_i ~ q(h|v)
     VaGES   ds/dtheta = mean_i d grad_v log p~(v, h_i)/dtheta + cov_i(grad_v log p~(v, h_i), grad_theta log p~(v, h_i))
@@ -17,171 +17,170 @@ Shape tags: L samples, M directions, B batch, H latent units.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import Tensor
-from torch.utils._pytree import tree_map
 
-from eblvm.engine.autodiff.curvature import score_and_curvature
-from eblvm.engine.autodiff.derivatives import grad, vjp
-from eblvm.engine.methods.bilevel import VariationalScore, pulled
-from eblvm.engine.methods.estimators.importance import Importance
-from eblvm.engine.methods.estimators.vages import Vages
-from eblvm.engine.methods.types import Batch, Info, Noise, Rates, ScoreEstimate
-from eblvm.engine.nets.base import call
-from eblvm.engine.optim.optimizers import Moments
-from eblvm.engine.types import Params
+from eblvm.engine import autodiff
+from eblvm.engine.errors import UserError
+from eblvm.engine.methods import fused_sampled
+from eblvm.engine.methods.base import Batch, Features, Nets, Response, ScoreEstimate, samples_first
+from eblvm.engine.methods.lower_level import LowerLevel
+from eblvm.engine.options import option
 from eblvm.kernels import philox
-from eblvm.kernels.philox import Key, Purpose, purpose
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from eblvm.engine.config import Config
+    from eblvm.engine.methods.base import Gradient, Info, Loss, Noise, Rates, Rows
+    from eblvm.engine.optim.base import Weights
+    from eblvm.engine.types import Params
+
+ALPHA_PER_UNIT = 2e-4  # of one latent unit: 1e-2 for the 50 of the paper
 
 
 @dataclass(frozen=True)
-class Langevin:
-    """C steps h + alpha/2 grad_h log p~(v, h) + std z that bring samples of q closer to p(h|v) (appendix F.2.2)."""
+class SampledEstimator(LowerLevel):
+    """Sets of L samples of h from q, without a derivative, after the steps on q."""
 
-    steps: int = 0
-    alpha: float = 0.0
-    std: float = 0.0
-
-    def draw(self, key: Key, count: int, shape: tuple[int, int], kwargs: dict[str, Any]) -> list[Tensor]:
-        drawn = philox.streams(philox.normal, self.steps, key, purpose(Purpose.LATENT_CHAIN), count, shape, **kwargs)
-        return [z.movedim(-2, -3) for z in drawn]
-
-    def __call__(self, log_p: Callable[[Tensor], Tensor], h: Tensor, noise: Sequence[Tensor]) -> Tensor:
-        for z in noise:
-            slope, _ = grad(lambda x: (log_p(x).sum(), ()), h)
-            h = h + 0.5 * self.alpha * slope + self.std * z
-        return h
-
-
-NO_LANGEVIN = Langevin()
-
-
-@dataclass(frozen=True)
-class SampledScore(VariationalScore):
-    """What VaGES and importance sampling share: sets of L samples of h, held fixed, after the steps on q.
-
-    Each then gives its `estimate` at f = features(v), whose transposed Jacobian is `pull`, from the samples h of the
-    posterior with parameters q."""
-
-    options: Vages | Importance
-    batch_axes = {"latent": 1, "samples": 1, "langevin": 1}  # noqa: RUF012
-
-    @property
-    def langevin(self) -> Langevin:
-        options = self.options
-        if not isinstance(options, Vages) or not options.C:
-            return NO_LANGEVIN
-        return Langevin(options.C, options.alpha(self.posterior.latent), options.langevin_noise)
+    L: int = option(2, "samples of h in an estimate", low=1)
 
     @property
     def sets(self) -> int:
+        """The number of sets."""
         return 1
 
-    @property
-    def steps(self) -> int:
-        return self.options.K + 1
+    def respond(
+        self, nets: Nets, theta: Params, f: Any, phi: Weights, batches: Sequence[Batch], noise: Noise, rates: Rates
+    ) -> tuple[Response, Weights, Info]:
+        """Return q's parameters after its real steps, or those of the model's own posterior."""
+        phi, info = self.real_steps(nets, theta, f, phi, batches, noise, rates)
+        if not self.posterior.exact:
+            return phi.params, phi, info
+        with torch.no_grad():
+            return nets.energy.at(autodiff.detached(theta)).linear_posterior(), phi, info
 
-    def draw(self, key: Key, count: int, kwargs: dict[str, Any]) -> Noise:
-        """The noise of q's steps, "samples" [sets * L, B, H] and, for each step on them, "langevin" of that shape."""
-        shape = (self.sets * self.options.L, self.posterior.latent)
-        samples = self.posterior.noise(key, purpose(Purpose.LATENT_SAMPLE), count, shape, **kwargs)
-        chains = self.langevin.draw(key, count, shape, kwargs)
-        return super().draw(key, count, kwargs) | {"samples": samples.movedim(-2, -3), "langevin": chains}
-
-    def __call__(
-        self, theta: Params, phi: Params, phi_opt: Moments, batches: Sequence[Batch], noise: Noise, rates: Rates
-    ) -> tuple[ScoreEstimate, Params, Moments, Info]:
-        v = batches[-1].v
-        f, pull = vjp(lambda x: call(self.energy, theta, "features", x), v)
-        lower = (self.features(f, batches), batches, noise["latent"], rates)
-        phi, phi_opt, info = self.real_steps(theta, phi, phi_opt, *lower)
-        q, h = self.samples(theta, f, phi, v, noise)
-        if self.langevin.steps:
-            info["langevin"] = h.square().mean()  # chains that diverge show here first
-
-        def back(u: Any, keep: bool = False) -> Any:
-            return pulled(pull, u, rates.get("scale"), keep)
-
-        return self.estimate(theta, v, f, back, q, h), phi, phi_opt, info
-
-    def estimate(
-        self, theta: Params, v: Tensor, f: Any, pull: Callable[..., Any], q: Params, h: Tensor
-    ) -> ScoreEstimate:
-        raise NotImplementedError
-
-    @torch.no_grad()
-    def samples(self, theta: Params, f: Any, phi: Params, v: Tensor, noise: Noise) -> tuple[Params, Tensor]:
-        """(parameters of the posterior that was sampled, h [sets * L, B, H]), neither with a derivative."""
-        theta, f = tree_map(Tensor.detach, (theta, f))
-        if self.options.posterior.exact:
-            phi = call(self.energy, theta, "linear_posterior")
-        h = self.posterior.sample(call(self.posterior, phi, "params", v), noise["samples"])
-        return phi, self.langevin(lambda x: -call(self.energy, theta, "head", f, x), h, noise["langevin"])
+    def draw(self, nets: Nets, key: philox.Key, rows: Rows) -> Noise:
+        """Return the noise of q's steps, and "samples" [B, sets * L, H]."""
+        shape, purpose = (self.sets * self.L, nets.posterior.latent), philox.purpose(philox.Purpose.LATENT_SAMPLE)
+        samples = nets.posterior.noise(key, purpose, rows.samples, shape, **rows.place)
+        return super().draw(nets, key, rows) | {"samples": samples}
 
 
 @dataclass(frozen=True)
-class VagesScore(SampledScore):
-    """VaES and VaGES. Independent `samples` are a set each for the loss's cotangent, for the second-order term and for
-    the covariance, without which products of estimates are biased; else one set serves all three. `covariance` is
-    'unbiased' (over L-1), 'biased' (over L) or 'none', which leaves VaES with its samples held fixed. `control_variate`
-    subtracts grad_v log q(h_i|v), whose mean is zero, from VaES (appendix H)."""
+class Vages(SampledEstimator):
+    """VaES with VaGES's gradient.
 
-    options: Vages
+    Independent `samples` are a set each for the loss's cotangent, for the second-order term and for the covariance,
+    without which products of estimates are biased; else one set is used for all three.
+    """
+
+    kind = "vages"
+    prefix = "vages-"
+    plans = True
+    scales_gradients = False
+
+    covariance: str = option(
+        "unbiased",
+        "VaGES's covariance over L-1 or L samples; 'none' keeps the score's estimate with fixed samples",
+        choices=("unbiased", "biased", "none"),
+    )
+    samples: str = option(
+        "independent",
+        "separate sets of samples for the loss, the second-order term and the covariance, or one set for all",
+        choices=("independent", "shared"),
+    )
+    control_variate: bool = option(False, "subtract grad_v log q(h|v) from the estimate of the score")
+    C: int = option(0, "Langevin steps on h that correct the samples of q", low=0, needs="continuous_h")
+    langevin_alpha: float | None = option(
+        None,
+        f"their step size: alpha/2 multiplies the gradient; none: {ALPHA_PER_UNIT:g} per latent unit",
+        above=0,
+        needs="continuous_h",
+    )
+    langevin_noise: float = option(1e-4, "their noise's standard deviation", low=0, needs="continuous_h")
 
     @property
     def independent(self) -> bool:
-        return self.options.samples == "independent"
+        return self.samples == "independent"
 
     @property
     def sets(self) -> int:
         return 3 if self.independent else 1
 
+    def check(self, config: Config) -> None:
+        super().check(config)
+        if self.covariance != "none" and self.L < 2:
+            raise UserError(
+                f"a covariance needs at least two samples, got L={self.L}; use --L 2 or more, or --covariance none"
+            )
+        if self.C and self.control_variate:
+            raise UserError(
+                "the control variate has mean zero for samples of q, which Langevin steps move away from q; "
+                "use --C 0 or --no-control-variate"
+            )
+
+    def alpha(self, latent: int) -> float:
+        """Return the Langevin step size for H latent units."""
+        return self.langevin_alpha or ALPHA_PER_UNIT * latent
+
+    def draw(self, nets: Nets, key: philox.Key, rows: Rows) -> Noise:
+        """Add "langevin", noise of that shape for each step on the samples."""
+        shape, purpose = (self.sets * self.L, nets.posterior.latent), philox.purpose(philox.Purpose.LATENT_CHAIN)
+        noise = super().draw(nets, key, rows)
+        return noise | {
+            "langevin": philox.streams(philox.normal, self.C, key, purpose, rows.samples, shape, **rows.place)
+        }
+
     def estimate(
-        self, theta: Params, v: Tensor, f: Any, pull: Callable[..., Any], q: Params, h: Tensor
+        self,
+        nets: Nets,
+        theta: Params,
+        response: Response,
+        features: Features,
+        batch: Batch,
+        noise: Noise,
+        rates: Rates,
     ) -> ScoreEstimate:
+        energy, f, v = nets.energy.at(theta), features.f, batch.v
+        h = self._drawn(nets, autodiff.detached(theta), autodiff.detached(f), response, v, noise)
         of_value, of_slope, of_covariance = h.chunk(3) if self.independent else (h, h, h)
 
-        def log_p(x: Any, h: Tensor) -> Tensor:
-            return -call(self.energy, theta, "head", x, h)
-
         def tilt() -> Tensor | None:
-            """t_i / (L-1) [L, B]: zero, with the gradient of log p~(v, h_i) less its mean over i."""
-            if self.options.covariance == "none":
+            """Return t_i / (L-1) [L, B]: zero, with the gradient of log p~(v, h_i) less its mean over i."""
+            if self.covariance == "none":
                 return None
-            l_LB = log_p(f, of_covariance)
+            l_LB = -energy.head(f, of_covariance)
             t_LB = l_LB - l_LB.detach()
-            return (t_LB - t_LB.mean(0)) / (self.options.L - (self.options.covariance == "unbiased"))
+            return (t_LB - t_LB.mean(0)) / (self.L - (self.covariance == "unbiased"))
 
         def score() -> Tensor:
-            """VaES at the first set in value, VaGES at the other two in gradient."""
+            """Return VaES at the first set in value, with VaGES at the other two as its gradient."""
             with torch.no_grad():
-                zero_mean = self._control_variate(q, v, of_value) if self.options.control_variate else 0.0
+                zero_mean = self._control_variate(nets, response, v, of_value) if self.control_variate else 0.0
                 if self.independent:
-                    u, _ = grad(lambda x: (log_p(x, of_value).mean(0).sum(), ()), tree_map(Tensor.detach, f))
-                    value = pull(u, keep=True) - zero_mean
+                    u, _ = autodiff.grad(lambda x: (-energy.head(x, of_value).mean(0).sum(), ()), autodiff.detached(f))
+                    value = features.pull(u, keep=True) - zero_mean
             t_LB = tilt()
 
             def tilted(x: Any) -> tuple[Tensor, tuple[()]]:
-                mean = log_p(x, of_slope).mean(0).sum()
-                return mean if t_LB is None else mean + (t_LB * log_p(x, of_covariance)).sum(), ()
+                mean = -energy.head(x, of_slope).mean(0).sum()
+                return mean if t_LB is None else mean + (t_LB * -energy.head(x, of_covariance)).sum(), ()
 
-            s = pull(grad(tilted, f)[0])
+            s = features.pull(autodiff.grad(tilted, f)[0])
             return value + (s - s.detach()) if self.independent else s - zero_mean
 
         def sliced(directions: Tensor) -> tuple[Tensor, Tensor]:
-            """1/2 |s|^2 [B] and u^T (grad_v^2 log p) u [M, B], by the moments of the posterior that make it up:
+            """Return 1/2 |s|^2 [B] and u^T (grad_v^2 log p) u [M, B], by the moments of the posterior:
 
             grad_v^2 log p = E [grad_v^2 log p~ + grad_v log p~ grad_v log p~^T] - s s^T, each E with VaGES's gradient.
             """
 
             def moment(h_BH: Tensor) -> Tensor:
-                slope, curvature = score_and_curvature(
-                    lambda x: -call(self.energy, theta, "energy", x, h_BH), v, directions
-                )
+                slope, curvature = autodiff.score_and_curvature(lambda x: -energy.energy(x, h_BH), v, directions)
                 return curvature + _along(directions, slope).square()
 
             s, t_LB = score(), tilt()
@@ -193,52 +192,28 @@ class VagesScore(SampledScore):
             second = torch.stack([moment(h_BH) for h_BH in of_slope]).mean(0) + covariance
             return 0.5 * s.square().flatten(1).sum(1), second - _along(directions, s).square()
 
-        return ScoreEstimate(None, score, sliced=sliced)
+        info = {"langevin": h.square().mean()} if self.C else {}  # chains that diverge show here first
+        return ScoreEstimate(None, score, sliced=sliced, info=info)
 
-    def _control_variate(self, q: Params, v: Tensor, h: Tensor) -> Tensor:
-        """mean_i grad_v log q(h_i|v), of mean zero under q."""
+    def _drawn(self, nets: Nets, theta: Params, f: Any, q: Params, v: Tensor, noise: Noise) -> Tensor:
+        """Return samples of q [sets * L, B, H] after C steps h + alpha/2 grad_h log p~(v, h) + std z (F.2.2)."""
+        posterior, energy, alpha = nets.posterior.at(q), nets.energy.at(theta), self.alpha(nets.posterior.latent)
+        with torch.no_grad():
+            h = posterior.sample(posterior.params(v), samples_first(noise["samples"]))
+            for z in noise["langevin"]:
+                slope, _ = autodiff.grad(lambda x: (-energy.head(f, x).sum(), ()), h)
+                h = h + 0.5 * alpha * slope + self.langevin_noise * samples_first(z)
+        return h
 
-        def log_q(x: Tensor) -> Tensor:
-            return self.posterior.log_prob(call(self.posterior, q, "params", x), h).mean(0).sum()
+    def _control_variate(self, nets: Nets, q: Params, v: Tensor, h: Tensor) -> Tensor:
+        """Return mean_i grad_v log q(h_i|v), of mean zero under q (appendix H)."""
+        posterior = nets.posterior.at(q)
+        return autodiff.grad(lambda x: (posterior.log_prob(posterior.params(x), h).mean(0).sum(), ()), v)[0]
 
-        return grad(lambda x: (log_q(x), ()), v)[0]
+    def fused(self, nets: Nets, loss: Loss, device: torch.device, dtype: torch.dtype) -> Gradient | None:
+        return None if self.C else fused_sampled.gradient_for(self, loss, nets, device, dtype)
 
 
 def _along(directions: Tensor, x: Tensor) -> Tensor:
-    """u.x [M, B] for directions u [M, B, ...] and x [B, ...]."""
+    """Return u.x [M, B] for directions u [M, B, ...] and x [B, ...]."""
     return (directions * x).flatten(2).sum(2)
-
-
-@dataclass(frozen=True)
-class ImportanceScore(SampledScore):
-    """log p(v) ~ log mean_i p~(v, h_i) / q(h_i|v) and its score, sum_i r_i grad_v log p~(v, h_i), r_i ~ p~ / q.
-
-    A uniform proposal is the posterior with logits of zero in the place of q's."""
-
-    options: Importance
-
-    @property
-    def uniform(self) -> bool:
-        return self.options.proposal == "uniform"
-
-    @torch.no_grad()
-    def samples(self, theta: Params, f: Any, phi: Params, v: Tensor, noise: Noise) -> tuple[Params, Tensor]:
-        if not self.uniform:
-            return super().samples(theta, f, phi, v, noise)
-        return phi, self.posterior.sample(v.new_zeros(len(v), self.posterior.latent), noise["samples"])
-
-    def estimate(
-        self, theta: Params, v: Tensor, f: Any, pull: Callable[..., Any], q: Params, h: Tensor
-    ) -> ScoreEstimate:
-        with torch.no_grad():
-            p = v.new_zeros(h.shape[1:]) if self.uniform else call(self.posterior, q, "params", v)
-            log_q_LB = self.posterior.log_prob(p, h)
-
-        def log_density(x: Tensor) -> Tensor:
-            return (-call(self.energy, theta, "energy", x, h) - log_q_LB).logsumexp(0)
-
-        def score() -> Tensor:
-            u, _ = grad(lambda x: ((-call(self.energy, theta, "head", x, h) - log_q_LB).logsumexp(0).sum(), ()), f)
-            return pull(u)
-
-        return ScoreEstimate(log_density, score)

@@ -9,9 +9,9 @@ from eblvm.engine.errors import UserError
 from eblvm.engine.options import Options
 
 if TYPE_CHECKING:
-    from eblvm.engine.nets.base import Energy
-    from eblvm.engine.optim.options import Optimisation
-    from eblvm.engine.running import Running
+    from eblvm.engine.config import Config
+    from eblvm.engine.nets import Energy, Posterior
+    from eblvm.engine.nets.bidvl import Generator
 
 PRECISIONS = ("fp32", "tf32", "bf16", "fp16")
 
@@ -27,6 +27,8 @@ class Model(Options):
     checkpoints: ClassVar[tuple[str, ...]] = ("none",)  # that a plan may choose from, less memory and more work later
     channels_last: ClassVar[bool] = False
     activation: ClassVar[str] = ""
+    data_mean: ClassVar[float] = 0.0  # of the data, which networks of points see centred and scaled
+    data_std: ClassVar[float] = 1.0
 
     continuous_h: ClassVar[bool] = True  # h is real: it has gradients, and a Gaussian q
     linear_in_h: ClassVar[bool] = False  # binary h, an energy linear in it
@@ -39,15 +41,15 @@ class Model(Options):
     own_posterior: ClassVar[bool] = True  # the posterior is one of the engine's
     given_posterior: ClassVar[bool] = False  # the posterior comes from the user
     generates: ClassVar[bool] = False  # it has a generator
-    fused_step: ClassVar[bool] = False  # some methods have a hand-written step on it
     plans: ClassVar[bool] = False  # memory is worth a plan: checkpointing and micro-batches
 
     def energy(self, shape: tuple[int, ...], learns_q: bool) -> Energy:
-        """The energy for samples of `shape`; for a method without q a deep model has no h."""
+        """Return the energy for samples of `shape`; for a method without q a deep model has no h."""
         raise NotImplementedError
 
-    def check(self, optimisation: Optimisation, running: Running) -> None:
-        """Every mistake that can be seen without data, as one sentence each."""
+    def generative(self, shape: tuple[int, ...], joint: bool) -> tuple[Energy, Posterior, Generator]:
+        """Return energy, encoder and generator for images of `shape`; a joint energy reads h too."""
+        raise NotImplementedError
 
 
 def image_shape(shape: tuple[int, ...]) -> tuple[int, int, int]:
@@ -56,13 +58,14 @@ def image_shape(shape: tuple[int, ...]) -> tuple[int, int, int]:
     return shape[0], shape[1], shape[2]
 
 
-def check_modes(model: Model, optimisation: Optimisation, running: Running) -> None:
-    """What checkpointing and 16-bit networks cannot do, as one sentence each."""
-    if model.checkpoint in model.checkpoints[1:] and (running.compile or optimisation.replicated):
+def check_modes(config: Config) -> None:
+    """Refuse what checkpointing and 16-bit networks cannot do."""
+    model = config.model
+    if model.checkpoint in model.checkpoints[1:] and (config.step.compile or config.replicated):
         raise UserError(
             "checkpoint is for the eager, single run; with --compile use --memory-budget, and train replicas one by one"
         )
-    if model.precision == "fp16" and running.compile:
+    if model.precision == "fp16" and config.step.compile:
         raise UserError("precision 'fp16' scales the gradients of eager steps; use bf16, or remove --compile")
-    if model.precision != "fp32" and running.dtype != "float32":
-        raise UserError(f"precision {model.precision!r} is for dtype float32, got {running.dtype!r}")
+    if model.precision != "fp32" and config.running.dtype != "float32":
+        raise UserError(f"precision {model.precision!r} is for dtype float32, got {config.running.dtype!r}")

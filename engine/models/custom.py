@@ -10,13 +10,13 @@ from eblvm.engine.models.base import Model
 from eblvm.engine.options import option
 
 if TYPE_CHECKING:
-    from eblvm.engine.nets.base import Energy
+    from eblvm.engine.nets import Energy
 
 
 @dataclass(frozen=True)
 class Custom(Model):
     kind = "custom"
-    linear_in_h = exact_kl = conditionals = fused_step = given_posterior = True
+    linear_in_h = exact_kl = conditionals = given_posterior = True
     own_posterior = False
 
     model_name: str = option("", "name of a model given in Python; a run continues only with the model of that name")

@@ -6,12 +6,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 from eblvm.engine.models.base import PRECISIONS, Model, check_modes, image_shape
-from eblvm.engine.options import Options, by_kind, option, slot
+from eblvm.engine.nets import deep as modules
+from eblvm.engine.options import Options, declared, option, slot
 
 if TYPE_CHECKING:
-    from eblvm.engine.nets.base import Energy
-    from eblvm.engine.optim.options import Optimisation
-    from eblvm.engine.running import Running
+    from eblvm.engine.config import Config
+    from eblvm.engine.nets import Energy
 
 DEPTHS = (12, 18, 24)
 CHECKPOINTS = ("none", "blocks", "all")
@@ -28,7 +28,7 @@ class Network(Options):
     lean_network: ClassVar[bool] = False
 
     def head_units(self, shape: tuple[int, int, int], width: int) -> int:
-        """Units of the energy's last layer."""
+        """Return the units of the energy's last layer."""
         raise NotImplementedError
 
 
@@ -54,7 +54,7 @@ class Published(Network):
         return 4 * width * (shape[1] // 8) * (shape[2] // 8)
 
 
-NETWORKS = by_kind((Lean(), Published()))
+NETWORKS = declared(Network, (Lean, Published))
 
 
 @dataclass(frozen=True)
@@ -81,18 +81,17 @@ class Deep(Model):
     )
 
     def energy(self, shape: tuple[int, ...], learns_q: bool) -> Energy:
-        from eblvm.engine.nets.deep import CoupledHead, DeepEBM, DeepEnergy, QuadraticHead, ResNet, VisibleHead
-
         images, published = image_shape(shape), self.network.published_network
         latent = None if published and not learns_q else self.latent
         units = self.network.head_units(images, self.width)
-        features = ResNet(
+        features = modules.ResNet(
             images, latent, self.width, self.depth, self.activation, self.checkpoint, self.precision,
             self.channels_last, self.network.kind,
         )  # fmt: skip
         if learns_q:
-            return DeepEnergy(features, CoupledHead(self.latent, units))
-        return DeepEBM(features, QuadraticHead(features.flat) if published else VisibleHead(self.latent, units))
+            return modules.DeepEnergy(features, modules.CoupledHead(self.latent, units))
+        head = modules.QuadraticHead(features.flat) if published else modules.VisibleHead(self.latent, units)
+        return modules.DeepEBM(features, head)
 
-    def check(self, optimisation: Optimisation, running: Running) -> None:
-        check_modes(self, optimisation, running)
+    def check(self, config: Config) -> None:
+        check_modes(config)

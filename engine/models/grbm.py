@@ -5,24 +5,23 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from eblvm.engine import nets as modules
 from eblvm.engine.models.base import Model
 from eblvm.engine.options import option
 
 if TYPE_CHECKING:
-    from eblvm.engine.nets.base import Energy
+    from eblvm.engine.nets import Energy
 
 
 @dataclass(frozen=True)
 class Grbm(Model):
     kind = "grbm"
     continuous_h = False
-    linear_in_h = exact_kl = conditionals = fused_step = True
+    linear_in_h = exact_kl = conditionals = True
 
     latent: int = option(4, "H, the number of latent units", low=1)  # type: ignore[misc]
     fixed_sigma: float | None = option(None, "hold sigma at this value; none: it starts at 1 and is learned", above=0)
     precision: str = option("fp32", "tf32 lets CUDA round the factors of products", choices=("fp32", "tf32"))  # type: ignore[misc]
 
     def energy(self, shape: tuple[int, ...], learns_q: bool) -> Energy:
-        from eblvm.engine.nets.grbm import GRBM
-
-        return GRBM(shape[0], self.latent, self.fixed_sigma)
+        return modules.GRBM(shape[0], self.latent, self.fixed_sigma)

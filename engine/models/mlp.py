@@ -6,10 +6,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from eblvm.engine.models.base import Model
+from eblvm.engine.nets import mlp as modules
 from eblvm.engine.options import option
 
 if TYPE_CHECKING:
-    from eblvm.engine.nets.base import Energy
+    from eblvm.engine.nets import Energy
 
 
 @dataclass(frozen=True)
@@ -21,11 +22,9 @@ class Mlp(Model):
     width: int = option(64, "units of the energy's hidden layers", low=1)
     depth: int = option(3, "hidden layers of the energy", low=1, high=100)
     head_width: int = option(64, "units of the squared norm", low=1)
-    data_mean: float = option(0.0, "of the data, which the networks see centred and scaled")
-    data_std: float = option(1.0, "of the data", above=0)
+    data_mean: float = option(0.0, "of the data, which the networks see centred and scaled")  # type: ignore[misc]
+    data_std: float = option(1.0, "of the data", above=0)  # type: ignore[misc]
 
     def energy(self, shape: tuple[int, ...], learns_q: bool) -> Energy:
-        from eblvm.engine.nets.mlp import MlpEnergy
-
         sizes = (self.latent, self.width, self.depth, self.head_width)
-        return MlpEnergy(shape[0], *sizes, self.data_mean, self.data_std)
+        return modules.MlpEnergy(shape[0], *sizes, self.data_mean, self.data_std)

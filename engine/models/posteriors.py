@@ -7,11 +7,12 @@ from typing import TYPE_CHECKING, ClassVar
 
 from eblvm.engine.errors import UserError
 from eblvm.engine.models.base import Model, image_shape
-from eblvm.engine.models.mlp import Mlp as MlpModel
-from eblvm.engine.options import Options, by_kind, option
+from eblvm.engine.nets import mlp
+from eblvm.engine.nets import posteriors as modules
+from eblvm.engine.options import Kinds, Options, declared, option
 
 if TYPE_CHECKING:
-    from eblvm.engine.nets.posteriors import Posterior
+    from eblvm.engine.nets import Posterior
 
 TEMPERATURE_HELP = "Gumbel-Softmax temperature of q's samples"
 
@@ -37,13 +38,11 @@ class Linear(PosteriorOptions):
     temperature: float = option(0.1, TEMPERATURE_HELP, above=0)
 
     def build(self, shape: tuple[int, ...], model: Model) -> Posterior:
-        from eblvm.engine.nets.posteriors import Bernoulli
-
-        return Bernoulli(shape[0], model.latent, (), self.temperature)
+        return modules.Bernoulli(shape[0], model.latent, (), self.temperature)
 
 
 @dataclass(frozen=True)
-class Mlp(PosteriorOptions):
+class MlpLogits(PosteriorOptions):
     """A Bernoulli posterior whose logits are a net of one hidden layer."""
 
     kind = "mlp"
@@ -53,9 +52,7 @@ class Mlp(PosteriorOptions):
     temperature: float = option(0.1, TEMPERATURE_HELP, above=0)
 
     def build(self, shape: tuple[int, ...], model: Model) -> Posterior:
-        from eblvm.engine.nets.posteriors import Bernoulli
-
-        return Bernoulli(shape[0], model.latent, (self.posterior_width,), self.temperature)
+        return modules.Bernoulli(shape[0], model.latent, (self.posterior_width,), self.temperature)
 
 
 @dataclass(frozen=True)
@@ -76,9 +73,7 @@ class Conv(PosteriorOptions):
     posterior_width: int = option(48, "channels of the posterior's first layer", low=1)
 
     def build(self, shape: tuple[int, ...], model: Model) -> Posterior:
-        from eblvm.engine.nets.posteriors import ConvGaussian
-
-        return ConvGaussian(image_shape(shape), model.latent, self.posterior_width, model.precision)
+        return modules.ConvGaussian(image_shape(shape), model.latent, self.posterior_width, model.precision)
 
 
 @dataclass(frozen=True)
@@ -89,9 +84,7 @@ class Strided(PosteriorOptions):
     needs = ("images", "own_posterior", "published_network")
 
     def build(self, shape: tuple[int, ...], model: Model) -> Posterior:
-        from eblvm.engine.nets.posteriors import StridedGaussian
-
-        return StridedGaussian(image_shape(shape), model.latent, model.precision)
+        return modules.StridedGaussian(image_shape(shape), model.latent, model.precision)
 
 
 @dataclass(frozen=True)
@@ -105,11 +98,8 @@ class GaussianMlp(PosteriorOptions):
     posterior_depth: int = option(2, "hidden layers of the posterior", low=1, high=100)
 
     def build(self, shape: tuple[int, ...], model: Model) -> Posterior:
-        from eblvm.engine.nets.mlp import MlpGaussian
-
-        assert isinstance(model, MlpModel)
         sizes = (model.latent, self.posterior_width, self.posterior_depth)
-        return MlpGaussian(shape[0], *sizes, model.data_mean, model.data_std)
+        return mlp.MlpGaussian(shape[0], *sizes, model.data_mean, model.data_std)
 
 
 @dataclass(frozen=True)
@@ -123,5 +113,5 @@ class Given(PosteriorOptions):
         raise UserError("model 'custom' needs a posterior of your own, given in Python: see docs/models.md")
 
 
-KINDS = by_kind((Linear(), Mlp(), Exact(), Conv(), Strided(), GaussianMlp(), Given()))
-LEARNED = {name: p for name, p in KINDS.items() if not p.exact}  # those with parameters of their own
+KINDS = declared(PosteriorOptions, (Linear, MlpLogits, Exact, Conv, Strided, GaussianMlp, Given))
+LEARNED = Kinds(lambda: [p for p in KINDS.values() if not p.exact])  # those with parameters of their own

@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from eblvm.engine.models.base import PRECISIONS, Model, check_modes
+from eblvm.engine.nets import bidvl as modules
 from eblvm.engine.options import option
 
 if TYPE_CHECKING:
-    from eblvm.engine.nets.bidvl import Nets
-    from eblvm.engine.optim.options import Optimisation
-    from eblvm.engine.running import Running
+    from eblvm.engine.config import Config
+    from eblvm.engine.nets import Energy, Posterior
+    from eblvm.engine.nets.bidvl import Generator
 
 
 @dataclass(frozen=True)
-class Spectral(Model):
+class Normalised(Model):
+    residual: ClassVar[bool] = False  # blocks as SNGAN has them
+
     images = generates = plans = True
     checkpoints = ("none", "blocks")  # a block is a layer or two: there is nothing to cut finer
     score_matching = own_posterior = False
@@ -42,21 +45,19 @@ class Spectral(Model):
         mathematical=False,
     )
 
-    def check(self, optimisation: Optimisation, running: Running) -> None:
-        check_modes(self, optimisation, running)
+    def check(self, config: Config) -> None:
+        check_modes(config)
 
-    def nets(self, shape: tuple[int, ...], joint: bool) -> Nets:
-        """Energy, encoder and generator for images of `shape`; a joint energy reads h too."""
-        from eblvm.engine.nets.bidvl import nets_for
-
-        return nets_for(self, shape, joint)
+    def generative(self, shape: tuple[int, ...], joint: bool) -> tuple[Energy, Posterior, Generator]:
+        return modules.nets_for(self, shape, joint)
 
 
 @dataclass(frozen=True)
-class SnConv(Spectral):
+class SnConv(Normalised):
     kind = "sn-conv"
 
 
 @dataclass(frozen=True)
-class SnResnet(Spectral):
+class SnResnet(Normalised):
     kind = "sn-resnet"
+    residual = True

@@ -1,7 +1,20 @@
 """The nn.Modules of energies and posteriors. Files with options read them as `nets.GRBM`, see cli/lazy_import.py."""
 
 from eblvm.engine.nets.base import Energy, Net, Separable
-from eblvm.engine.nets.grbm import GRBM
-from eblvm.engine.nets.posteriors import Bernoulli, Gaussian, Posterior
+from eblvm.engine.nets.contrast import Contrast
+from eblvm.engine.nets.grbm import GRBM, require_grbm, sweep
+from eblvm.engine.nets.posteriors import Bernoulli, Gaussian, Posterior, check_fit
 
-__all__ = ["GRBM", "Bernoulli", "Energy", "Gaussian", "Net", "Posterior", "Separable"]
+__all__ = [
+    "GRBM",
+    "Bernoulli",
+    "Contrast",
+    "Energy",
+    "Gaussian",
+    "Net",
+    "Posterior",
+    "Separable",
+    "check_fit",
+    "require_grbm",
+    "sweep",
+]

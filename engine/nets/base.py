@@ -5,6 +5,7 @@ model nearly all of the cost), so that one pass of it serves every sample of h a
 An energy without structure lets `features` be the identity.
 """
 
+from collections.abc import Callable
 from typing import Any, Self, TypeVar
 
 import torch
@@ -19,6 +20,8 @@ Module = TypeVar("Module", bound=nn.Module)
 
 class Net(nn.Module):
     """A net whose parameters are passed in: `net.at(theta).features(v)` is a pure function of theta and v."""
+
+    micro_batch: int | None = None  # samples that go through the net at once, of nets that can split a batch; none: all
 
     def at(self, params: Params) -> Self:
         """Return a view of this net with `params` as its parameters and buffers; what they do not name stays its own.
@@ -55,6 +58,11 @@ class Energy(Net):
     """
 
     frozen: tuple[str, ...] = ()
+    # What some energies have as well: the number of latent units, F(v), p(h|v) as a linear posterior, E_q[head].
+    latent: int
+    free_energy: Callable[[Tensor], Tensor]
+    linear_posterior: Callable[[], Params]
+    expected: Callable[..., Any]
 
     @property
     def has_expectations(self) -> bool:

@@ -7,15 +7,13 @@ section 5); `sn-resnet` has the blocks of SNGAN, for 32 and 128 pixels (appendix
 Shape tags: B batch, C channels, S image size, H latent units, w the net's width.
 """
 
-from typing import NamedTuple
+from typing import TYPE_CHECKING
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from eblvm.engine.errors import UserError
-from eblvm.engine.models.spectral import SnResnet
-from eblvm.engine.models.spectral import Spectral as SpectralOptions
 from eblvm.engine.nets.base import Energy, Net
 from eblvm.engine.nets.batch_norm import BatchNorm, Seen, Sequence, Tracked
 from eblvm.engine.nets.bidvl_start import STARTS, Start, xavier
@@ -25,19 +23,18 @@ from eblvm.engine.nets.spectral import Spectral
 from eblvm.engine.types import Params
 from eblvm.kernels.philox import Key, Purpose
 
+if TYPE_CHECKING:
+    from eblvm.engine.models.spectral import Normalised
+
 SMALLEST = 4  # pixels of the coarsest image
 RESNET_SIZES = (32, 128)
 
 
-class Nets(NamedTuple):
-    energy: "SpectralEnergy"
-    encoder: "Encoder"
-    generator: "Generator"
-
-
-def nets_for(options: SpectralOptions, shape: tuple[int, ...], joint: bool) -> Nets:
-    """Energy, encoder and generator for images of `shape` [C, S, S], or an error that says which sizes fit."""
-    residual, latent = isinstance(options, SnResnet), options.latent
+def nets_for(
+    options: "Normalised", shape: tuple[int, ...], joint: bool
+) -> tuple["SpectralEnergy", "Encoder", "Generator"]:
+    """Return energy, encoder and generator for images of `shape` [C, S, S], or say which sizes fit."""
+    residual, latent = options.residual, options.latent
     sizes = RESNET_SIZES if residual else tuple(SMALLEST << n for n in range(1, 6))
     if len(shape) != 3 or shape[1] != shape[2] or shape[1] not in sizes:
         raise UserError(
@@ -48,7 +45,7 @@ def nets_for(options: SpectralOptions, shape: tuple[int, ...], joint: bool) -> N
     layers = (Blocks if residual else Convolutions)(shape[0], shape[1])
     energy = SpectralEnergy(*layers.trunk(options.width), latent if joint else 0, options.output == "softplus")
     encoder = Encoder(layers.encoder(options.posterior_width, latent), latent, layers.bounded_variance)
-    nets = Nets(energy, encoder, Generator(layers.generator(options.generator_width, latent)))
+    nets = energy, encoder, Generator(layers.generator(options.generator_width, latent))
     for net in nets:
         net.start = STARTS[options.initial]
         net.channels_last = options.channels_last
@@ -220,7 +217,6 @@ class SpectralEnergy(Energy):
 
     start: Start = staticmethod(xavier)
     channels_last = False
-    micro_batch: int | None = None  # samples that go through the net at once; none: all
 
     def __init__(self, trunk: Sequence, width: int, latent: int, positive: bool):
         super().__init__()
@@ -248,7 +244,6 @@ class Encoder(Gaussian):
     net: Sequence
     start: Start = staticmethod(xavier)
     channels_last = False
-    micro_batch: int | None = None  # samples that go through the net at once; none: all
 
     def __init__(self, net: Sequence, latent: int, bounded: bool):
         super().__init__(net, latent)
@@ -268,7 +263,6 @@ class Generator(Net):
 
     start: Start = staticmethod(xavier)
     channels_last = False
-    micro_batch: int | None = None  # samples that go through the net at once; none: all
 
     def __init__(self, net: Sequence):
         super().__init__()

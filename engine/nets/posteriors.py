@@ -11,7 +11,7 @@ from torch.nn.functional import softplus
 from eblvm.engine.autodiff.convolution import Convolution
 from eblvm.engine.autodiff.mixed_precision import autocast
 from eblvm.engine.errors import UserError
-from eblvm.engine.nets.base import Energy, Net, call, fan_in_uniform
+from eblvm.engine.nets.base import Energy, Net, fan_in_uniform
 from eblvm.engine.types import Params
 from eblvm.kernels import philox
 from eblvm.kernels.philox import Key, Purpose
@@ -28,6 +28,7 @@ class Posterior(Net):
 
     latent: int
     noise: Callable[..., Tensor]
+    negative_entropy: Callable[[Any], Tensor]  # E_q log q(h | v), of those that know it
 
     def params(self, v: Tensor) -> Any:
         raise NotImplementedError
@@ -171,15 +172,15 @@ def check_fit(energy: Energy, posterior: Posterior, shape: tuple[int, ...]) -> N
     batch = 2
     v = torch.empty(batch, *shape, device="meta")
     theta, phi = ({k: p.detach().to("meta") for k, p in m.named_parameters()} for m in (energy, posterior))
-    mean = posterior.mean(call(posterior, phi, "params", v))
+    mean = posterior.mean(posterior.at(phi).params(v))
     if mean.shape != (batch, posterior.latent):
         raise UserError(
             f"the posterior's mean of {batch} samples has shape {list(mean.shape)}, expected "
             f"{[batch, posterior.latent]} (its `latent` is {posterior.latent})"
         )
-    f = call(energy, theta, "features", v)
+    f = energy.at(theta).features(v)
     try:
-        e = call(energy, theta, "head", f, mean)
+        e = energy.at(theta).head(f, mean)
     except RuntimeError as error:
         shapes = [list(t.shape) for t in torch.utils._pytree.tree_leaves(f)]
         raise UserError(

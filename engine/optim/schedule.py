@@ -1,31 +1,62 @@
-"""Learning rates: every optimiser's rate at a step, as tensors, so that neither vmap nor compile sees a new program."""
+"""Learning rate schedules."""
 
-from typing import Any
+from __future__ import annotations
 
-import torch
-from torch import Tensor
+import math
+from dataclasses import dataclass
+from typing import Any, ClassVar
 
-from eblvm.engine.optim.options import Optimisation
+from eblvm.engine.options import Options, declared, option
 
-
-def step_rates(
-    optimisation: Optimisation, step: int, like: Tensor, lower_lr: float | None = None, unroll_lr: float | None = None
-) -> dict[str, Tensor]:
-    """Rates of theta, phi and the unrolled steps, shaped as the replicas, with the dtype and device of `like`.
-
-    phi follows theta's rate unless it has one of its own. The unroll follows phi's rate unless it has one of its own,
-    which no schedule changes.
-    """
-    at = (step, optimisation.steps)
-    theta = optimisation.schedule.rate(learning_rates(optimisation, like.dtype, like.device), *at)
-    phi = theta if lower_lr is None else torch.full_like(theta, optimisation.schedule.rate(lower_lr, *at))
-    unroll = phi if unroll_lr is None else torch.full_like(theta, unroll_lr)
-    return {"theta": theta, "phi": phi, "unroll": unroll}
+MOST_STEPS = 2**31 - 1  # noise is counted by step in 32 bits
 
 
-def learning_rates(optimisation: Optimisation, dtype: torch.dtype, device: torch.device | str = "cpu") -> Tensor:
-    """Learning rates of theta, [] for a single run and [replicas] otherwise; filled in, where a copy would wait."""
-    kwargs: dict[str, Any] = {"dtype": dtype, "device": device}
-    if not optimisation.replicated:
-        return torch.full((), optimisation.lr[0], **kwargs)
-    return torch.cat([torch.full((optimisation.replicas,), rate, **kwargs) for rate in optimisation.lr])
+@dataclass(frozen=True)
+class Schedule(Options):
+    group = "optimisation"
+
+    final_lr: ClassVar[float] = 0.0  # the learning rate that a factor of 0 stands for
+
+    def factor(self, step: int, steps: int) -> float:
+        """Return how far a learning rate is at a step of a run of `steps`, from 1 (its own) to 0 (the final one)."""
+        return 1.0
+
+    def rate(self, lr: Any, step: int, steps: int) -> Any:
+        """Return a learning rate, a number or a tensor of them, at a step."""
+        factor = self.factor(step, steps)
+        if factor == 1 and self.final_lr == 0:  # the same number, without launches
+            return lr
+        return self.final_lr + factor * (lr - self.final_lr)
+
+
+@dataclass(frozen=True)
+class Constant(Schedule):
+    kind = "constant"
+
+
+@dataclass(frozen=True)
+class Cosine(Schedule):
+    """Half a cosine over its horizon, from a learning rate to the final one, where it stays."""
+
+    kind = "cosine"
+
+    horizon: int | None = option(None, "steps over which the cosine falls; none: those of the run", low=1)
+    final_lr: float = option(0.0, "learning rate at the end of the cosine", low=0)  # type: ignore[misc]
+
+    def factor(self, step: int, steps: int) -> float:
+        horizon = self.horizon or steps
+        return 0.5 * (1 + math.cos(math.pi * min(step, horizon) / horizon))
+
+
+@dataclass(frozen=True)
+class Stepwise(Schedule):
+    kind = "step"
+
+    decay_every: int = option(10_000, "steps between decays of the step schedule", low=1, high=MOST_STEPS)
+    decay: float = option(0.5, "factor of the step schedule", low=0, below=1)
+
+    def factor(self, step: int, steps: int) -> float:
+        return self.decay ** (step // self.decay_every)
+
+
+SCHEDULES = declared(Schedule, (Constant, Cosine, Stepwise))

@@ -22,13 +22,8 @@ from torch.utils._pytree import tree_leaves, tree_map
 
 from eblvm.engine.config import Config
 from eblvm.engine.errors import UserError
-from eblvm.engine.methods.bidvl import ENERGY, PREFIXES, BidvlObjective
-from eblvm.engine.methods.bilevel import VariationalScore
-from eblvm.engine.methods.micro_batches import MicroBatched, micro_batched
-from eblvm.engine.methods.score_matching import ScoreMatchingObjective
-from eblvm.engine.methods.types import Noise, Objective, Rates, State
-from eblvm.engine.methods.update import Update
-from eblvm.engine.optim.schedule import step_rates
+from eblvm.engine.methods.base import Method, Nets, Noise, Rates, Rows, State, sliced
+from eblvm.engine.options import can
 from eblvm.engine.planning.footprint import Operators, Storages, held_bytes, saved_by_graphs
 from eblvm.engine.recipes import arguments
 from eblvm.engine.versions import versions
@@ -68,7 +63,7 @@ class StepCost:
             "N": config.get("N", 0),
             "checkpoint": config.model.checkpoint,
             "precision": config.model.precision,
-            "micro_batch": config.running.micro_batch or config.optimisation.batch // self.gpus,
+            "micro_batch": config.step.micro_batch or config.optimisation.batch // self.gpus,
             "parameters": self.parameters + self.posterior_parameters,
             "state_mib": self.state_bytes / MIB,
             "saved_mib": self.saved_bytes / MIB,
@@ -83,32 +78,19 @@ class StepCost:
 def step_cost(config: Config, shape: Sequence[int], gpus: int = 1) -> StepCost:
     """Count one step of this configuration on samples of `shape`, as one of `gpus` processes takes it."""
     optimisation, running, method = config.optimisation, config.running, config.method
-    batch, micro_batch = optimisation.batch, running.micro_batch
-    if not method.plans or running.compile:
-        raise UserError(
-            f"a plan is for the eager run of a score matching method or of bidvl, got {method.kind!r}; remove --compile"
-        )
-    if config.replicated and (gpus > 1 or method.generates):
-        raise UserError(
-            "a plan of replicas is for a score matching method in one process; remove --replicas, --lr lists"
-        )
-    if batch % gpus:
-        raise UserError(f"got batch={batch} for {gpus} GPUs, expected a multiple of {gpus}")
-    v = torch.empty(batch // gpus, *shape, device="meta", dtype=getattr(torch, running.dtype))
-    update = micro_batched(method.build(config.model, optimisation, v), micro_batch)
-    state, replicas = _state(update, v.dtype), optimisation.replicas * len(optimisation.lr)
+    batch, dtype = optimisation.batch, getattr(torch, running.dtype)
+    _check(config, gpus)
+    v = torch.empty(batch // gpus, *shape, device="meta", dtype=dtype)
+    nets = method.nets(config, v)
+    state = method.blank(nets, optimisation.theta_optimizer(), dtype)
     if config.replicated:
-        state, v = tree_map(lambda x: x.new_empty(replicas, *x.shape), (state, v))
-    theta, phi = state.theta, state.phi
-    like = torch.empty(0, dtype=v.dtype)
-    rates = step_rates(optimisation, 0, like, method.lower_lr, method.unroll_lr)
+        state, v = tree_map(lambda x: x.new_empty(optimisation.count, *x.shape), (state, v))
+    rates = optimisation.rates(0, method.rates(), torch.empty(0, dtype=dtype))
     rates = {k: rate.to("meta") for k, rate in rates.items()}
-    seed = torch.zeros(replicas, dtype=torch.int64) if config.replicated else 0
-    noise = update.objective.draw(Key(seed, 0), v, 0, batch)
-    if config.replicated:
-        peak, saved, flops = _counted_replicas(update, state, v, noise, rates, batch)
-    else:
-        peak, saved, flops = _counted(update, state, v, noise, rates, batch, micro_batch)
+    key = Key(torch.zeros(optimisation.count, dtype=torch.int64) if config.replicated else 0, 0)
+    noise = method.draw(nets, key, Rows.of(key, v, 0, batch))
+    peak, saved, flops = _counted(config, nets, state, v, noise, rates)
+    theta, phi = state.theta.params, state.phi.params
     kept = _bytes(theta) + _bytes(phi) if running.validations else 0
     averages = _bytes(theta) * (2 if running.validations else 1) + _bytes(phi) if optimisation.ema is not None else 0
     ring = 2 * (gpus - 1) / gpus
@@ -117,7 +99,7 @@ def step_cost(config: Config, shape: Sequence[int], gpus: int = 1) -> StepCost:
         passes = 3 if config.get("unroll_memory") == "recompute" else 2
         unrolled = config.get("N", 0) * passes if config.get("sync") == "global" else 0
         reduced += _bytes(phi) * (config["K"] + unrolled)
-    travelling = 2 * _bytes(theta) if gpus > 1 else 0  # the gradient beside its buckets
+    travelling = 2 * _bytes(theta) if gpus > 1 else 0  # the gradient and its buckets
     return StepCost(
         config,
         gpus,
@@ -132,86 +114,71 @@ def step_cost(config: Config, shape: Sequence[int], gpus: int = 1) -> StepCost:
     )
 
 
-def _state(update: Update, dtype: torch.dtype) -> State:
-    """A state of the right shapes, without memory."""
-    objective, buffers = _whole(update.objective), {}
-    if isinstance(objective, BidvlObjective):
-        nets = dict(zip(PREFIXES, (objective.energy, objective.encoder, objective.generator), strict=True))
-        parameters = {prefix: _parameters(net, dtype) for prefix, net in nets.items()}
-        theta = parameters.pop(ENERGY)
-        phi = {prefix + name: p for prefix, tree in parameters.items() for name, p in tree.items()}
-        buffers = {prefix + name: _empty(b, dtype) for prefix, net in nets.items() for name, b in net.named_buffers()}
-    else:
-        assert isinstance(objective, ScoreMatchingObjective)
-        estimator = objective.estimator
-        theta = _parameters(estimator.energy, dtype)
-        phi = _parameters(estimator.posterior, dtype) if isinstance(estimator, VariationalScore) else {}
-    optimizer = update.optimizer
-    return State(theta, phi, optimizer.init(theta), optimizer.init(phi) if phi else (), {}, {}, buffers=buffers)
+def _check(config: Config, gpus: int) -> None:
+    """Refuse what a plan cannot count."""
+    method, batch = config.method, config.optimisation.batch
+    if not method.plans or config.step.compile:
+        raise UserError(
+            f"a plan is for the eager run of a score matching method or of bidvl, got {method.kind!r}; remove --compile"
+        )
+    if config.replicated and (gpus > 1 or method.generates):
+        raise UserError(
+            "a plan of replicas is for a score matching method in one process; remove --replicas, --lr lists"
+        )
+    if batch % gpus:
+        raise UserError(f"got batch={batch} for {gpus} GPUs, expected a multiple of {gpus}")
 
 
-def _whole(objective: Objective) -> Objective:
-    """The objective on a whole batch."""
-    return objective.objective if isinstance(objective, MicroBatched) else objective
-
-
-def _counted(
-    update: Update, state: State, v: Tensor, noise: Noise, rates: Rates, batch: int, micro_batch: int | None
-) -> tuple[int, int, int]:
-    """(peak bytes, of these bytes held for backward, FLOPs) of a step's gradients."""
+def _counted(config: Config, nets: Nets, state: State, v: Tensor, noise: Noise, rates: Rates) -> tuple[int, int, int]:
+    """Return (peak bytes, of these bytes held for backward, FLOPs) of a step's gradients."""
+    method, size, optimizer = config.method, config.step.micro_batch, config.optimisation.theta_optimizer()
+    if config.replicated:
+        return _counted_replicas(config, nets, state, v, noise, rates)
     given = (state, v, noise, rates)
-    # Of BiDVL the whole update: its lower level moves phi at the moved theta.
-    bidvl = isinstance(update.objective, BidvlObjective)
-    step: Callable[..., Any] = replace(update, in_place=True) if bidvl else update.objective.gradient
+    # A method that alternates moves phi at the moved theta: its whole step is counted.
+    alternating = method.alternating(nets, optimizer, size, in_place=True)
+    step: Callable[..., Any] = alternating or (method.chunked(nets, size) if size else method.gradient(nets))
     with torch.no_grad(), Operators(Storages(_tensors(given))) as counted:
         step(*given)
-    objective = _whole(update.objective)
-    if isinstance(objective, ScoreMatchingObjective):
-        saved = saved_bytes(objective, state, v[:micro_batch], batch, rates)
-    else:
-        with saved_by_graphs(_tensors(given)) as graphs:
-            step(*given)
-        saved = graphs.peak
-    return counted.storages.peak, saved, counted.flops
+    if alternating is None:
+        chunk = sliced(noise, 0, min(size, len(v))) if size else noise
+        return counted.storages.peak, _saved(method, nets, state, v[:size], chunk, rates), counted.flops
+    with saved_by_graphs(_tensors(given)) as graphs:
+        step(*given)
+    return counted.storages.peak, graphs.peak, counted.flops
 
 
 def _counted_replicas(
-    update: Update, state: State, v: Tensor, noise: Noise, rates: Rates, batch: int
+    config: Config, nets: Nets, state: State, v: Tensor, noise: Noise, rates: Rates
 ) -> tuple[int, int, int]:
-    """`_counted` of the whole vectorised update, which gives a new state beside the old one. No hook sees what graphs
-    hold in it: that is one replica's, times their number."""
-    if update.ema_decay is not None:  # the averages move as well
-        ema, phi_ema = tree_map(torch.empty_like, (state.theta, state.phi))
-        state = state._replace(ema=ema, phi_ema=phi_ema)
-    given = (state, v, noise, rates)
+    """Count the whole vectorised step. No hook sees what graphs hold in it: that is one replica's, times their number."""
+    if config.optimisation.ema is not None:  # the averages move as well
+        theta, phi = (w._replace(average=tree_map(torch.empty_like, w.params)) for w in state[:2])
+        state = state._replace(theta=theta, phi=phi)
+    given, plain = (state, v, noise, rates), replace(config.step, fused=False)
+    step = plain.of(config.method, nets, config.optimisation, v.device, v.dtype)
     with torch.no_grad(), Operators(Storages(_tensors(given))) as counted:
-        torch.vmap(update.__call__)(*given)
-    objective, replicas = update.objective, len(v)
-    assert isinstance(objective, ScoreMatchingObjective)
-    one, v_one, rates_one = tree_map(lambda x: x[0], (state, v, rates))
-    saved = replicas * saved_bytes(objective, one, v_one, batch, rates_one)
-    return counted.storages.peak, saved, counted.flops
+        step(*given)
+    one = tree_map(lambda x: x[0], given)
+    return counted.storages.peak, len(v) * _saved(config.method, nets, *one), counted.flops
 
 
-def saved_bytes(plain: ScoreMatchingObjective, state: State, v: Tensor, batch: int, rates: Rates) -> int:
-    """Held by graphs when the loss is known and its backward has not begun."""
-    if isinstance(plain.estimator, VariationalScore):
-        plain = replace(plain, estimator=plain.estimator.without_steps())  # real steps leave nothing behind
-    theta = {k: p.detach().requires_grad_() for k, p in state.theta.items()}
-    noise = plain.draw(Key(0, 0), v, 0, batch)
-    return held_bytes(lambda: plain.upper(theta, state, v, noise, rates), _tensors((state, theta, v, noise, rates)))
+def _saved(method: Method, nets: Nets, state: State, v: Tensor, noise: Noise, rates: Rates) -> int:
+    """Return what graphs hold when the loss is known and its backward has not begun."""
+    known = _tensors((state, v, noise, rates))
+    return held_bytes(lambda: method.graph(nets, state, v, noise, rates), known)
 
 
 def step_costs(config: Config, shape: Sequence[int], gpus: int, memory: int | None) -> Iterator[StepCost]:
     """In the order of their work: of every checkpointing (its own, or all for 'auto') the whole slice of the
     batch at once, and smaller chunks of it until one fits."""
-    local, given, asked = config.optimisation.batch // gpus, config.running.micro_batch, config.model.checkpoint
+    local, given, asked = config.optimisation.batch // gpus, config.step.micro_batch, config.model.checkpoint
     if config.replicated:  # one setting: a vectorised step has neither checkpointing nor micro-batches
         yield step_cost(config.replaced(checkpoint="none") if config.model.plans else config, shape, gpus)
         return
     for checkpoint in config.model.checkpoints if asked == "auto" else [asked]:
         sizes = sorted({-(-local // parts) for parts in SPLITS}, reverse=True)
-        for size in sizes if given is None and config.method.micro_batches else [given or local]:
+        for size in sizes if given is None and can(config, "micro_batches") else [given or local]:
             changes: dict[str, Any] = {"micro_batch": None if size == local else size}
             if config.model.plans:
                 changes["checkpoint"] = checkpoint
@@ -223,7 +190,7 @@ def step_costs(config: Config, shape: Sequence[int], gpus: int, memory: int | No
 
 def with_checkpoint_chosen(config: Config, shape: Sequence[int], gpus: int, memory: int) -> Config:
     """`config` with 'auto' replaced by the first checkpointing and micro-batch of the plan that fit this memory."""
-    if not (config.model.plans and config.method.plans) or config.running.compile or config.replicated:
+    if not (config.model.plans and config.method.plans) or config.step.compile or config.replicated:
         return config.replaced(checkpoint="none")
     least = None
     for found in step_costs(config, shape, gpus, memory):
@@ -254,8 +221,8 @@ def next_smaller(config: Config, shape: Sequence[int], gpus: int) -> str:
     if following is None:
         return f"this is the plan's smallest setting ({_size(present.total_bytes)}); use more processes, or bf16"
     how = f"--checkpoint {following.config.model.checkpoint}"
-    if following.config.running.micro_batch is not None:
-        how += f" --micro-batch {following.config.running.micro_batch}"
+    if following.config.step.micro_batch is not None:
+        how += f" --micro-batch {following.config.step.micro_batch}"
     return (
         f"by the plan a step needs {_size(present.total_bytes)}; the next smaller setting is {how}, "
         f"{_size(following.total_bytes)}: the same command with it continues the run"
@@ -284,7 +251,7 @@ def plan(config: Config, Ns: Sequence[int], gpus: int, memory: int | None) -> di
         "memory_mib": None if memory is None else memory / MIB,
         "reserved_mib": RESERVED / MIB,
         "batch": config.optimisation.batch,
-        "replicas": config.optimisation.replicas * len(config.optimisation.lr),
+        "replicas": config.optimisation.count,
         "rows": [n.row(memory) for n in found],
         "command": None if chosen is None else command(chosen.config, gpus),
         "versions": versions(),
@@ -331,14 +298,6 @@ def parse_bytes(text: str) -> int:
     if found is None or found.group(2).upper() not in UNITS:
         raise UserError(f"got memory {text!r}, expected a number with a unit, such as 11GiB or 8000MB")
     return int(float(found.group(1)) * UNITS[found.group(2).upper()])
-
-
-def _parameters(model: torch.nn.Module, dtype: torch.dtype) -> dict[str, Tensor]:
-    return {k: _empty(p, dtype) for k, p in model.named_parameters()}
-
-
-def _empty(like: Tensor, dtype: torch.dtype) -> Tensor:
-    return torch.empty(like.shape, dtype=dtype, device="meta")
 
 
 def _size(nbytes: int) -> str:

@@ -15,22 +15,24 @@ from eblvm.engine.config import Config
 from eblvm.engine.data.dataset import Dataset
 from eblvm.engine.device import own_device, set_products, set_repeatable
 from eblvm.engine.errors import UserError, unknown
-from eblvm.engine.methods.update import Update, check_payload
+from eblvm.engine.methods.base import Nets, State, empty_weights
 from eblvm.engine.models.posteriors import PosteriorOptions
 from eblvm.engine.nets.base import Energy
 from eblvm.engine.nets.grbm import GRBM
 from eblvm.engine.nets.posteriors import Posterior
+from eblvm.engine.optim import replicas
+from eblvm.engine.optim.base import Weights
 from eblvm.engine.options import nodes
 from eblvm.engine.runs import checkpoint, exported
 from eblvm.engine.runs.folder import expect_same_models, read_config
-from eblvm.engine.training import replicas
+from eblvm.engine.runs.state import check_payload
 from eblvm.engine.types import Params
 
 MODELS = ("best", "last", "ema")
 
 
 @dataclass(frozen=True)
-class Run:
+class SavedRun:
     """`custom_*` are what a run of the user's own models or data was given in Python, and needs again."""
 
     folder: Path
@@ -50,7 +52,7 @@ class Run:
         energy: Energy | None = None,
         posterior: Posterior | None = None,
         dataset: Dataset | None = None,
-    ) -> Run:
+    ) -> SavedRun:
         """The run in `folder`, or the exported model there, on `device`, at its newest checkpoint or that of `step`;
         `data` says where the data set is now, if it moved."""
         config = read_config(folder).replaced(device=device)
@@ -66,7 +68,7 @@ class Run:
         return cls(folder, config, payload_at(folder, step), energy, posterior, dataset)
 
     @classmethod
-    def of_weights(cls, folder: Path, step: int | None = None) -> Run:
+    def of_weights(cls, folder: Path, step: int | None = None) -> SavedRun:
         """The run's weights on the CPU, for another run to start from: neither its data nor its models are needed."""
         return cls(folder, read_config(folder).replaced(device="cpu"), payload_at(folder, step))
 
@@ -121,12 +123,18 @@ class Run:
         return cast(GRBM, self.energy)
 
     @cached_property
-    def update(self) -> Update:
-        """The training step that made the run."""
-        custom = (self.custom_energy, self.custom_posterior)
+    def nets(self) -> Nets:
+        """The modules of the training method, with what its state has them read of the data."""
         exported = "extent" in self.payload
         like = self.extent if exported and self.config.model.generates else self.dataset.train  # it reads the shape
-        return self.config.method.build(self.config.model, self.config.optimisation, like, *custom)
+        return self.config.method.nets(self.config, like, self.custom_energy, self.custom_posterior)
+
+    def state(self, model: str) -> State:
+        """The state of a single run's model, for evaluation: its weights and buffers."""
+        if self.config.replicated:
+            raise UserError(f"{self.folder} holds replicas; this is for one run at a time")
+        theta, phi = (Weights(params, empty_weights().moments) for params in (self.thetas(model)[0], self.phi(model)))
+        return State(theta, phi, buffers=self.buffers(model))
 
     def default_model(self) -> str:
         """The best by validation where the run validated, as the papers choose; otherwise the last."""
@@ -150,7 +158,7 @@ class Run:
         }  # the normaliser that NCE learns is not the model's
         if not self.config.replicated:
             return [theta]
-        return [replicas.pick(theta, r) for r in range(len(replicas.names(self.config.optimisation)))]
+        return [replicas.pick(theta, r) for r in range(self.config.optimisation.count)]
 
     def phi(self, model: str) -> Params:
         """phi of a single run; a run of an older version averaged theta alone, and takes the last phi."""

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from eblvm.engine.config import Config
 from eblvm.engine.durable import is_locked
 from eblvm.engine.errors import UserError
-from eblvm.engine.optim.options import Optimisation
+from eblvm.engine.optim.optimisation import Optimisation
 from eblvm.engine.runs import parent
 from eblvm.engine.runs.eval_file import read_eval
 from eblvm.engine.runs.folder import LOCK, read_config

@@ -6,9 +6,7 @@ import torch
 from torch import Tensor
 
 from eblvm.engine.errors import UserError, unknown
-from eblvm.engine.methods.bidvl import BidvlObjective
-from eblvm.engine.methods.types import State
-from eblvm.engine.runs.run import Run
+from eblvm.engine.runs.run import SavedRun
 from eblvm.kernels import philox
 from eblvm.kernels.philox import Key, Purpose, purpose
 
@@ -17,17 +15,8 @@ FRAMES = 10  # pictures along an interpolation
 CHUNK = 500  # images per pass
 
 
-def trained(run: Run, model: str) -> tuple[BidvlObjective, State]:
-    """The objective of a run of BiDVL and the state of its best, last or averaged model."""
-    if run.config.replicated:
-        raise UserError(f"{run.folder} holds replicas; BiDVL is evaluated one run at a time")
-    objective = run.update.objective
-    assert isinstance(objective, BidvlObjective)
-    return objective, State(run.thetas(model)[0], run.phi(model), (), (), {}, {}, buffers=run.buffers(model))
-
-
 @torch.no_grad()
-def generate(run: Run, model: str, count: int, seed: int, kind: str | None = None, first: int = 0) -> Tensor:
+def generate(run: SavedRun, model: str, count: int, seed: int, kind: str | None = None, first: int = 0) -> Tensor:
     """Images [n, C, S, S] in [0, 1]: numbers first, first + 1, ... of the seed's.
 
     marginal: G(h), h ~ N(0, I). given-h: G(h), h the posterior means of training data. interpolation: `count` rows of
@@ -36,7 +25,7 @@ def generate(run: Run, model: str, count: int, seed: int, kind: str | None = Non
     kind = kind or "marginal"
     if kind not in KINDS:
         raise unknown("kind", kind, list(KINDS))
-    objective, state = trained(run, model)
+    method, nets, state = run.config.method, run.nets, run.state(model)
     if kind == "marginal":
         kwargs: dict[str, Any] = {
             "dtype": getattr(torch, run.config.running.dtype),
@@ -52,8 +41,8 @@ def generate(run: Run, model: str, count: int, seed: int, kind: str | None = Non
         if skipped + ends > len(order):
             raise UserError(f"got a count of {count}, which needs {ends} of the {len(order)} training samples")
         v = run.dataset.floats(run.dataset.train[order[skipped : skipped + ends].to(run.config.running.device)])
-        h = objective.encode(state, v)
+        h = method.encode(nets, state, v)
     if kind == "interpolation":
         fraction = torch.linspace(0, 1, FRAMES, dtype=h.dtype, device=h.device).view(1, FRAMES, 1)
         h = torch.lerp(h[0::2, None], h[1::2, None], fraction).flatten(0, 1)
-    return torch.cat([objective.decode(state, chunk) for chunk in h.split(CHUNK)])
+    return torch.cat([method.decode(nets, state, chunk) for chunk in h.split(CHUNK)])

@@ -8,7 +8,7 @@ from torch import Tensor
 from eblvm.engine.errors import UserError, unknown
 from eblvm.engine.nets.grbm import GRBM
 from eblvm.engine.progress import progress
-from eblvm.engine.runs.run import Run
+from eblvm.engine.runs.run import SavedRun
 from eblvm.engine.sampling import langevin as ld
 from eblvm.engine.sampling.run_samples import default_start, latent_units, started
 from eblvm.kernels import philox
@@ -31,7 +31,7 @@ def known_pixels(shape: tuple[int, ...], known: str) -> Tensor:
 
 
 def inpaint(
-    run: Run, model: str, count: int, steps: int | None, seed: int, known: str = "top", start: str | None = None
+    run: SavedRun, model: str, count: int, steps: int | None, seed: int, known: str = "top", start: str | None = None
 ) -> Tensor:
     """Pairs [2n, C, S, S] of test images: what is known of one, and one completion by the model.
 

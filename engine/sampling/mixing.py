@@ -12,7 +12,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from eblvm.engine.nets.base import call
 from eblvm.engine.nets.grbm import GRBM
 from eblvm.engine.sampling.annealing import Walk, resampled, tempered
 from eblvm.engine.sampling.diagnostics import FEWEST_DRAWS, effective_sample_size, r_hat
@@ -92,7 +91,7 @@ def mixing(
         for _ in range(count):
             v, _ = gibbs(theta, Key(here.seed, here.step + done), v, apart, on_sweeps)
             done += apart
-            free_energy = call(energy, theta, "free_energy", v)
+            free_energy = energy.at(theta).free_energy(v)
             seen.append(torch.cat([free_energy[:, None], v @ directions], 1).double().cpu())
         states[name] = v
         if seen:

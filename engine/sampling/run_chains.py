@@ -10,10 +10,9 @@ import torch
 from torch import Tensor
 
 from eblvm.engine.errors import UserError, unknown
-from eblvm.engine.nets.base import call
 from eblvm.engine.nets.grbm import GRBM
 from eblvm.engine.progress import progress
-from eblvm.engine.runs.run import Run
+from eblvm.engine.runs.run import SavedRun
 from eblvm.engine.sampling.diagnostics import FEWEST_DRAWS, effective_sample_size, r_hat
 from eblvm.engine.sampling.langevin import Position
 from eblvm.engine.sampling.metropolis import Chains, LogDensity, hmc
@@ -41,7 +40,7 @@ class Proposals:
 
 
 def run_chains(
-    run: Run,
+    run: SavedRun,
     model: str,
     count: int,
     steps: int,
@@ -66,7 +65,7 @@ def run_chains(
 
 
 def target(
-    run: Run, model: str, count: int, seed: int, kind: str | None, start: str | None
+    run: SavedRun, model: str, count: int, seed: int, kind: str | None, start: str | None
 ) -> tuple[LogDensity, Position]:
     """The log density that the chains keep, and where they start."""
     if run.config.model.generates:
@@ -81,16 +80,16 @@ def target(
     if kind == "posterior":
         v = training_samples(run, count, seed)
         with torch.no_grad():
-            f = call(energy, theta, "features", v)
-        return lambda x: -call(energy, theta, "head", f, x[0]), (posterior_means(run, model, count, seed),)
+            f = energy.at(theta).features(v)
+        return lambda x: -energy.at(theta).head(f, x[0]), (posterior_means(run, model, count, seed),)
     v = started(run, start or default_start(run), key, count, 0, kwargs)
     if kind == "marginal":
-        return lambda x: -call(energy, theta, "free_energy", x[0]), (v,)
+        return lambda x: -energy.at(theta).free_energy(x[0]), (v,)
     if kind == "joint":
         h = philox.normal(key, purpose(Purpose.SAMPLE_H), count, (latent_units(run),), **kwargs)
-        return lambda x: -call(energy, theta, "energy", *x), (v, h)
+        return lambda x: -energy.at(theta).energy(*x), (v, h)
     h = posterior_means(run, model, count, seed)
-    return lambda x: -call(energy, theta, "energy", x[0], h), (v,)
+    return lambda x: -energy.at(theta).energy(x[0], h), (v,)
 
 
 def mixed(chains: Chains) -> dict[str, float]:

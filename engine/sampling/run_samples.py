@@ -9,10 +9,9 @@ from torch import Tensor
 from eblvm.engine.autodiff import collectives
 from eblvm.engine.data.sets.files import ImageData
 from eblvm.engine.errors import UserError, unknown
-from eblvm.engine.nets.base import call
 from eblvm.engine.nets.grbm import GRBM
 from eblvm.engine.progress import progress
-from eblvm.engine.runs.run import Run
+from eblvm.engine.runs.run import SavedRun
 from eblvm.engine.sampling import generator
 from eblvm.engine.sampling import langevin as ld
 from eblvm.engine.sampling.gibbs import gibbs, uniform_start
@@ -29,7 +28,13 @@ GIBBS_SWEEPS = 1000  # as the papers run
 
 
 def sample_over_ranks(
-    run: Run, model: str, count: int, steps: int | None, seed: int, kind: str | None = None, start: str | None = None
+    run: SavedRun,
+    model: str,
+    count: int,
+    steps: int | None,
+    seed: int,
+    kind: str | None = None,
+    start: str | None = None,
 ) -> Tensor:
     """`sample`, each process drawing its slice; all of them on the first, and on the others their own."""
     if count < collectives.size():
@@ -40,7 +45,7 @@ def sample_over_ranks(
 
 
 def sample(
-    run: Run,
+    run: SavedRun,
     model: str,
     count: int,
     steps: int | None,
@@ -68,7 +73,7 @@ def sample(
     return sample_grbm(run, model, count, GIBBS_SWEEPS if steps is None else steps, seed, first)
 
 
-def sample_grbm(run: Run, model: str, count: int, sweeps: int, seed: int, first: int = 0) -> Tensor:
+def sample_grbm(run: SavedRun, model: str, count: int, sweeps: int, seed: int, first: int = 0) -> Tensor:
     """By Gibbs sampling; for images the means of p(v|h), as is usual to show."""
     theta, key = run.thetas(model)[0], Key(seed, 0)
     start = uniform_start(key, count, run.extent, first)
@@ -78,7 +83,7 @@ def sample_grbm(run: Run, model: str, count: int, sweeps: int, seed: int, first:
 
 
 def sample_continuous(
-    run: Run,
+    run: SavedRun,
     model: str,
     count: int,
     steps: int | None,
@@ -134,12 +139,12 @@ def sample_continuous(
     return torch.stack(frames, 1).flatten(0, 1)
 
 
-def default_start(run: Run) -> str:
+def default_start(run: SavedRun) -> str:
     """Where chains start: as published for the papers' images, else over the range of the data."""
     return "normal" if isinstance(run.config.dataset, ImageData) else "uniform"
 
 
-def started(run: Run, start: str, key: Key, count: int, first: int, kwargs: dict[str, Any]) -> Tensor:
+def started(run: SavedRun, start: str, key: Key, count: int, first: int, kwargs: dict[str, Any]) -> Tensor:
     """Chains first, first + 1, ...: 1/2 + N(0, 1), or uniform over the range of the data."""
     if start not in STARTS:
         raise unknown("start", start, list(STARTS))
@@ -149,12 +154,12 @@ def started(run: Run, start: str, key: Key, count: int, first: int, kwargs: dict
     return low + (high - low) * philox.uniform(key, purpose(Purpose.SAMPLE_V), count, run.shape, first=first, **kwargs)
 
 
-def posterior_means(run: Run, model: str, count: int, seed: int, first: int = 0) -> Tensor:
+def posterior_means(run: SavedRun, model: str, count: int, seed: int, first: int = 0) -> Tensor:
     """Means of q(h|v) of `training_samples`."""
     return infer(run, model)(training_samples(run, count, seed, first))
 
 
-def training_samples(run: Run, count: int, seed: int, first: int = 0) -> Tensor:
+def training_samples(run: SavedRun, count: int, seed: int, first: int = 0) -> Tensor:
     """Training samples in an order of the seed's; after all of them follows another order."""
     total = len(run.dataset.train)
     rounds = range(first // total, (first + count - 1) // total + 1)
@@ -163,24 +168,24 @@ def training_samples(run: Run, count: int, seed: int, first: int = 0) -> Tensor:
     return run.dataset.floats(run.dataset.train[chosen.to(run.config.running.device)])
 
 
-def latent_units(run: Run) -> int:
+def latent_units(run: SavedRun) -> int:
     assert run.posterior is not None
     return run.posterior.latent
 
 
-def value_range(run: Run) -> tuple[float, float]:
+def value_range(run: SavedRun) -> tuple[float, float]:
     """The lowest and highest value in the training data."""
     return float(run.extent.min()), float(run.extent.max())
 
 
-def infer(run: Run, model: str) -> Callable[[Tensor], Tensor]:
+def infer(run: SavedRun, model: str) -> Callable[[Tensor], Tensor]:
     """v -> the posterior mean of h."""
     posterior, phi = run.posterior, run.phi(model)
     assert posterior is not None
 
     @torch.no_grad()
     def means(v: Tensor) -> Tensor:
-        return torch.cat([posterior.mean(call(posterior, phi, "params", chunk)) for chunk in v.split(1000)])
+        return torch.cat([posterior.mean(posterior.at(phi).params(chunk)) for chunk in v.split(1000)])
 
     return means
 

@@ -18,9 +18,10 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from eblvm.engine.autodiff.collectives import gather_rows, local_slice, rank, size
+from eblvm.engine.config import Config
 from eblvm.engine.device import own_device
 from eblvm.engine.errors import LostPeerError, UserError
-from eblvm.engine.methods.types import State
+from eblvm.engine.methods.base import State
 from eblvm.engine.training.peers import Peers, patience_s
 
 T = TypeVar("T")
@@ -83,6 +84,20 @@ def _unreachable(error: Exception) -> LostPeerError:
         f"rank {os.environ.get('RANK')}: the other processes cannot be met at {where} ({first}); see that the first "
         "node runs and that its address and port can be reached, then give the same command again"
     )
+
+
+def check_world(config: Config) -> None:
+    """Refuse what several processes cannot do."""
+    batch = config.optimisation.batch
+    if size() == 1:
+        return
+    if batch % size():
+        raise UserError(f"got batch={batch} for {size()} processes, expected a multiple of {size()}")
+    if config.replicated or config.step.compile or config.step.graphs:
+        raise UserError(
+            f"{size()} processes train one run with the eager step; remove --replicas, --lr lists, --compile and "
+            "--graphs"
+        )
 
 
 def whole_chains(state: State) -> State:

@@ -14,11 +14,12 @@ from typing import Any, NamedTuple
 
 from eblvm.engine.config import Config
 from eblvm.engine.errors import UserError
-from eblvm.engine.methods.types import State
+from eblvm.engine.methods.base import State
+from eblvm.engine.optim import replicas
+from eblvm.engine.optim.base import Weights
 from eblvm.engine.runs import checkpoint, exported
 from eblvm.engine.runs.parent import Parent
-from eblvm.engine.runs.run import Run
-from eblvm.engine.training import replicas
+from eblvm.engine.runs.run import SavedRun
 from eblvm.engine.types import Params
 
 
@@ -26,12 +27,13 @@ class Fork(NamedTuple):
     """The weights of a parent, for a run of `config`."""
 
     parent: Parent
-    run: Run
+    run: SavedRun
     config: Config
 
     @classmethod
-    def of(cls, parent: Parent, config: Config) -> Fork:
-        return cls(parent, Run.of_weights(parent.folder, parent.step), config)
+    def of(cls, parent: Parent | None, config: Config) -> Fork | None:
+        """Return the fork of a parent; None for a run that begins with its own weights."""
+        return None if parent is None else cls(parent, SavedRun.of_weights(parent.folder, parent.step), config)
 
     @property
     def record(self) -> dict[str, Any]:
@@ -53,7 +55,7 @@ class Fork(NamedTuple):
     def check(self, state: State) -> None:
         """That theta of one start of this run, without replicas, can be the parent's."""
         theta = {k: p[0] for k, p in self.theta.items()} if self.run.config.replicated else self.theta
-        if problem := difference(theta, {k: p for k, p in state.theta.items() if k != "log_z"}):
+        if problem := difference(theta, {k: p for k, p in state.theta.params.items() if k != "log_z"}):
             raise UserError(
                 f"--init {self.parent.folder} holds another energy than this run has ({problem}); give that run's own "
                 f"model options: see 'eblvm runs show {self.parent.folder}'"
@@ -70,25 +72,22 @@ class Fork(NamedTuple):
         said = [f"starting from {folder}, its {model} model at step {self.run.step_of(model)}"]
         if self.run.config.replicated and not self._one_to_one:
             said.append(f"{folder} holds replicas: its first one is taken")
-        theta = placed(self._for_replicas(self.theta), state.theta)
+        theta = placed(self._for_replicas(self.theta), state.theta.params)
         phi, buffers = (self._for_replicas(tree) for tree in (self.run.phi(model), self.run.buffers(model)))
-        if state.phi and (problem := difference(phi, state.phi)):
+        if state.phi.params and (problem := difference(phi, state.phi.params)):
             said.append(f"q(h|v) starts anew: {folder} has another one ({problem})")
             phi = {}
         fitting = {k: b for k, b in buffers.items() if k in state.buffers and b.shape == state.buffers[k].shape}
-        phi = placed(phi, state.phi)
         return state._replace(
-            theta=theta,
-            phi=phi,
-            ema={k: p.clone() for k, p in theta.items()} if state.ema else {},
-            phi_ema={k: p.clone() for k, p in phi.items()} if state.phi_ema else {},
+            theta=_restarted(state.theta, theta),
+            phi=_restarted(state.phi, placed(phi, state.phi.params)),
             buffers=placed(fitting, state.buffers),
         ), said
 
     @property
     def _one_to_one(self) -> bool:
         """Has this run as many replicas as its parent?"""
-        ours, theirs = (len(replicas.names(c.optimisation)) for c in (self.config, self.run.config))
+        ours, theirs = (c.optimisation.count for c in (self.config, self.run.config))
         return self.config.replicated and self.run.config.replicated and ours == theirs
 
     def _for_replicas(self, tree: Params) -> Params:
@@ -98,8 +97,13 @@ class Fork(NamedTuple):
         first = {k: p[0] for k, p in tree.items()} if self.run.config.replicated else tree
         if not self.config.replicated:
             return first
-        count = len(replicas.names(self.config.optimisation))
+        count = self.config.optimisation.count
         return {k: p.expand(count, *p.shape) for k, p in first.items()}
+
+
+def _restarted(weights: Weights, params: Params) -> Weights:
+    """Return weights at the start of a run from these parameters, where its averages start too."""
+    return weights._replace(params=params, average={k: p.clone() for k, p in params.items()} if weights.average else {})
 
 
 def difference(got: Params, expected: Params) -> str:

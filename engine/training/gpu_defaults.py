@@ -41,10 +41,10 @@ def gpu_defaults(config: Config, given: Collection[str], before: Config | None, 
 
 def takes_graphs(config: Config, processes: int) -> bool:
     """Is the step replayed as a CUDA graph? As --[no-]graphs says, else by the rule above."""
-    running = config.running
-    if running.graphs is not None or not running.on_cuda:
-        return bool(running.graphs)
-    return processes == 1 and config.get("channels_last") is None and not (running.compile or running.deterministic)
+    running, step = config.running, config.step
+    if step.graphs is not None or not running.on_cuda:
+        return bool(step.graphs)
+    return processes == 1 and config.get("channels_last") is None and not (step.compile or running.deterministic)
 
 
 def sentence(config: Config, gpu: str, processes: int = 1) -> str:

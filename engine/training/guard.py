@@ -2,20 +2,17 @@
 
 import math
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
-from typing import Any
 
 import torch
 from torch import Tensor
 from torch.utils._pytree import tree_leaves
 
 from eblvm.engine.errors import DivergedError, UserError
-from eblvm.engine.methods.types import State
-from eblvm.engine.nets.base import call
-from eblvm.engine.nets.posteriors import Posterior
-from eblvm.engine.optim.optimizers import AdamState
+from eblvm.engine.methods.base import Nets, State
 from eblvm.engine.system import ENDINGS
 from eblvm.engine.types import Params
 
@@ -68,45 +65,39 @@ def check(
 
 
 def sizes(state: State, replicated: bool) -> dict[str, list[float]]:
-    """The largest magnitude in each watched part of the state, by replica."""
+    """Return the largest magnitude in each watched part of the state, by replica."""
     largest = torch.vmap(magnitude) if replicated else magnitude
     return {name: torch.atleast_1d(largest(x)).tolist() for name, x in watched(state).items()}
 
 
 def watched(state: State) -> dict[str, Params]:
-    """Parameters, both optimisers' moments, what nets hold beside parameters."""
+    """Return what may break: parameters, moments and averages, and what nets have besides parameters."""
     moments = {
         f"{who}.{kind}.{name}": p
-        for who, optimizer in (("theta", state.theta_opt), ("phi", state.phi_opt))
-        if isinstance(optimizer, AdamState)
-        for kind, tree in (("m", optimizer.m), ("v", optimizer.v))
+        for who, weights in (("theta", state.theta), ("phi", state.phi))
+        for kind, tree in (("m", weights.moments.m), ("v", weights.moments.v))
         for name, p in tree.items()
     }
-    parts = {"theta": state.theta, "phi": state.phi, "moments": moments, "buffers": state.buffers}
-    parts |= {"ema": state.ema, "chain": state.chain}
+    parts = {"theta": state.theta.params, "phi": state.phi.params, "moments": moments, "buffers": state.buffers}
+    parts |= {"ema": state.theta.average, "chain": state.chain}
     return {name: tree for name, tree in parts.items() if tree}
 
 
-@torch.no_grad()
-def q_sizes(objective: Any, state: State, v: Tensor) -> list[float]:
-    """The largest magnitude among q's outputs at v, by replica; none where a method has no q."""
-    posterior = getattr(objective, "posterior", None) or getattr(
-        getattr(objective, "estimator", None), "posterior", None
-    )
-    if not isinstance(posterior, Posterior) or not state.phi:
-        return []
-    expected = dict(posterior.named_parameters())
-    if state.phi.keys() != expected.keys():
+def q_sizes(nets: Nets, state: State, v: Tensor) -> list[float]:
+    """Return the largest magnitude among q's outputs at v, by replica; none where a method has no q of its own."""
+    phi, expected = state.phi.params, dict(nets.posterior.named_parameters())
+    if not phi or phi.keys() != expected.keys():
         return []
     name = next(iter(expected))
-    leading = state.phi[name].dim() - expected[name].dim()
-    phis = [{k: p[r] for k, p in state.phi.items()} for r in range(len(state.phi[name]))] if leading else [state.phi]
-    found = [tree_leaves(call(posterior, phi, "params", v)) for phi in phis]
-    return [float(torch.stack([x.abs().max() for x in parts]).max()) for parts in found]
+    replicated = phi[name].dim() > expected[name].dim()
+    phis = [{k: p[r] for k, p in phi.items()} for r in range(len(phi[name]))] if replicated else [phi]
+    with torch.no_grad():
+        outputs = [tree_leaves(nets.posterior.at(one).params(v)) for one in phis]
+    return [float(torch.stack([x.abs().max() for x in parts]).max()) for parts in outputs]
 
 
 def magnitude(tree: Params) -> Tensor:
-    """The largest absolute entry; NaN if there is one."""
+    """Return the largest absolute entry; NaN if there is one."""
     return torch.stack([p.abs().max() for p in tree.values()]).max()
 
 
@@ -119,18 +110,19 @@ def require_folder(out: Path) -> None:
         )
 
 
-class Interrupt:
-    """SIGINT, SIGTERM and SIGHUP ask the loop to save and leave; a second SIGINT ends at once."""
+@contextmanager
+def interrupts() -> Iterator[Callable[[], bool]]:
+    """Turn SIGINT, SIGTERM and SIGHUP into a flag that the loop reads between steps; a second SIGINT ends at once."""
+    received: list[int] = []
 
-    def __init__(self) -> None:
-        self.requested = False
-        self._before = {s: signal.signal(s, self._ask) for s in ENDINGS}
-
-    def _ask(self, number: int, frame: FrameType | None) -> None:
-        if self.requested and number == signal.SIGINT:
+    def note(number: int, frame: FrameType | None) -> None:
+        if received and number == signal.SIGINT:
             raise KeyboardInterrupt
-        self.requested = True
+        received.append(number)
 
-    def restore(self) -> None:
-        for number, handler in self._before.items():
+    before = {s: signal.signal(s, note) for s in ENDINGS}
+    try:
+        yield lambda: bool(received)
+    finally:
+        for number, handler in before.items():
             signal.signal(number, handler)

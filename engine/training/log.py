@@ -6,7 +6,8 @@ import json
 import sys
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +15,11 @@ import torch
 from tqdm import tqdm
 
 from eblvm.engine.durable import failed, open_to_append, write_atomic
+from eblvm.engine.optim.replicas import by_rate
 from eblvm.engine.progress import progress
 from eblvm.engine.runs.stats import MEASURED, read_rows
 from eblvm.engine.system import peak_memory_mib
 from eblvm.engine.training.loggers import LOGGERS, Logger
-from eblvm.engine.training.replicas import by_rate
 
 
 class Log:
@@ -34,8 +35,8 @@ class Log:
         loggers: Sequence[str] = ("tensorboard",),
         config: Mapping[str, Any] | None = None,
     ):
-        """`names` are the replicas' (`replicas.names`): a logger gets the curves of each, and means over seeds."""
-        self.names, self.description = names, description
+        """`names` are the replicas' (`Optimisation.names`): a logger gets the curves of each, and means over seeds."""
+        self.names, self.description, self.busy = names, description, False
         self.path = folder / "stats.jsonl"
         self.seconds = 0.0  # of training before this process
         self._hook, threading.excepthook = threading.excepthook, self._quiet
@@ -48,8 +49,22 @@ class Log:
         self.bar = progress(steps, description, "step", start)
 
     def doing(self, what: str = "") -> None:
-        """Say what is being done beside taking steps: compiling, validating; nothing: steps again."""
+        """Say what is done instead of taking steps: compiling, validating; nothing: steps again."""
+        self.busy = bool(what)
         self.bar.set_description_str(f"{self.description}, {what}" if what else self.description)
+
+    def stepped(self) -> None:
+        """Count a step; what was done before it is over."""
+        self.bar.update()
+        if self.busy:
+            self.doing()
+
+    @contextmanager
+    def doing_now(self, what: str) -> Iterator[None]:
+        """Say what is done inside instead of taking steps."""
+        self.doing(what)
+        yield
+        self.doing()
 
     def write(self, step: int, values: dict[str, list[float]], measured: Mapping[str, float] | None = None) -> None:
         """`values` by name, one entry a replica; a single run's are written as numbers. `measured` are the clock's."""
@@ -110,6 +125,11 @@ class NullLog:
     seconds = 0.0
 
     def doing(self, what: str = "") -> None: ...
+
+    def stepped(self) -> None: ...
+
+    def doing_now(self, what: str) -> AbstractContextManager[None]:
+        return nullcontext()
 
     def write(self, step: int, values: dict[str, list[float]], measured: Mapping[str, float] | None = None) -> None: ...
 

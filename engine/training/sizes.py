@@ -3,14 +3,11 @@
 import math
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import fields, is_dataclass
-from typing import Any
-
-from torch import nn
 
 from eblvm.engine.config import Config
 from eblvm.engine.device import device_memory
 from eblvm.engine.errors import UserError
+from eblvm.engine.methods.base import Nets
 
 COPIES = 4  # at least: parameters, Adam's two moments, a gradient
 
@@ -30,11 +27,10 @@ def countable() -> Iterator[None]:
         ) from None
 
 
-def check_memory(config: Config, update: Any) -> None:
+def check_memory(config: Config, nets: Nets) -> None:
     """Refuse parameters that with their gradient and moments take more than the memory, for all replicas."""
-    replicas = config.optimisation.replicas * len(config.optimisation.lr)
-    models = {id(m): m for m in modules_of(update)}.values()
-    count = sum(math.prod(p.shape) for model in models for p in model.parameters())
+    replicas = config.optimisation.count
+    count = sum(math.prod(p.shape) for net in nets.all() for p in net.parameters())
     each = 8 if config.running.dtype == "float64" else 4
     needed, limit = count * replicas * each * COPIES, device_memory(config.running.device)
     if needed > limit:
@@ -43,15 +39,6 @@ def check_memory(config: Config, update: Any) -> None:
             f"this model has {count:,} parameters{of}, which take {_gib(needed)} with gradient and moments; the limit "
             f"is the {_gib(limit)} of {config.running.device}: use a smaller --width or --latent, or fewer replicas"
         )
-
-
-def modules_of(value: Any) -> Iterator[nn.Module]:
-    """The networks that an update holds, in whatever field of its parts."""
-    if isinstance(value, nn.Module):
-        yield value
-    elif is_dataclass(value) and not isinstance(value, type):
-        for f in fields(value):
-            yield from modules_of(getattr(value, f.name))
 
 
 def _gib(count: int) -> str:

@@ -10,8 +10,9 @@ from torch import Tensor
 
 from eblvm.engine.autodiff import collectives
 from eblvm.engine.config import Config
-from eblvm.engine.methods.types import Objective, State
-from eblvm.engine.training import distributed, replicas
+from eblvm.engine.methods.base import Nets, Rows, State
+from eblvm.engine.optim import replicas
+from eblvm.engine.training import distributed
 from eblvm.kernels.philox import Key
 
 if TYPE_CHECKING:
@@ -21,34 +22,40 @@ VALIDATION_SEED = 2**40  # validation noise is the same for every run and step
 
 
 @torch.no_grad()
-def validation(config: Config, objective: Objective, state: State, dataset: Dataset) -> list[float]:
-    """The objective's own loss on the validation set, by replica; in chunks where images or pairs fill the memory."""
-    in_chunks = dataset.valid.dim() > 2 or config.method.pairs_samples
+def validation(config: Config, nets: Nets, state: State, dataset: Dataset) -> list[float]:
+    """Return the method's own loss on the validation set, by replica; in chunks where images or pairs fill memory."""
+    method, paired = config.method, config.method.pairs_samples
+    in_chunks = dataset.valid.dim() > 2 or paired
     size = config.optimisation.batch if in_chunks else len(dataset.valid)
-    count = len(replicas.names(config.optimisation))
-    states = [replicas.pick(state, r) for r in range(count)] if config.replicated else [state]
+    states = [replicas.pick(state, r) for r in range(config.optimisation.count)] if config.replicated else [state]
     totals = [0.0] * len(states)
     for i, chunk in enumerate(dataset.valid.split(size)):
-        here = chunk_slice(i, len(chunk), config.method.pairs_samples)
+        here = chunk_slice(i, len(chunk), paired)
         v = dataset.floats(chunk[here])
         if len(v):
-            noise = objective.draw(Key(VALIDATION_SEED, i), v, here.start, len(chunk))
-            with collectives.alone() if config.method.pairs_samples else nullcontext():
-                losses = [float(objective.validation(s, v, noise)) for s in states]
+            key = Key(VALIDATION_SEED, i)
+            noise = method.draw(nets, key, Rows.of(key, v, here.start, len(chunk)))
+            with collectives.alone() if paired else nullcontext():
+                losses = [float(method.validation(nets, s, v, noise, config.step.micro_batch)) for s in states]
             totals = [t + loss * len(v) for t, loss in zip(totals, losses, strict=True)]
     return [total / len(dataset.valid) for total in distributed.total(totals)]
 
 
 def chunk_slice(number: int, count: int, paired: bool) -> slice:
-    """What this rank has of a chunk: its part, or of pairs the whole chunk if it is this rank's turn."""
+    """Return what this rank has of a chunk: its part, or of pairs the whole chunk if it is this rank's turn."""
     if not paired:
         return collectives.local_slice(count)
     return slice(0, count if number % collectives.size() == collectives.rank() else 0)
 
 
 def better(best: dict[str, Any], step: int, values: list[float], state: State) -> dict[str, Any]:
-    """The best model by validation loss, for each replica: {value, step, theta, phi, ema, buffers}, one entry each."""
-    models = {"theta": state.theta, "phi": state.phi, "ema": state.ema, "buffers": state.buffers}
+    """Return the best model by validation loss, for each replica: {value, step, theta, phi, ema, buffers}, one entry each."""
+    models = {
+        "theta": state.theta.params,
+        "phi": state.phi.params,
+        "ema": state.theta.average,
+        "buffers": state.buffers,
+    }
     if not best:
         copied = {part: {k: p.clone() for k, p in models[part].items()} for part in models}
         return {"value": values, "step": [step] * len(values), **copied}

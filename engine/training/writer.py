@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 from threading import Thread
-from typing import Any
+from typing import Any, Self
 
 from torch import Tensor
 from torch.utils._pytree import tree_map
@@ -16,7 +16,7 @@ from eblvm.engine.config import Config
 from eblvm.engine.errors import UserError
 from eblvm.engine.runs import checkpoint
 from eblvm.engine.runs.folder import write_config
-from eblvm.engine.training import distributed, guard, replicas
+from eblvm.engine.training import distributed, guard
 from eblvm.engine.training.log import Log, NullLog
 
 
@@ -41,7 +41,7 @@ class Writer:
         write_config(config, self.out)
         if begun is not None:
             checkpoint.save(self.out / "checkpoints", begun["step"], begun, config.running.keep)
-        title, names = f"{config.recipe} {config.method.kind}", replicas.names(optimisation)
+        title, names = f"{config.recipe} {config.method.kind}", optimisation.names()
         self.log = Log(self.out, start, optimisation.steps, title, names, config.running.logger, config.to_json())
 
     def row(self, step: int, values: dict[str, list[float]], measured: Mapping[str, float]) -> None:
@@ -101,6 +101,12 @@ class Writer:
         """The step of the newest checkpoint on disk, when the one that is being written is there."""
         self._join()
         return self._kept
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
 
     def close(self) -> None:
         """At the end of a run, also after an error: a checkpoint that is being written is completed."""

@@ -16,7 +16,7 @@ from eblvm.engine.nets.posteriors import Gaussian
 from eblvm.engine.optim.schedule import step_rates
 from eblvm.engine.recipes import recipe
 from eblvm.engine.training import distributed
-from eblvm.engine.training.loop import initial_state
+from eblvm.engine.training.start import initial_state
 from eblvm.engine.training.validation import validation
 from eblvm.kernels import philox
 from eblvm.kernels.philox import Key
@@ -91,7 +91,7 @@ def trained(config: Config) -> dict[str, Any]:
     data = philox.uniform(Key(7, 0), 0, STEPS * B, shape, dtype=torch.float64)
     dataset = Dataset(data, data[:13], data, dtype=data.dtype)
     update = config.method.build(config.model, config.optimisation, data, *own_models(config))
-    update = micro_batched(update, config.running.micro_batch)
+    update = micro_batched(update, config.step.micro_batch)
     state = initial_state(config, update.objective, torch.tensor(0), data[:B], torch.device("cpu"))
     share = collectives.local_slice(B)
     found: dict[str, Any] = {}

@@ -12,11 +12,11 @@ from torch import Tensor
 from eblvm.engine.autodiff import collectives
 from eblvm.engine.config import Config
 from eblvm.engine.methods.micro_batches import micro_batched
-from eblvm.engine.methods.types import OverlappingObjective
+from eblvm.engine.methods.base import OverlappingObjective
 from eblvm.engine.methods.update import Update
 from eblvm.engine.optim.schedule import step_rates
 from eblvm.engine.recipes import recipe
-from eblvm.engine.training.loop import initial_state
+from eblvm.engine.training.start import initial_state
 from eblvm.kernels import philox
 from eblvm.kernels.philox import Key
 from tests.distributed.ranks import on_ranks
@@ -55,7 +55,7 @@ class Arguments(NamedTuple):
 def step_of(config: Config) -> tuple[Update, Arguments]:
     """The update of this rank's samples, and what its second step is given: Adam's moments are no longer zero."""
     data = philox.uniform(Key(7, 0), 0, B, (1, 8, 8))
-    update = micro_batched(config.method.build(config.model, config.optimisation, data), config.running.micro_batch)
+    update = micro_batched(config.method.build(config.model, config.optimisation, data), config.step.micro_batch)
     state = initial_state(config, update.objective, torch.tensor(0), data, torch.device("cpu"))
     if state.scale:
         state.scale["value"].fill_(16.0)  # with which nothing overflows

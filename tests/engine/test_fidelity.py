@@ -27,7 +27,7 @@ from eblvm.engine.data.sets.files import CelebA, FileData, ImageData
 from eblvm.engine.evaluation.metrics.likelihood import ais
 from eblvm.engine.evaluation.studies import early_stopping
 from eblvm.engine.evaluation.studies.fisher_critic import Critic, fisher_divergence
-from eblvm.engine.methods.estimators.vages import Vages
+from eblvm.engine.methods.vages import Vages
 from eblvm.engine.nets import bidvl
 from eblvm.engine.nets.grbm import GRBM
 from eblvm.engine.options import nodes

@@ -1,4 +1,4 @@
-"""Run folders of format 1, made before options became a tree: read, evaluated and continued to the same bits.
+"""Run folders of format 1, made before options became a to_tree: read, evaluated and continued to the same bits.
 
 `tests/data/runs` holds one folder per method or option, of 6 steps with the checkpoints of steps 3 and 6."""
 
@@ -11,10 +11,10 @@ import torch
 from torch.utils._pytree import tree_flatten
 
 from eblvm.engine.config import Config
-from eblvm.engine.methods.update import state_from, tree
+from eblvm.engine.runs.state import from_tree, to_tree
 from eblvm.engine.runs import checkpoint
 from eblvm.engine.runs.folder import read_config
-from eblvm.engine.runs.run import Run
+from eblvm.engine.runs.run import SavedRun
 from eblvm.engine.training.loop import train
 
 RUNS = sorted((Path(__file__).parents[1] / "data" / "runs").iterdir())
@@ -38,7 +38,7 @@ def test_a_run_continues_to_the_same_bits(old: Path, tmp_path: Path) -> None:
         path.unlink()
     assert train(read_config(folder), folder)
     ends = [checkpoint.read(checkpoint.path_of(f / "checkpoints", 6)) for f in (old, folder)]
-    ends[0]["state"] = tree(state_from(ends[0]["state"], torch.device("cpu")))  # with today's names
+    ends[0]["state"] = to_tree(from_tree(ends[0]["state"], torch.device("cpu")))  # with today's names
     (before, spec), (now, now_spec) = (tree_flatten({k: end[k] for k in ("state", "best")}) for end in ends)
     assert spec == now_spec
     bitwise = rounds_as_then()
@@ -74,7 +74,7 @@ def test_bidvl_keeps_its_renamed_options() -> None:
 
 
 def test_an_old_run_can_be_sampled() -> None:
-    run = Run.open(RUNS[0].parent / "dsm")
+    run = SavedRun.open(RUNS[0].parent / "dsm")
     assert run.thetas("best")[0]["W"].shape == (2, 4)
 
 

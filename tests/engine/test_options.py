@@ -11,7 +11,7 @@ from eblvm.engine.cli.configuration import _every_option, add_run_options, confi
 from eblvm.engine.cli.parser import Parser
 from eblvm.engine.config import Config, who_reads
 from eblvm.engine.errors import UserError
-from eblvm.engine.methods.kinds import KINDS as METHODS
+from eblvm.engine.methods import KINDS as METHODS
 from eblvm.engine.models import KINDS as MODELS
 from eblvm.engine.options import Options, option
 

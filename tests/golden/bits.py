@@ -30,6 +30,7 @@ from torch.utils._pytree import tree_leaves
 
 import eblvm
 from eblvm.engine.config import Config
+from eblvm.engine.methods.base import Rows
 from eblvm.kernels.philox import Key
 
 TABLE = Path(__file__).with_name("bits.json")
@@ -269,13 +270,10 @@ def noise(config: Config) -> str:
 
 
 def drawn_noise(config: Config, step: int) -> Any:
-    from eblvm.engine.training import replicas
-
-    seeds = replicas.seeds(config.optimisation)
-    shape = config.dataset.shape(config.model.images)
-    v = torch.zeros(*seeds.shape, config.optimisation.batch, *shape)
-    update = config.method.build(config.model, config.optimisation, v[0] if config.replicated else v)
-    return update.objective.draw(Key(seeds, step), v, 0, config.optimisation.batch)
+    seeds, shape = config.optimisation.seeds(), config.dataset.shape(config.model.images)
+    v, key = torch.zeros(*seeds.shape, config.optimisation.batch, *shape), Key(seeds, step)
+    nets = config.method.nets(config, v[0] if config.replicated else v)
+    return config.method.draw(nets, key, Rows.of(key, v))
 
 
 def noises() -> dict[str, str]:

@@ -10,13 +10,13 @@ from torch.func import functional_call
 
 from eblvm.engine.methods import divergences
 from eblvm.engine.methods.bilevel import BilevelScore
-from eblvm.engine.methods.estimators.bism import Bism
+from eblvm.engine.methods.bism import Bism
 from eblvm.engine.methods.losses.mdsm import Mdsm
 from eblvm.engine.methods.score_matching import ScoreMatchingObjective
 from eblvm.engine.nets.base import Energy, Separable
 from eblvm.engine.nets.deep import CoupledHead, DeepEnergy, ResNet
 from eblvm.engine.nets.posteriors import ConvGaussian, Posterior
-from eblvm.engine.optim.optimizers import Adam
+from eblvm.engine.optim.adam import Adam
 from eblvm.kernels import philox
 from eblvm.kernels.philox import Key
 from tests.golden import brute_force

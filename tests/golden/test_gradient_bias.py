@@ -10,12 +10,12 @@ from eblvm.engine import recipes
 from eblvm.engine.evaluation.studies.gradient_bias import gradient_bias
 from eblvm.engine.methods.bilevel import BilevelScore
 from eblvm.engine.methods.divergences import KlExact
-from eblvm.engine.methods.estimators.bism import Bism
+from eblvm.engine.methods.bism import Bism
 from eblvm.engine.methods.losses.dsm import Dsm
 from eblvm.engine.methods.score_matching import ScoreMatchingObjective
 from eblvm.engine.nets.grbm import GRBM
 from eblvm.engine.nets.posteriors import Bernoulli
-from eblvm.engine.optim.optimizers import Adam
+from eblvm.engine.optim.adam import Adam
 from eblvm.kernels import philox
 from eblvm.kernels.philox import Key
 

@@ -51,25 +51,25 @@ def v() -> Tensor:
 
 def test_energy(model, v) -> None:
     energy, theta = model
-    by_state = torch.stack([call(energy, theta, "energy", v, h.expand(len(v), H)) for h in states()], 1)
+    by_state = torch.stack([energy.at(theta).energy(v, h.expand(len(v), H)) for h in states()], 1)
     torch.testing.assert_close(by_state, energies(theta, v))
 
 
 def test_energy_of_many_samples_shares_the_features(model, v) -> None:
     energy, theta = model
     h = states()[:, None].expand(-1, len(v), -1)  # [L, B, H]
-    torch.testing.assert_close(call(energy, theta, "energy", v, h), energies(theta, v).T)
+    torch.testing.assert_close(energy.at(theta).energy(v, h), energies(theta, v).T)
 
 
 def test_free_energy(model, v) -> None:
     energy, theta = model
-    torch.testing.assert_close(call(energy, theta, "free_energy", v), -torch.logsumexp(-energies(theta, v), 1))
+    torch.testing.assert_close(energy.at(theta).free_energy(v), -torch.logsumexp(-energies(theta, v), 1))
 
 
 def test_posterior(model, v) -> None:
     energy, theta = model
     posterior = torch.softmax(-energies(theta, v), 1)
-    torch.testing.assert_close(torch.sigmoid(call(energy, theta, "posterior_logits", v)), posterior @ states())
+    torch.testing.assert_close(torch.sigmoid(energy.at(theta).posterior_logits(v)), posterior @ states())
 
 
 def test_score_and_laplacian(model, v) -> None:
@@ -80,8 +80,8 @@ def test_score_and_laplacian(model, v) -> None:
 
     score = torch.stack([torch.func.grad(log_p)(x) for x in v])
     trace = torch.stack([torch.func.hessian(log_p)(x).trace() for x in v])
-    torch.testing.assert_close(call(energy, theta, "score", v), score)
-    torch.testing.assert_close(call(energy, theta, "laplacian", v), trace)
+    torch.testing.assert_close(energy.at(theta).score(v), score)
+    torch.testing.assert_close(energy.at(theta).laplacian(v), trace)
 
 
 def test_log_z(model) -> None:
@@ -97,9 +97,9 @@ def test_conditional_v(model) -> None:
     energy, theta = model
     v = philox.normal(Key(3, 0), 0, 8, (D,), dtype=torch.float64)
     for h in states():
-        mean, sigma = call(energy, theta, "conditional_v", h[None])
+        mean, sigma = energy.at(theta).conditional_v(h[None])
         log_normal = (-0.5 * ((v - mean) / sigma) ** 2).sum(-1)
-        difference = -call(energy, theta, "energy", v, h.expand(len(v), H)) - log_normal
+        difference = -energy.at(theta).energy(v, h.expand(len(v), H)) - log_normal
         torch.testing.assert_close(difference, difference[:1].expand(len(v)))
 
 

@@ -21,8 +21,8 @@ from eblvm.engine.autodiff.inverse import conjugate_gradients, floored_inverse
 from eblvm.engine.errors import UserError
 from eblvm.engine.methods import newton
 from eblvm.engine.methods.divergences import Fisher
-from eblvm.engine.methods.responses import Newton
-from eblvm.engine.nets.base import Energy, Separable, call
+from eblvm.engine.methods.newton import Newton
+from eblvm.engine.nets.base import Energy, Separable
 from eblvm.engine.nets.deep import CoupledHead
 from eblvm.engine.nets.grbm import GRBM
 from eblvm.engine.nets.posteriors import Bernoulli, Gaussian, Posterior
@@ -83,15 +83,15 @@ class Toy:
         adam = torch.optim.Adam(phi.values(), lr=5e-3)
         for step in range(steps):
             x, noise = 1.3 * normal(100 + 2 * step, B, 2), normal(101 + 2 * step, B, 4, H).movedim(1, 0)
-            p = call(self.posterior, phi, "params", x)
+            p = self.posterior.at(phi).params(x)
             with torch.no_grad():
-                f = call(self.energy, self.theta, "features", x)
-            energy = call(self.energy, self.theta, "head", f, self.posterior.rsample(p, noise)).mean(0)
+                f = self.energy.at(self.theta).features(x)
+            energy = self.energy.at(self.theta).head(f, self.posterior.rsample(p, noise)).mean(0)
             adam.zero_grad()
             (energy - p[1].sum(-1)).mean().backward()
             adam.step()
         self.phi = {k: p.detach() for k, p in phi.items()}
-        self.p = call(self.posterior, self.phi, "params", self.v)
+        self.p = self.posterior.at(self.phi).params(self.v)
 
     def gradient(self, score: Score, v: Tensor, target: Tensor) -> Tensor:
         found, _ = grad(lambda theta: ((score(theta) - target).square().sum(1).mean(), ()), self.theta)
@@ -104,7 +104,7 @@ class Toy:
         grid = torch.stack(torch.meshgrid(*[axis] * H, indexing="ij"), -1).view(-1, 1, H)
 
         def score(theta: Params) -> Tensor:
-            return grad(lambda x: ((-call(self.energy, theta, "energy", x, grid)).logsumexp(0).sum(), ()), self.v)[0]
+            return grad(lambda x: ((-self.energy.at(theta).energy(x, grid)).logsumexp(0).sum(), ()), self.v)[0]
 
         return self.gradient(score, self.v, self.target)
 
@@ -114,7 +114,7 @@ class Toy:
         noise = normal(2, 1, len(v), self.posterior.latent)
 
         def score(theta: Params) -> Tensor:
-            f, pull = vjp(lambda x: call(self.energy, theta, "features", x), v)
+            f, pull = vjp(lambda x: self.energy.at(theta).features(x), v)
             if options is not None:
                 many = newton.antithetic(
                     normal(3, len(v), options.response_samples, self.posterior.latent).movedim(1, 0)
@@ -122,10 +122,10 @@ class Toy:
                 response = newton.best_response(options, self.energy, self.posterior, theta, f, tuple(p), many)
                 return pull(newton.cotangent(options, self.energy, self.posterior, theta, response, f, noise))
             h = self.posterior.rsample(tuple(p), noise[0])
-            u, _ = grad(lambda x: (-call(self.energy, theta, "head", x, h).sum(), ()), f)
+            u, _ = grad(lambda x: (-self.energy.at(theta).head(x, h).sum(), ()), f)
 
             def log_q(x: Tensor) -> tuple[Tensor, tuple[()]]:
-                return self.posterior.log_prob(call(self.posterior, self.phi, "params", x), h).sum(), ()
+                return self.posterior.log_prob(self.posterior.at(self.phi).params(x), h).sum(), ()
 
             return pull(u) - grad(log_q, v)[0]
 
@@ -176,7 +176,7 @@ def surrogate_gradient(
     """Of a loss that is not linear in the score."""
 
     def loss(theta: Params) -> tuple[Tensor, tuple[()]]:
-        f, pull = vjp(lambda x: call(energy, theta, "features", x), v)
+        f, pull = vjp(lambda x: energy.at(theta).features(x), v)
         response = newton.best_response(options, energy, posterior, theta, f, p, many)
         return (
             pull(newton.cotangent(options, energy, posterior, theta, response, f, noise)) + 0.3 * v
@@ -195,10 +195,10 @@ def test_linear_gaussian_model_is_exact(block: str, score: str, solver: str) -> 
     energy = LinearGaussian(D, H)
     theta = {"b": normal(21, D), "gain": 1 + 0.3 * normal(22, H), "log_prior": 0.5 * normal(23, H)}
     v, noise, many = normal(24, B, D), normal(25, 1, B, H), newton.antithetic(normal(26, 4, B, H))
-    log_std = -0.5 * call(energy, theta, "precision").log().expand(B, H)
+    log_std = -0.5 * energy.at(theta).precision().log().expand(B, H)
     p = (normal(27, B, H), log_std)
     options = Newton(response_samples=4, response_block=block, response_score=score, trust=100.0, solver=solver)
-    expected, _ = grad(lambda t: ((call(energy, t, "score", v) + 0.3 * v).square().sum(), ()), theta)
+    expected, _ = grad(lambda t: ((energy.at(t).score(v) + 0.3 * v).square().sum(), ()), theta)
     draws = [
         surrogate_gradient(options, energy, Gaussian(nn.Identity(), H), theta, v, p, n, many) for n in (noise, -noise)
     ]
@@ -212,10 +212,10 @@ def test_a_fisher_minimiser_does_not_move() -> None:
     B, D, H = 5, 11, 8
     energy, posterior = LinearGaussian(D, H), Gaussian(nn.Identity(), H)
     theta = {"b": normal(21, D), "gain": 1 + 0.3 * normal(22, H), "log_prior": 0.5 * normal(23, H)}
-    f, precision = call(energy, theta, "features", normal(24, B, D)), call(energy, theta, "precision")
+    f, precision = energy.at(theta).features(normal(24, B, D)), energy.at(theta).precision()
     p = (f[1] / precision, -0.5 * precision.log().expand(B, H))
     many = newton.antithetic(normal(26, 4, B, H))
-    assert Fisher()(lambda h: call(energy, theta, "head", f, h), posterior, p, many).max() < 1e-20
+    assert Fisher()(lambda h: energy.at(theta).head(f, h), posterior, p, many).max() < 1e-20
     response = newton.best_response(Newton(response_block="full"), energy, posterior, theta, f, p, many)
     assert response.info["response_slope"] < 1e-12
     for before, after in zip(p, response.p, strict=True):
@@ -229,13 +229,13 @@ def test_grbm_gets_its_exact_posterior() -> None:
     theta = {"W": normal(30, D, H), "b": normal(31, D), "c": normal(32, H), "log_sigma": 0.3 * normal(33, D)}
     v, logits = normal(34, B, D), 3 * normal(35, B, H)
     noise = philox.logistic(Key(7, 0), 36, 1, (B, H), dtype=torch.float64)
-    f = call(energy, theta, "features", v)
+    f = energy.at(theta).features(v)
     response = newton.best_response(Newton(), energy, posterior, theta, f, logits, torch.empty(0))
-    assert torch.equal(response.respond(f), call(energy, theta, "posterior_logits", v))
+    assert torch.equal(response.respond(f), energy.at(theta).posterior_logits(v))
     assert response.info["response_slope"] > 1
     assert response.info["response_slope_after"] == 0
     found = surrogate_gradient(Newton(), energy, posterior, theta, v, logits, noise, torch.empty(0))
-    expected, _ = grad(lambda t: ((call(energy, t, "score", v) + 0.3 * v).square().sum(), ()), theta)
+    expected, _ = grad(lambda t: ((energy.at(t).score(v) + 0.3 * v).square().sum(), ()), theta)
     for name, value in expected.items():
         torch.testing.assert_close(found[name], value, rtol=1e-10, atol=1e-10)
 
@@ -265,7 +265,7 @@ def brute_force(toy: Toy, options: Newton, v: Tensor, p: Any, noise: Tensor, man
 
     def head(theta: Params, f: Tensor, h: Tensor) -> Tensor:
         if "head_net.inner.weight" in theta:
-            return call(toy.energy, theta, "head", f, h)
+            return toy.energy.at(theta).head(f, h)
         joined = torch.cat([f + h, h], -1)
         return F.elu(joined @ theta["head_net.linear.weight"].T + theta["head_net.linear.bias"]).square().sum(-1)
 
@@ -342,14 +342,14 @@ def test_closed_expectations_are_the_limit_of_many_samples(block: str, score: st
 def test_cotangent_is_the_derivative_of_the_log_ratio(score: str) -> None:
     toy, place = deep_case("deep")
     theta, v = toy.theta, place["v"]
-    f, pull = vjp(lambda x: call(toy.energy, theta, "features", x), v)
+    f, pull = vjp(lambda x: toy.energy.at(theta).features(x), v)
     options = Newton(response_samples=4, response_score=score)
     response = newton.best_response(options, toy.energy, toy.posterior, theta, f, toy.p, place["many"])
     u = newton.cotangent(options, toy.energy, toy.posterior, theta, response, f, place["noise"])
     h = newton.latents(options, toy.posterior, response.p, place["noise"])
 
     def log_density(x: Tensor) -> tuple[Tensor, tuple[()]]:
-        f = call(toy.energy, theta, "features", x)
+        f = toy.energy.at(theta).features(x)
         return newton.log_ratio(toy.energy, toy.posterior, theta, response, f, h).sum(), ()
 
     torch.testing.assert_close(pull(u), grad(log_density, v)[0], rtol=1e-11, atol=1e-11)
@@ -408,7 +408,7 @@ def test_a_long_step_is_cut_and_counted() -> None:
     mean, log_std = toy.p
     far = mean.clone()
     far[0] += 40
-    f = call(toy.energy, toy.theta, "features", toy.v)
+    f = toy.energy.at(toy.theta).features(toy.v)
     options = Newton(response_samples=4, trust=1.5, response_steps=0)
     response = newton.best_response(options, toy.energy, toy.posterior, toy.theta, f, (far, log_std), place["many"])
     moved = (response.respond(f)[0] - far) / log_std.exp()
@@ -478,12 +478,12 @@ def test_algebra_stays_fp32_under_autocast(kind: str) -> None:
     place = {k: tuple(t.float() for t in x) if isinstance(x, tuple) else x.float() for k, x in place.items()}
     options = Newton(response_samples=4)
     with torch.autocast("cpu", torch.bfloat16):
-        f = call(toy.energy, theta, "features", place["v"])
+        f = toy.energy.at(theta).features(place["v"])
         response = newton.best_response(options, toy.energy, toy.posterior, theta, f, place["p"], place["many"])
         mean, _ = response.respond(f)
     assert f.dtype == torch.bfloat16
     assert mean.dtype == torch.float32
-    f64 = call(toy.energy, toy.theta, "features", toy.v)
+    f64 = toy.energy.at(toy.theta).features(toy.v)
     many = place["many"].double()
     exact, _ = newton.best_response(options, toy.energy, toy.posterior, toy.theta, f64, toy.p, many).respond(f64)
     assert (mean - exact).abs().max() < 0.05 * (exact - toy.p[0]).abs().max() + 0.02

@@ -15,8 +15,8 @@ from torch.utils._pytree import tree_map
 
 from eblvm.engine.methods.bilevel import ExactScore
 from eblvm.engine.methods.divergences import Fisher, Kl
-from eblvm.engine.methods.estimators.importance import Importance
-from eblvm.engine.methods.estimators.vages import Vages
+from eblvm.engine.methods.importance import Importance
+from eblvm.engine.methods.vages import Vages
 from eblvm.engine.methods.losses.dsm import Dsm
 from eblvm.engine.methods.losses.ksd import Ksd
 from eblvm.engine.methods.losses.mdsm import Mdsm
@@ -26,7 +26,7 @@ from eblvm.engine.methods.vages import ImportanceScore, VagesScore
 from eblvm.engine.models.posteriors import Exact
 from eblvm.engine.nets.grbm import GRBM
 from eblvm.engine.nets.posteriors import Bernoulli, ConvGaussian
-from eblvm.engine.optim.optimizers import Adam
+from eblvm.engine.optim.adam import Adam
 from eblvm.kernels import philox
 from eblvm.kernels.philox import Key
 from tests.golden import brute_force, test_deep_gradient

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch.func import vmap
 
-from eblvm.engine.nets.base import call
+
 from eblvm.engine.nets.grbm import GRBM
 from eblvm.kernels import gibbs as package
 from eblvm.kernels.gibbs import Stream, gibbs, reference
@@ -64,8 +64,8 @@ def test_it_is_a_sweep_of_the_models_conditionals() -> None:
     theta, pairs = {"W": W, "b": b, "c": c, "log_sigma": log_sigma}, drawn(size, torch.float64, STREAM)
     expected = v, v
     for u, n in pairs:
-        h = (u < torch.sigmoid(call(energy, theta, "posterior_logits", expected[0]))).double()
-        mean, sigma = call(energy, theta, "conditional_v", h)
+        h = (u < torch.sigmoid(energy.at(theta).posterior_logits(expected[0]))).double()
+        mean, sigma = energy.at(theta).conditional_v(h)
         expected = mean + sigma * n, mean
     torch.testing.assert_close(gibbs(v, W, b, c, log_sigma, pairs), expected, rtol=1e-12, atol=1e-12)
     torch.testing.assert_close(gibbs(v, W, b, c, log_sigma, STREAM, SWEEPS), expected, rtol=1e-12, atol=1e-12)

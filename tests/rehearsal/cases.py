@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 from eblvm.engine.config import Config
-from eblvm.engine.methods.kinds import KINDS
+from eblvm.engine.methods import KINDS
 from eblvm.engine.recipes import recipe
 
 POINT, IMAGE = (56,), (3, 16, 16)

@@ -18,8 +18,8 @@ from torch._subclasses.fake_tensor import unset_fake_temporarily
 from eblvm.engine import selftest, selftest_kernels
 from eblvm.engine.cli import doctor, train
 from eblvm.engine.config import Config
-from eblvm.engine.methods.types import State
-from eblvm.engine.methods.update import tree
+from eblvm.engine.methods.base import State
+from eblvm.engine.runs.state import to_tree
 from eblvm.engine.runs import checkpoint
 from tests.rehearsal.steps import nothing_drawn_on_the_host
 from tests.rehearsal.watch import Watch
@@ -55,7 +55,7 @@ def trained(command: list[str], **_: Any) -> None:
     words = command[command.index("eblvm") + 1 :]
     train.main([*words[1:], "--dry-run"])
     with unset_fake_temporarily():
-        state = tree(State({"W": torch.ones(2, 3)}, {}, (), (), {}, {})) | {"theta_opt": {}, "phi_opt": {}}
+        state = to_tree(State({"W": torch.ones(2, 3)}, {}, (), (), {}, {})) | {"theta_opt": {}, "phi_opt": {}}
         out = Path(words[-1])
         out.mkdir()
         checkpoint.save(out / "checkpoints", 20, {"step": 20, "best": {}, "state": state}, keep=1)

@@ -24,7 +24,6 @@ from eblvm.engine.methods.vages import VagesScore
 from eblvm.engine.recipes import recipe
 from eblvm.engine.sampling.gibbs import gibbs, uniform_start
 from eblvm.engine.sampling.langevin import joint_score, langevin, normal_start
-from eblvm.engine.training import replicas
 from eblvm.kernels.philox import Key
 from tests.rehearsal.cases import IMAGE, POINT
 from tests.rehearsal.steps import fake_start, nothing_drawn_on_the_host
@@ -40,7 +39,7 @@ class Trained:
         self.v = torch.empty(20, *shape, **CUDA)
         self.objective: Any = config.method.build(config.model, config.optimisation, self.v).objective
         self.seed = torch.empty((), dtype=torch.int64, device="cuda")
-        state = fake_start(config, self.objective, replicas.seeds(config.optimisation), shape)
+        state = fake_start(config, self.objective, config.optimisation.seeds(), shape)
         self.theta, self.phi, self.state = state.theta, state.phi, state
 
 

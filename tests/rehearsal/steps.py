@@ -15,8 +15,8 @@ from eblvm.engine.data.dataset import Dataset
 from eblvm.engine.data.input import open_input
 from eblvm.engine.methods.micro_batches import micro_batched
 from eblvm.engine.optim.schedule import step_rates
-from eblvm.engine.training import replicas
-from eblvm.engine.training.loop import initial_state, training_step_of
+from eblvm.engine.training.loop import training_step_of
+from eblvm.engine.training.start import initial_state
 from eblvm.kernels import philox
 from eblvm.kernels.philox import Key
 from tests.rehearsal.watch import Watch
@@ -59,8 +59,8 @@ def rehearsed(config: Config, shape: tuple[int, ...], sites: bool = False) -> Wa
     with FakeTensorMode(allow_non_fake_inputs=True) as mode:
         samples = torch.empty(SAMPLES, *shape, device="cuda", dtype=torch.uint8 if bytes_read else dtype)
         dataset = Dataset(samples, samples, samples, dtype=dtype)
-        seed = mode.from_tensor(replicas.seeds(optimisation)).to("cuda")
-        update = micro_batched(config.method.build(config.model, optimisation, samples), config.running.micro_batch)
+        seed = mode.from_tensor(optimisation.seeds()).to("cuda")
+        update = micro_batched(config.method.build(config.model, optimisation, samples), config.step.micro_batch)
         state = fake_start(config, update.objective, seed, shape)
         training_step = training_step_of(config, update)
         batches = open_input(config.dataset, dataset, seed, optimisation.batch)

@@ -81,6 +81,7 @@ class Stream(Protocol):
     def read(self, step: int) -> Tensor: ...
     def state(self) -> dict[str, Any]: ...
     def restore(self, state: dict[str, Any]) -> None: ...
+    def close(self) -> None: ...
 
 
 def open_stream(pictures: PicturesOnDemand, choose: Choose, batch: int, threads: int = 1) -> Stream:
@@ -103,8 +104,9 @@ class PillowStream:
     def state(self) -> dict[str, Any]:
         return {}
 
-    def restore(self, state: dict[str, Any]) -> None:
-        pass
+    def restore(self, state: dict[str, Any]) -> None: ...
+
+    def close(self) -> None: ...
 
 
 class DaliStream:
@@ -148,6 +150,10 @@ class DaliStream:
             )
         self._first, self._next = state["first"], state["next"]
         self._pipeline = self._build(state["pipeline"].numpy().tobytes())
+
+    def close(self) -> None:
+        """Give the pipeline's threads and memory back."""
+        self._pipeline = None
 
     def _build(self, checkpoint: bytes | None) -> Any:
         dali, device = self.dali, self.pictures.device

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from eblvm.engine.nets.base import Energy, call
+from eblvm.engine.nets.base import Energy
 from eblvm.engine.nets.posteriors import Posterior
 from eblvm.engine.types import Params
 from eblvm.kernels.philox import Key, Purpose, purpose
@@ -31,10 +31,10 @@ def importance_weighted(
     deviation of the weights over their mean, over sqrt(L)."""
     kwargs: dict[str, Any] = {"first": first, "dtype": v.dtype, "device": v.device}
     noise = posterior.noise(key, purpose(Purpose.EVAL, 3), len(v), (samples, posterior.latent), **kwargs).movedim(1, 0)
-    p = call(posterior, phi, "params", v)
+    p = posterior.at(phi).params(v)
     h = posterior.rsample(p, noise)
-    f = call(energy, theta, "features", v)
-    log_weight = (-call(energy, theta, "head", f, h) - posterior.log_prob(p, h)).double()
+    f = energy.at(theta).features(v)
+    log_weight = (-energy.at(theta).head(f, h) - posterior.log_prob(p, h)).double()
     log_mean = log_weight.logsumexp(0) - math.log(samples)
     deviation = torch.exp(log_weight - log_mean).std(0) if samples > 1 else torch.full_like(log_mean, math.inf)
     return LogDensity(log_mean, deviation / math.sqrt(samples))

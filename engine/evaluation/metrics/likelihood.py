@@ -25,7 +25,7 @@ class LogZ(NamedTuple):
 @torch.no_grad()
 def log_likelihood(energy: GRBM, theta: Params, v: Tensor, log_z: float) -> float:
     """Mean over v of log p(v) = -F(v) - log Z."""
-    return float(-call(energy, theta, "free_energy", v).mean()) - log_z
+    return float(-energy.at(theta).free_energy(v).mean()) - log_z
 
 
 @torch.no_grad()

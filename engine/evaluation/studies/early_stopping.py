@@ -10,12 +10,12 @@ from eblvm.engine.evaluation import plots
 from eblvm.engine.evaluation.metrics.image_distances import image_distances
 from eblvm.engine.evaluation.sections import Options, fid_inputs, source_of, weights_of
 from eblvm.engine.runs import checkpoint
-from eblvm.engine.runs.run import Run
+from eblvm.engine.runs.run import SavedRun
 
 SAMPLES = 1000
 
 
-def early_stopping(run: Run, model: str | None, options: Options) -> dict[str, Any]:
+def early_stopping(run: SavedRun, model: str | None, options: Options) -> dict[str, Any]:
     """{steps, fid by step, best step}, and a curve; of the moving average where there is one."""
     model = model or ("ema" if run.payload["state"]["ema"] else "last")
     options = replace(options, fid=options.fid or SAMPLES)

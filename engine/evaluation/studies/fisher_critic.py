@@ -12,11 +12,11 @@ import torch
 from torch import Tensor, nn
 
 from eblvm.engine.autodiff.derivatives import grad, vjp
-from eblvm.engine.methods.losses import Loss
-from eblvm.engine.methods.types import Rates
-from eblvm.engine.methods.vages import VagesScore
-from eblvm.engine.nets.base import Net, call, fan_in_uniform
-from eblvm.engine.optim.optimizers import Adam, Moments
+from eblvm.engine.methods.base import Loss, Nets, Rates, Rows
+from eblvm.engine.methods.score_matching import ScoreMatching
+from eblvm.engine.methods.vages import Vages
+from eblvm.engine.nets.base import Net, fan_in_uniform
+from eblvm.engine.optim.adam import Adam
 from eblvm.engine.types import Params
 from eblvm.kernels import philox
 from eblvm.kernels.philox import Key, Purpose, purpose
@@ -46,7 +46,8 @@ class FisherEstimate(NamedTuple):
 
 @torch.no_grad()
 def fisher_divergence(
-    vages: VagesScore,
+    vages: Vages,
+    nets: Nets,
     theta: Params,
     phi: Params,
     train: Tensor,
@@ -62,19 +63,24 @@ def fisher_divergence(
     """Train the critic, and q by K steps a minibatch, on `train` [n, D]; the estimate on `test` at the end."""
     critic, adam = Critic(train.shape[1], width), Adam((0.9, 0.999))
     kwargs: dict[str, Any] = {"dtype": train.dtype, "device": train.device}
-    eta = {k: p.to(**kwargs) for k, p in critic.initial(Key(seed, 0)).items()}
-    phi_opt: Moments = vages.optimizer.init(phi)
-    eta_opt: Moments = adam.init(eta)
+    weights = {k: p.to(**kwargs) for k, p in critic.initial(Key(seed, 0)).items()}
+    q, eta = nets.phi_optimizer.init(phi), adam.init(weights)
     rate = torch.full((), lr, **kwargs)
     seeds = torch.tensor(seed).to(train.device)
     rates: Rates = {"phi": rate}
+    # The loss is of no consequence: the steps on q and the estimate are VaGES's own.
+    method = ScoreMatching(vages, Loss())
 
     def parts(v: Tensor, step: int) -> tuple[Tensor, Tensor]:
-        """The model's score by VaES, and the critic's direction."""
-        nonlocal phi, phi_opt
-        noise = vages.draw(Key(seeds, step), len(v), kwargs)
-        estimate, phi, phi_opt, _ = vages(theta, phi, phi_opt, [Loss().perturb(v, None, {})], noise, rates)
-        eps = philox.rademacher(Key(seeds, step), purpose(Purpose.DIRECTION), len(v), (v.shape[1],), **kwargs)
+        """Return the model's score by VaES, and the critic's direction."""
+        nonlocal q
+        key = Key(seeds, step)
+        noise = vages.draw(nets, key, Rows.of(key, v))
+        (batch,) = method.batches(v, noise | {"perturb": []})
+        features = method.features(nets, theta, batch.v, rates)
+        response, q, _ = vages.respond(nets, theta, features.f, q, [batch], noise, rates)
+        estimate = vages.estimate(nets, theta, response, features, batch, noise, rates)
+        eps = philox.rademacher(key, purpose(Purpose.DIRECTION), len(v), (v.shape[1],), **kwargs)
         return estimate.score(), eps
 
     for step in range(steps):
@@ -83,12 +89,12 @@ def fisher_divergence(
         score, eps = parts(v, step)
 
         def loss(eta: Params, v: Tensor = v, score: Tensor = score, eps: Tensor = eps) -> tuple[Tensor, Tensor]:
-            value = call(critic, eta, "value", v, score, eps).mean()
+            value = critic.at(eta).value(v, score, eps).mean()
             return -value, value.detach()
 
-        gradient, value = grad(loss, eta)
-        eta, eta_opt = adam.step(eta, gradient, eta_opt, rate)
+        gradient, value = grad(loss, eta.params)
+        eta = adam.step(eta, gradient, rate)
         if on_step is not None:
             on_step(float(value))
-    values = call(critic, eta, "value", test, *parts(test, steps))
+    values = critic.at(eta.params).value(test, *parts(test, steps))
     return FisherEstimate(float(values.mean()), float(values.std() / len(values) ** 0.5))

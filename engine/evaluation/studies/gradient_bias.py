@@ -17,11 +17,10 @@ from torch import Tensor
 from eblvm.engine.autodiff.derivatives import grad
 from eblvm.engine.errors import UserError
 from eblvm.engine.evaluation.metrics.grid_likelihood import QUADRATURE_H, trapezoidal
-from eblvm.engine.methods.bilevel import BilevelScore
-from eblvm.engine.methods.responses import Newton, Unroll
-from eblvm.engine.methods.score_matching import ScoreMatchingObjective
-from eblvm.engine.methods.types import Noise, Objective, Rates, ScoreEstimate, State
-from eblvm.engine.nets.base import call
+from eblvm.engine.methods.base import Method, Nets, Noise, Rates, Rows, ScoreEstimate, State
+from eblvm.engine.methods.bism import Bism
+from eblvm.engine.methods.newton import Newton, Unroll
+from eblvm.engine.methods.score_matching import ScoreMatching
 from eblvm.engine.nets.posteriors import Gaussian
 from eblvm.engine.types import Params
 from eblvm.kernels.philox import Key
@@ -31,7 +30,8 @@ LogMarginal = Callable[[Params, Tensor], Tensor]  # (theta, v [B, D]) -> log p~(
 
 @torch.no_grad()
 def gradient_bias(
-    objective: Objective,
+    method: Method,
+    nets: Nets,
     state: State,
     v: Tensor,
     rates: Rates,
@@ -43,28 +43,33 @@ def gradient_bias(
 
     All cells have the same draws. The noise of the data is one for all of them: what spreads is the noise on h.
     """
-    estimator = getattr(objective, "estimator", None)
-    if not isinstance(objective, ScoreMatchingObjective) or not isinstance(estimator, BilevelScore):
+    if not isinstance(method, ScoreMatching) or not isinstance(method.estimator, Bism):
         raise UserError("the gradient bias study is about bi-level methods; train with bidsm, bissm or bimdsm")
-    log_marginal = log_marginal_of(estimator, state)
-    longest = estimator.with_options(best_response=Unroll(), K=max(Ks), N=max(Ns))
-    data = replace(objective, estimator=longest).draw(Key(0, 0), v)["perturb"][:1]
+    bism, log_marginal = method.estimator, log_marginal_of(nets, state)
 
-    def gradients(one: BilevelScore) -> Tensor:
-        method, found = replace(objective, estimator=one), []
+    def with_options(**changes: Any) -> ScoreMatching:
+        return replace(method, estimator=replace(bism, **changes))
+
+    def drawn(one: ScoreMatching, step: int) -> Noise:
+        key = Key(0, step)
+        return one.draw(nets, key, Rows.of(key, v))
+
+    data = drawn(with_options(best_response=Unroll(), K=max(Ks), N=max(Ns)), 0)["perturb"][:1]
+
+    def gradients(one: ScoreMatching) -> Tensor:
+        every, gradient = [], one.gradient(nets)
         for step in range(draws):
-            noise = method.draw(Key(0, step), v)
+            noise = drawn(one, step)
             noise["perturb"] = data * len(noise["perturb"])
-            found.append(_flat(method.gradient(state, v, noise, rates)[0]))
-        return torch.stack(found)
+            every.append(_flat(gradient(state, v, noise, rates)[0]))
+        return torch.stack(every)
 
-    noise = replace(objective, estimator=estimator.with_options(best_response=Unroll(), K=0, N=0)).draw(Key(0, 0), v)
-    noise["perturb"] = data
-    target = _flat(exact_gradient(objective, log_marginal, state, v, noise))
+    noise = drawn(with_options(best_response=Unroll(), K=0, N=0), 0) | {"perturb": data}
+    target = _flat(exact_gradient(method, log_marginal, state, v, noise))
 
     def cell(**changes: Any) -> tuple[float, float]:
-        found = gradients(estimator.with_options(**changes))
-        bias, spread = (found.mean(0) - target).norm(), found.std(0).norm()
+        every = gradients(with_options(**changes))
+        bias, spread = (every.mean(0) - target).norm(), every.std(0).norm()
         return float(bias / target.norm()), float(spread / target.norm())
 
     unrolled = [[cell(best_response=Unroll(), K=K, N=N) for N in Ns] for K in Ks]
@@ -79,29 +84,27 @@ def gradient_bias(
     }
 
 
-def exact_gradient(
-    objective: ScoreMatchingObjective, log_marginal: LogMarginal, state: State, v: Tensor, noise: Noise
-) -> Params:
-    """theta's gradient of the loss at the score of the exact marginal."""
-    batch = objective.batches(v, noise)[-1]
+def exact_gradient(method: ScoreMatching, log_marginal: LogMarginal, state: State, v: Tensor, noise: Noise) -> Params:
+    """Return theta's gradient of the loss at the score of the exact marginal."""
+    batch = method.batches(v, noise)[-1]
 
     def upper(theta: Params) -> tuple[Tensor, tuple[()]]:
         def log_density(x: Tensor) -> Tensor:
             return log_marginal(theta, x)
 
         estimate = ScoreEstimate(log_density, lambda: grad(lambda x: (log_density(x).sum(), ()), batch.v)[0])
-        return objective.value(estimate, batch, noise)[0], ()
+        return method.loss(estimate, batch, noise).mean(), ()
 
-    return grad(upper, state.theta)[0]
+    return grad(upper, state.theta.params)[0]
 
 
-def log_marginal_of(estimator: BilevelScore, state: State) -> LogMarginal:
-    """log p~(v) with h summed or integrated out, or an error that says which models have it."""
-    energy, posterior = estimator.energy, estimator.posterior
+def log_marginal_of(nets: Nets, state: State) -> LogMarginal:
+    """Return log p~(v) with h summed or integrated out, or an error that says which models have it."""
+    energy, posterior = nets.energy, nets.posterior
     if hasattr(energy, "free_energy"):
-        return lambda theta, v: -call(energy, theta, "free_energy", v)
+        return lambda theta, v: -energy.at(theta).free_energy(v)
     if isinstance(posterior, Gaussian) and posterior.latent <= QUADRATURE_H:
-        phi = state.phi
+        phi = state.phi.params
         return lambda theta, v: trapezoidal(energy, theta, posterior, phi, v)
     raise UserError(
         f"the gradient bias study needs the exact marginal: a GRBM, or an EBLVM with at most {QUADRATURE_H} latent "

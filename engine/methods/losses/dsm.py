@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from eblvm.engine.methods.losses import Loss, half_square
-from eblvm.engine.methods.types import Batch, Noise, ScoreEstimate
+from eblvm.engine.methods.base import Batch, Loss, Noise, ScoreEstimate, half_square
 from eblvm.engine.options import option
 
 if TYPE_CHECKING:
@@ -27,8 +26,7 @@ class Dsm(Loss):
     def blur(self) -> float:
         return self.sigma
 
-    def perturb(self, v: Tensor, eps: Tensor | None, noise: Noise) -> Batch:
-        assert eps is not None
+    def perturb(self, v: Tensor, eps: Tensor, noise: Noise) -> Batch:
         return Batch(v + self.sigma * eps, eps, v.new_full(v[:1].shape, self.sigma), v.new_ones(()))
 
     def __call__(self, estimate: ScoreEstimate, batch: Batch, noise: Noise) -> Tensor:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from eblvm.engine.methods.losses import Loss
-from eblvm.engine.methods.types import Batch, DrawShape, Noise, ScoreEstimate
+from eblvm.engine.methods.base import Batch, Loss, Noise, Rows, ScoreEstimate
 from eblvm.engine.options import option
+from eblvm.kernels import philox
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -26,18 +26,15 @@ class Fdssm(Loss):
 
     kind = "fdssm"
     estimators = ("exact", "bism")
-    batch_axes = {"direction": 0}  # noqa: RUF012
     derivatives = 1
 
     difference_step: float = option(0.05, "e, the step of the finite differences, per axis", above=0)
 
-    def draw(self, key: Key, shape: DrawShape) -> Noise:
-        """direction [B, ...], of length sqrt(D)."""
-        from eblvm.kernels import philox
-
+    def draw(self, key: Key, rows: Rows) -> Noise:
+        """Return direction [B, ...], of length sqrt(D)."""
         purpose = philox.purpose(philox.Purpose.DIRECTION)
-        u = philox.normal(key, purpose, shape.samples, shape.shape, **shape.options)
-        axes = tuple(range(-len(shape.shape), 0))
+        u = philox.normal(key, purpose, rows.samples, rows.shape, **rows.place)
+        axes = tuple(range(-len(rows.shape), 0))
         return {"direction": u / u.square().mean(axes, keepdim=True).sqrt()}
 
     def __call__(self, estimate: ScoreEstimate, batch: Batch, noise: Noise) -> Tensor:

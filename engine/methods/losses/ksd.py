@@ -5,8 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from eblvm.engine.methods.losses import Loss
-from eblvm.engine.methods.types import Batch, Noise, ScoreEstimate
+import torch
+
+from eblvm.engine.autodiff import collectives
+from eblvm.engine.methods.base import Batch, Loss, Noise, ScoreEstimate
 from eblvm.engine.options import option
 
 if TYPE_CHECKING:
@@ -26,14 +28,11 @@ class Ksd(Loss):
     kind = "ksd"
     estimators = ("exact", "vages", "importance")
     pairs_samples = True
+    micro_batches = False
 
     kernel_width: float = option(1.0, "width of KSD's kernel exp(-|v-v'|^2 / (2 width^2))", above=0)
 
     def __call__(self, estimate: ScoreEstimate, batch: Batch, noise: Noise) -> Tensor:
-        import torch
-
-        from eblvm.engine.autodiff import collectives
-
         # Several processes: everyone has all pairs, with derivatives by its own scores.
         v, score = collectives.gather_rows(batch.v.flatten(1)), collectives.gather_rows(estimate.score().flatten(1))
         (x, y), (s_x, s_y) = self.halves(v), self.halves(score)
@@ -51,11 +50,11 @@ class Ksd(Loss):
         return terms[collectives.local_slice(len(terms))].detach() + (whole - whole.detach())
 
     def halves(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """The first and the second half of [..., B, D]; the last of an odd number has no partner."""
+        """Return the first and the second half of [..., B, D]; the last of an odd number has no partner."""
         n = x.shape[-2] // 2
         return x[..., :n, :], x[..., n : 2 * n, :]
 
     def kernel(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
-        """k and |v - v'|^2 of all pairs, [..., n, n]."""
+        """Return k and |v - v'|^2 of all pairs, [..., n, n]."""
         distance = x.square().sum(-1)[..., None] + y.square().sum(-1)[..., None, :] - 2 * x @ y.mT
         return (-0.5 * self.kernel_width**-2 * distance).exp(), distance

@@ -5,13 +5,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from eblvm.engine.methods.losses import Loss, half_square
-from eblvm.engine.methods.types import Batch, DrawShape, Info, Noise, ScoreEstimate
+import torch
+
+from eblvm.engine.errors import UserError
+from eblvm.engine.methods.base import Batch, Info, Loss, Noise, Rows, ScoreEstimate, half_square
 from eblvm.engine.options import option
 
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from eblvm.engine.config import Config
     from eblvm.kernels.philox import Key
 
 
@@ -26,7 +29,6 @@ class Mdsm(Loss):
     kind = "mdsm"
     estimators = ("exact", "bism", "vages")
     perturbs = scales_gradients = True
-    batch_axes = {"level": 0, "third": 1}  # noqa: RUF012
 
     sigma_range: tuple[float, ...] = option((0.05, 0.5), "lowest and highest noise level of mdsm", above=0)
     sigma_spacing: str = option("geometric", "spacing of mdsm's noise levels", choices=("geometric", "linear"))
@@ -36,28 +38,29 @@ class Mdsm(Loss):
     def blur(self) -> float:
         return self.sigma0
 
-    def draw(self, key: Key, shape: DrawShape) -> Noise:
-        """level [B], and third [3, B]: weights whose mean over the global batch is that of a third of the levels."""
-        import torch
+    def check(self, config: Config) -> None:
+        if len(self.sigma_range) != 2 or self.sigma_range[0] > self.sigma_range[1]:
+            raise UserError(f"got sigma-range={self.sigma_range}, expected two numbers, 0 < lowest <= highest")
 
-        total = shape.total
-        level = torch.arange(total, dtype=shape.dtype, device=shape.device) / max(1, total - 1)
-        third = torch.arange(3, device=shape.device)[:, None] == (3 * level).long().clamp(max=2)
+    def draw(self, key: Key, rows: Rows) -> Noise:
+        """Return level [B], and third [B, 3]: weights whose mean over the global batch is that of a third of levels."""
+        total = rows.total
+        level = torch.arange(total, dtype=rows.dtype, device=rows.device) / max(1, total - 1)
+        third = torch.arange(3, device=rows.device)[:, None] == (3 * level).long().clamp(max=2)
         weight = third * (total / third.sum(1, keepdim=True).clamp(min=1))
-        here = slice(shape.first, shape.first + shape.samples)
+        here = slice(rows.first, rows.first + rows.samples)
         return {
-            "level": level[here].expand(*shape.replicas, shape.samples),
-            "third": weight[:, here].to(shape.dtype).expand(*shape.replicas, 3, shape.samples),
+            "level": level[here].expand(*rows.replicas, rows.samples),
+            "third": weight[:, here].to(rows.dtype).expand(*rows.replicas, 3, rows.samples).mT,
         }
 
-    def perturb(self, v: Tensor, eps: Tensor | None, noise: Noise) -> Batch:
-        assert eps is not None
+    def perturb(self, v: Tensor, eps: Tensor, noise: Noise) -> Batch:
         sigma_B = self.levels(noise["level"])
         sigma = sigma_B.view(-1, *[1] * (v.dim() - 1))
         return Batch(v + sigma * eps, eps, sigma, 1 / sigma_B)
 
     def levels(self, level_B: Tensor) -> Tensor:
-        """The noise level at a position in [0, 1]."""
+        """Return the noise level at a position in [0, 1]."""
         low, high = self.sigma_range
         return low * (high / low) ** level_B if self.sigma_spacing == "geometric" else low + (high - low) * level_B
 
@@ -65,6 +68,6 @@ class Mdsm(Loss):
         return half_square(estimate.score() / batch.sigma + batch.eps / self.sigma0**2)
 
     def logged(self, loss_B: Tensor, noise: Noise) -> Info:
-        """The mean loss over the lowest, middle and highest third of the noise levels."""
+        """Return the mean loss over the lowest, middle and highest third of the noise levels."""
         names = ("loss_low_sigma", "loss_middle_sigma", "loss_high_sigma")
-        return dict(zip(names, (noise["third"] * loss_B).mean(1), strict=True))
+        return dict(zip(names, (noise["third"].mT * loss_B).mean(1), strict=True))

@@ -5,8 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from eblvm.engine.methods.losses import Loss, half_square
-from eblvm.engine.methods.types import Batch, Noise, ScoreEstimate
+import torch
+
+from eblvm.engine import autodiff
+from eblvm.engine.methods.base import Batch, Loss, Noise, ScoreEstimate, half_square
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -21,14 +23,10 @@ class Sm(Loss):
     derivatives = 3
 
     def __call__(self, estimate: ScoreEstimate, batch: Batch, noise: Noise) -> Tensor:
-        import torch
-
-        from eblvm.engine.autodiff.curvature import score_and_curvature
-
         if estimate.laplacian is not None:
             return half_square(estimate.score()) + estimate.laplacian()
         assert estimate.log_density is not None
         dimension = batch.v[0].numel()
         basis = torch.eye(dimension, dtype=batch.v.dtype, device=batch.v.device).view(dimension, 1, *batch.v.shape[1:])
-        score, curvature = score_and_curvature(estimate.log_density, batch.v, basis.expand(-1, *batch.v.shape))
+        score, curvature = autodiff.score_and_curvature(estimate.log_density, batch.v, basis.expand(-1, *batch.v.shape))
         return half_square(score) + curvature.sum(0)

@@ -5,9 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from eblvm.engine.methods.losses import Loss, half_square
-from eblvm.engine.methods.types import Batch, DrawShape, Noise, ScoreEstimate
+import torch
+
+from eblvm.engine import autodiff
+from eblvm.engine.methods.base import Batch, Loss, Noise, Rows, ScoreEstimate, half_square
 from eblvm.engine.options import option
+from eblvm.kernels import philox
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -22,30 +25,25 @@ class Ssm(Loss):
     kind = "ssm"
     estimators = ("exact", "bism", "vages")
     derivatives = 3
-    batch_axes = {"direction": 1}  # noqa: RUF012
 
     directions: int = option(1, "random directions per sample in sliced score matching", low=1)
     direction: str = option("rademacher", "distribution of those directions", choices=("rademacher", "gaussian"))
 
-    def draw(self, key: Key, shape: DrawShape) -> Noise:
-        """direction [M, B, ...]."""
-        import torch
-
-        from eblvm.kernels import philox
-
+    def draw(self, key: Key, rows: Rows) -> Noise:
+        """Return direction [B, M, ...]."""
         drawn = philox.rademacher if self.direction == "rademacher" else philox.normal
         streams = [
-            drawn(key, philox.purpose(philox.Purpose.DIRECTION, i), shape.samples, shape.shape, **shape.options)
+            drawn(key, philox.purpose(philox.Purpose.DIRECTION, i), rows.samples, rows.shape, **rows.place)
             for i in range(self.directions)
         ]
-        return {"direction": torch.stack(streams, len(shape.replicas))}
+        axis = len(rows.replicas)
+        return {"direction": torch.stack(streams, axis).movedim(axis, axis + 1)}
 
     def __call__(self, estimate: ScoreEstimate, batch: Batch, noise: Noise) -> Tensor:
-        from eblvm.engine.autodiff.curvature import score_and_curvature
-
+        direction_MB = noise["direction"].movedim(1, 0)
         if estimate.sliced is not None:
-            half, curvature = estimate.sliced(noise["direction"])
+            half, curvature = estimate.sliced(direction_MB)
             return half + curvature.mean(0)
         assert estimate.log_density is not None
-        score, curvature = score_and_curvature(estimate.log_density, batch.v, noise["direction"])
+        score, curvature = autodiff.score_and_curvature(estimate.log_density, batch.v, direction_MB)
         return half_square(score) + curvature.mean(0)

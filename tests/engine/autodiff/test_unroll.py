@@ -10,11 +10,11 @@ from torch import Tensor
 from eblvm.engine.autodiff.unroll import unroll
 from eblvm.engine.methods.bilevel import BilevelScore
 from eblvm.engine.methods.divergences import Kl
-from eblvm.engine.methods.estimators.bism import Bism
-from eblvm.engine.nets.base import call
+from eblvm.engine.methods.bism import Bism
+
 from eblvm.engine.nets.grbm import GRBM
 from eblvm.engine.nets.posteriors import Bernoulli
-from eblvm.engine.optim.optimizers import Adam
+from eblvm.engine.optim.adam import Adam
 from eblvm.kernels import philox
 from eblvm.kernels.philox import Key
 
@@ -45,7 +45,7 @@ def unrolled(memory: str, N: int, sgd: bool, hidden: tuple[int, ...]) -> tuple[l
         return saved
 
     with torch.autograd.graph.saved_tensors_hooks(pack, lambda saved: saved.tensor):
-        f = call(energy, theta, "features", v)
+        f = energy.at(theta).features(v)
         noise = [philox.logistic(Key(0, n), 0, B, (H,))[None] for n in range(N)]
         contexts = [(theta, f, v, torch.tensor(1.0), n, {"unroll": torch.tensor(0.01)}) for n in noise]
         phi_N = unroll(estimator._unrolled_step, phi, () if sgd else adam.init(phi), contexts, memory)

@@ -13,7 +13,7 @@ from eblvm.engine.cli import main
 from eblvm.engine.evaluation import sections
 from eblvm.engine.evaluation.metrics.extractor import Extractor
 from eblvm.engine.runs import checkpoint
-from eblvm.engine.runs.run import Run
+from eblvm.engine.runs.run import SavedRun
 from eblvm.engine.sampling.run_samples import sample
 
 TINY = "--width 2 --depth 12 --batch 16 --posterior-width 2 --head-width 8 --latent 4 --validations 1 --ema 0.5".split()
@@ -175,7 +175,7 @@ def test_shards_add_up_to_the_whole(run: Path, trained: Path, inception, tmp_pat
 def test_samples_from_a_folder(run: Path, inception, tmp_path: Path, capsys) -> None:
     """The first training images themselves: no distance to their neighbours, hardly any FID."""
     inception()
-    data = Run.open(run).dataset
+    data = SavedRun.open(run).dataset
     torch.save(data.train[:150], tmp_path / "remembered.pt")
     remembered = evaluation(run, *QUICK, "--samples", str(tmp_path / "remembered.pt"), "--draw", "150")["mean"]
     assert remembered["neighbour_distance_samples"] == 0
@@ -247,7 +247,7 @@ def test_a_sample_is_the_same_in_any_chunk(recipe: str, trained: Path, tmp_path:
     if recipe == "grbm":
         folder = tmp_path / "grbm"
         assert main(["train", "digits", "--method", "dsm", "--steps", "5", "--out", str(folder)]) == 0
-    run = Run.open(folder)
+    run = SavedRun.open(folder)
     for kind in ("given-h", "joint") if recipe == "deep" else (None,):
         whole = sample(run, "last", 7, 3, 5, kind)
         torch.testing.assert_close(sample(run, "last", 3, 3, 5, kind, first=4), whole[4:], rtol=1e-4, atol=1e-4)

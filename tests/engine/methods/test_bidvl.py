@@ -10,14 +10,14 @@ from torch.nn import functional as F
 from eblvm.engine.config import Config
 from eblvm.engine.methods.alternating import AlternatingUpdate
 from eblvm.engine.methods.bidvl import BidvlObjective, Generated
-from eblvm.engine.methods.kinds.bidvl import Bidvl
-from eblvm.engine.methods.types import State
+from eblvm.engine.methods.bidvl import Bidvl
+from eblvm.engine.methods.base import State
 from eblvm.engine.nets.base import Energy
 from eblvm.engine.nets.bidvl import part
 from eblvm.engine.nets.posteriors import Gaussian
 from eblvm.engine.optim.schedule import step_rates
 from eblvm.engine.recipes import recipe
-from eblvm.engine.training.loop import initial_state
+from eblvm.engine.training.start import initial_state
 from eblvm.kernels import philox
 from eblvm.kernels.philox import Key
 

@@ -9,10 +9,11 @@ from torch import Tensor
 from eblvm.engine.autodiff import mixed_precision
 from eblvm.engine.config import Config
 from eblvm.engine.methods.micro_batches import micro_batched
-from eblvm.engine.methods.types import State
+from eblvm.engine.methods.base import State
 from eblvm.engine.optim.schedule import step_rates
 from eblvm.engine.recipes import recipe
-from eblvm.engine.training.loop import initial_state, training_step_of
+from eblvm.engine.training.loop import training_step_of
+from eblvm.engine.training.start import initial_state
 from eblvm.kernels import philox
 from eblvm.kernels.philox import Key
 
@@ -56,7 +57,7 @@ class Stepped:
         shape, dtype = (3, 32, 32) if config["model"] == "sn-resnet" else (1, 8, 8), getattr(torch, config["dtype"])
         self.config, self.v = config, philox.uniform(Key(1, 0), 0, config["batch"], shape, dtype=dtype)
         update = config.method.build(config.model, config.optimisation, self.v)
-        self.update = micro_batched(update, config.running.micro_batch)
+        self.update = micro_batched(update, config.step.micro_batch)
         self.objective = self.update.objective
         state = initial_state(config, self.objective, torch.tensor(0), self.v, torch.device("cpu"))
         # Moments of a run under way: the derivative of Adam's first step is that of a sign.

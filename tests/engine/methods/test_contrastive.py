@@ -3,9 +3,9 @@
 import torch
 
 from eblvm.engine.methods.contrastive import ContrastiveDivergence
-from eblvm.engine.nets.base import call
+
 from eblvm.engine.nets.grbm import GRBM
-from eblvm.engine.optim.optimizers import Adam
+from eblvm.engine.optim.adam import Adam
 from eblvm.kernels import philox
 from eblvm.kernels.philox import Key
 
@@ -76,4 +76,4 @@ def test_cd_of_the_models_own_samples_has_no_drift() -> None:
     gradient, *_ = objective.gradient(state, v, objective.draw(Key(9, 0), v), RATES)
     for name, g in gradient.items():
         assert g.abs().max() < 0.05, name
-    assert call(energy, theta, "free_energy", v).isfinite().all()
+    assert energy.at(theta).free_energy(v).isfinite().all()

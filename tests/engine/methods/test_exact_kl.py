@@ -10,7 +10,7 @@ import eblvm
 from eblvm.engine.errors import UserError
 from eblvm.engine.methods.bilevel import HeadAt
 from eblvm.engine.methods.divergences import KlExact
-from eblvm.engine.nets.base import Separable, call
+from eblvm.engine.nets.base import Separable
 from eblvm.engine.nets.posteriors import Gaussian
 from eblvm.engine.recipes import recipe
 from eblvm.kernels.philox import Key
@@ -35,11 +35,11 @@ def test_it_is_the_kl_and_so_is_its_gradient() -> None:
     estimator = update.objective.estimator
     state = update.objective.init(Key(3, 0), v)
     theta, phi = ({k: x.double() for k, x in params.items()} for params in (state.theta, state.phi))
-    f = call(estimator.energy, theta, "features", v)
+    f = estimator.energy.at(theta).features(v)
     head = HeadAt(estimator.energy, theta, f)
 
     def loss(divergence, phi: dict[str, Tensor]) -> Tensor:
-        return divergence(head, estimator.posterior, call(estimator.posterior, phi, "params", v)).mean()
+        return divergence(head, estimator.posterior, estimator.posterior.at(phi).params(v)).mean()
 
     found, expected = (
         torch.func.grad_and_value(lambda phi, d=divergence: loss(d, phi))(phi)

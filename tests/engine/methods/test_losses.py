@@ -11,10 +11,10 @@ from eblvm.engine.methods.losses.mdsm import Mdsm
 from eblvm.engine.methods.losses.sm import Sm
 from eblvm.engine.methods.losses.ssm import Ssm
 from eblvm.engine.methods.score_matching import ScoreMatchingObjective
-from eblvm.engine.methods.types import ScoreEstimate
-from eblvm.engine.nets.base import call
+from eblvm.engine.methods.base import ScoreEstimate
+
 from eblvm.engine.nets.grbm import GRBM
-from eblvm.engine.optim.optimizers import Adam
+from eblvm.engine.optim.adam import Adam
 from eblvm.kernels import philox
 from eblvm.kernels.philox import Key
 
@@ -25,9 +25,9 @@ def surrogate(v: torch.Tensor, closed_form: bool) -> ScoreEstimate:
     energy = GRBM(D, H)
     theta = {k: p.double() for k, p in energy.initial(Key(1, 0)).items()}
     return ScoreEstimate(
-        lambda x: -call(energy, theta, "free_energy", x),
-        lambda: call(energy, theta, "score", v),
-        (lambda: call(energy, theta, "laplacian", v)) if closed_form else None,
+        lambda x: -energy.at(theta).free_energy(x),
+        lambda: energy.at(theta).score(v),
+        (lambda: energy.at(theta).laplacian(v)) if closed_form else None,
     )
 
 
@@ -96,11 +96,11 @@ def test_score_and_curvature_in_both_dialects(M: int) -> None:
     u = philox.normal(Key(0, 0), 1, M * B, (D,), dtype=torch.float64).view(M, B, D)
 
     def generic(theta):
-        score, curvature = score_and_curvature(lambda x: -call(energy, theta, "free_energy", x), v, u)
+        score, curvature = score_and_curvature(lambda x: -energy.at(theta).free_energy(x), v, u)
         return (0.5 * score.square().sum(1) + curvature.mean(0)).mean()
 
     def closed(theta):
-        half_square, curvature = call(energy, theta, "sliced", v, u)
+        half_square, curvature = energy.at(theta).sliced(v, u)
         return (half_square + curvature.mean(0)).mean()
 
     expected = torch.func.grad(closed)(theta)

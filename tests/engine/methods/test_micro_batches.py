@@ -8,7 +8,7 @@ from eblvm.engine.methods.micro_batches import MicroBatched
 from eblvm.engine.methods.score_matching import ScoreMatchingObjective
 from eblvm.engine.optim.schedule import step_rates
 from eblvm.engine.recipes import recipe
-from eblvm.engine.training.loop import initial_state
+from eblvm.engine.training.start import initial_state
 from eblvm.kernels import philox
 from eblvm.kernels.philox import Key
 

@@ -10,7 +10,7 @@ from eblvm.engine.methods.nce import GaussianNoise, NceObjective, VnceObjective
 from eblvm.engine.nets.base import call
 from eblvm.engine.nets.grbm import GRBM
 from eblvm.engine.nets.posteriors import Bernoulli
-from eblvm.engine.optim.optimizers import Adam
+from eblvm.engine.optim.adam import Adam
 from eblvm.kernels import philox
 from eblvm.kernels.philox import Key
 
@@ -79,7 +79,7 @@ def test_vnce_lower_steps_tighten_the_bound(v) -> None:
 
     def distance(s) -> float:
         exact = call(vnce.energy, {k: p for k, p in s.theta.items() if k != "log_z"}, "posterior_logits", v)
-        return float((call(vnce.posterior, s.phi, "params", v) - exact).square().mean().sqrt())
+        return float((vnce.posterior.at(s.phi).params(v) - exact).square().mean().sqrt())
 
     before = distance(state)
     with torch.no_grad():

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from eblvm.engine.errors import UserError
-from eblvm.engine.nets.base import call
+
 from eblvm.engine.nets.bidvl import nets_for
 from eblvm.engine.nets.bidvl_start import start_buffers
 from eblvm.engine.nets.spectral import Spectral
@@ -27,13 +27,13 @@ def test_shapes(model: str, size: int, energy: str) -> None:
         params = net.initial(key)
         held.append(params | start_buffers(net, params, key, 0))
     v = torch.rand(2, 3, size, size)
-    mean, log_std = call(nets[1], held[1], "params", v)
+    mean, log_std = nets[1].at(held[1]).params(v)
     assert mean.shape == log_std.shape == (2, 5)
     assert (log_std <= 0).all() or model == "sn-conv"
-    made = call(nets[2], held[2], "decode", mean)
+    made = nets[2].at(held[2]).decode(mean)
     assert made.shape == v.shape
     assert made.abs().max() <= 1
-    assert call(nets[0], held[0], "energy", v, mean).shape == (2,)
+    assert nets[0].at(held[0]).energy(v, mean).shape == (2,)
 
 
 def test_the_released_start() -> None:

@@ -13,7 +13,7 @@ from eblvm.engine.nets.deep import Layer, ResNet
 from eblvm.engine.nets.posteriors import ConvGaussian, Gaussian, check_fit
 from eblvm.engine.optim.schedule import step_rates
 from eblvm.engine.recipes import recipe
-from eblvm.engine.training.loop import initial_state
+from eblvm.engine.training.start import initial_state
 from eblvm.kernels import philox
 from eblvm.kernels.philox import Key
 
@@ -37,7 +37,7 @@ def step(**changes) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
     update = config.method.build(config.model, config.optimisation, v)
     state = initial_state(config, update.objective, torch.tensor(0), v, torch.device("cpu"))
     run = update.objective.gradient
-    if config.running.compile:
+    if config.step.compile:
         run = torch.compile(run, dynamic=False, backend="aot_eager")
     with torch.no_grad():
         gradient, _, info = run(state, v, update.objective.draw(Key(2, 0), v, 0), rates_of(config, v))
@@ -68,9 +68,9 @@ def test_methods_choose_the_energy() -> None:
         theta = energy.initial(Key(0, 0))
         assert hasattr(energy, "free_energy") == visible
         if visible:
-            assert call(energy, theta, "free_energy", v).shape == (4,)
+            assert energy.at(theta).free_energy(v).shape == (4,)
         else:
-            assert call(energy, theta, "energy", v, h).shape == (2, 4)
+            assert energy.at(theta).energy(v, h).shape == (2, 4)
 
 
 def test_gaussian_posterior_is_normal() -> None:

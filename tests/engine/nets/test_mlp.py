@@ -9,14 +9,14 @@ from eblvm.engine.errors import UserError
 from eblvm.engine.evaluation.metrics.grid_likelihood import grid_log_likelihood
 from eblvm.engine.methods.bilevel import BilevelScore
 from eblvm.engine.methods.divergences import Kl
-from eblvm.engine.methods.estimators.bism import Bism
+from eblvm.engine.methods.bism import Bism
 from eblvm.engine.methods.losses.dsm import Dsm
 from eblvm.engine.methods.score_matching import ScoreMatchingObjective
 from eblvm.engine.methods.update import Update
 from eblvm.engine.nets.base import call
 from eblvm.engine.nets.mlp import MlpEnergy, MlpGaussian
 from eblvm.engine.nets.posteriors import check_fit
-from eblvm.engine.optim.optimizers import Adam
+from eblvm.engine.optim.adam import Adam
 from eblvm.engine.recipes import recipe
 from eblvm.kernels import philox
 from eblvm.kernels.philox import Key
@@ -40,15 +40,15 @@ def test_energy_by_hand() -> None:
         x = F.silu(x) if layer < 4 else x
     quadratic = 0.5 * ((v - theta["b"]) / theta["log_sigma"].exp()).square().sum(1) + 0.5 * h.square().sum(1)
     expected = quadratic + F.elu(x + h @ theta["coupling.weight"].T).square().sum(1)
-    torch.testing.assert_close(call(energy, theta, "energy", v, h), expected, rtol=1e-12, atol=1e-12)
+    torch.testing.assert_close(energy.at(theta).energy(v, h), expected, rtol=1e-12, atol=1e-12)
 
 
 def test_samples_of_h_share_the_features() -> None:
     energy, v, h = MlpEnergy(D, H, 8, 1, 4), torch.randn(5, D).double(), torch.randn(7, 5, H).double()
     theta = theta_of(energy)
-    together = call(energy, theta, "energy", v, h)
+    together = energy.at(theta).energy(v, h)
     assert together.shape == (7, 5)
-    torch.testing.assert_close(together[2], call(energy, theta, "energy", v, h[2]))
+    torch.testing.assert_close(together[2], energy.at(theta).energy(v, h[2]))
 
 
 def test_energy_is_at_least_its_quadratic_terms() -> None:
@@ -57,7 +57,7 @@ def test_energy_is_at_least_its_quadratic_terms() -> None:
     theta = {k: 5 * p for k, p in theta_of(energy).items()}
     v, h = 100 * torch.randn(1000, D).double(), 100 * torch.randn(1000, H).double()
     bound = 0.5 * ((v - theta["b"]) / theta["log_sigma"].exp()).square().sum(1) + 0.5 * h.square().sum(1)
-    assert bool((call(energy, theta, "energy", v, h) >= bound).all())
+    assert bool((energy.at(theta).energy(v, h) >= bound).all())
 
 
 def test_posterior_fits_and_starts_replicate() -> None:
@@ -76,11 +76,11 @@ def test_start_in_units_of_the_data() -> None:
     assert torch.equal(theta["b"], torch.full((D,), 7.0))
     torch.testing.assert_close(theta["log_sigma"].exp(), torch.full((D,), 20.0))
     v, h = torch.randn(5, D), torch.randn(5, H)
-    scaled, unscaled = call(wide, theta, "energy", 7 + 10 * v, h), call(MlpEnergy(D, H), plain, "energy", v, h)
+    scaled, unscaled = wide.at(theta).energy(7 + 10 * v, h), call(MlpEnergy(D, H), plain, "energy", v, h)
     torch.testing.assert_close(scaled, unscaled, rtol=1e-4, atol=1e-4)
     q, p = MlpGaussian(D, H, mean=7.0, std=10.0), MlpGaussian(D, H)
     phi = q.initial(Key(0, 0))
-    torch.testing.assert_close(call(q, phi, "params", 7 + 10 * v), call(p, phi, "params", v), rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(q.at(phi).params(7 + 10 * v), p.at(phi).params(v), rtol=1e-4, atol=1e-5)
 
 
 def test_bidsm_draws_the_checkerboard() -> None:

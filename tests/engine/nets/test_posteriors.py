@@ -2,7 +2,7 @@
 
 import torch
 
-from eblvm.engine.nets.base import call
+
 from eblvm.engine.nets.posteriors import Bernoulli
 from eblvm.kernels import philox
 from eblvm.kernels.philox import Key
@@ -37,7 +37,7 @@ def test_start_is_uniform_by_fan_in_and_by_seed() -> None:
     bound = 1 / 50**0.5
     assert 0.9 * bound < phi["net.0.weight"].abs().max() <= bound
     assert not torch.equal(phi["net.0.weight"], posterior.initial(Key(2, 0))["net.0.weight"])
-    assert call(posterior, phi, "params", torch.zeros(4, 50)).shape == (4, 20)
+    assert posterior.at(phi).params(torch.zeros(4, 50)).shape == (4, 20)
 
 
 def test_replica_axes_lead() -> None:

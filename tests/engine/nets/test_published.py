@@ -167,7 +167,7 @@ def test_posterior_equals_plain_layers() -> None:
     v = philox.uniform(Key(1, 0), 0, B, SHAPE, dtype=torch.float64).requires_grad_()
     h = philox.normal(Key(1, 2), 0, B, (H,), dtype=torch.float64)
     found = []
-    for p in (call(posterior, phi, "params", v), functional_call(twin, twin_phi, (v,))):
+    for p in (posterior.at(phi).params(v), functional_call(twin, twin_phi, (v,))):
         (score,) = torch.autograd.grad(posterior.log_prob(p, h).sum(), v, create_graph=True)
         found.append((*p, score, *torch.autograd.grad(score.square().sum(), list(phi.values()))))
     for got, expected in zip(*found, strict=True):
@@ -181,7 +181,7 @@ def test_bf16_is_near_fp32(checkpoint: str) -> None:
     for precision in ("fp32", "bf16"):
         energy = published(SHAPE, latent=H, width=WIDTH, depth=DEPTH, checkpoint=checkpoint, precision=precision)
         theta, x = energy.initial(Key(5, 0)), v.clone().requires_grad_()
-        (score,) = torch.autograd.grad(-call(energy, theta, "energy", x, h).sum(), x)
+        (score,) = torch.autograd.grad(-energy.at(theta).energy(x, h).sum(), x)
         found.append(score)
     assert found[1].dtype == torch.float32
     assert 0 < (found[1] - found[0]).norm() < 0.05 * found[0].norm()

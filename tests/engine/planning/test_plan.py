@@ -11,14 +11,13 @@ from eblvm.engine.cli import main
 from eblvm.engine.config import Config
 from eblvm.engine.errors import UserError
 from eblvm.engine.methods.micro_batches import micro_batched
-from eblvm.engine.methods.types import State
+from eblvm.engine.methods.base import State
 from eblvm.engine.methods.update import Update
 from eblvm.engine.optim.schedule import step_rates
 from eblvm.engine.planning import plan
 from eblvm.engine.planning.footprint import Saved, Storages
 from eblvm.engine.recipes import recipe
 from eblvm.engine.training import loop as train
-from eblvm.engine.training import replicas
 from eblvm.kernels import philox
 from eblvm.kernels.philox import Key
 from eblvm.kernels.runtime.dispatch import NATIVE_LIBRARY
@@ -44,9 +43,9 @@ def measured_peak_bytes(config: Config, folder: Path, shape: tuple[int, ...] = S
 
 def measured_levels(config: Config, folder: Path, shape: tuple[int, ...]) -> list[int]:
     """Bytes that torch's allocator had given out, beyond what was there before, after each of its calls in a step."""
-    seed, batch = replicas.seeds(config.optimisation), config.optimisation.batch
+    seed, batch = config.optimisation.seeds(), config.optimisation.batch
     v = philox.uniform(Key(seed, 0), 0, batch, shape)
-    update = micro_batched(built(config, torch.zeros(batch, *shape)), config.running.micro_batch)
+    update = micro_batched(built(config, torch.zeros(batch, *shape)), config.step.micro_batch)
     state: State = train.initial_state(config, update.objective, seed, v, torch.device("cpu"))
     noise, rates = update.objective.draw(Key(seed, 0), v, 0, batch), rates_of(config, v)
     step = train.training_step_of(config, update)
@@ -207,8 +206,8 @@ def test_smaller_settings_need_less_and_the_least_work_that_fits_is_chosen() -> 
         )
 
     assert chosen(plain.total_bytes).model.checkpoint == "none"
-    assert chosen(plain.total_bytes).running.micro_batch is None
-    assert chosen(plain.total_bytes - 1).running.micro_batch == 8
+    assert chosen(plain.total_bytes).step.micro_batch is None
+    assert chosen(plain.total_bytes - 1).step.micro_batch == 8
     with pytest.raises(UserError, match="no setting of the plan fits: the smallest needs"):
         chosen(0, micro_batch=8)
 

@@ -8,7 +8,7 @@ import torch
 from eblvm.engine import recipes
 from eblvm.engine.data.sets import KINDS
 from eblvm.engine.errors import UserError
-from eblvm.engine.runs.run import Run
+from eblvm.engine.runs.run import SavedRun
 from eblvm.engine.sampling.langevin import conditional_score, denoised, normal_start
 from eblvm.engine.sampling.run_samples import default_start, posterior_means, sample
 from eblvm.engine.training.loop import train
@@ -16,14 +16,14 @@ from eblvm.kernels.philox import Key
 
 
 @pytest.fixture(scope="module")
-def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
+def run(tmp_path_factory: pytest.TempPathFactory) -> SavedRun:
     folder = tmp_path_factory.mktemp("run")
     config = recipes.recipe("digits", "deep").replaced(width=2, posterior_width=2, latent=3, batch=4, steps=1)
     train(config, folder)
-    return Run.open(folder)
+    return SavedRun.open(folder)
 
 
-def test_chains_start_where_they_are_told(run: Run) -> None:
+def test_chains_start_where_they_are_told(run: SavedRun) -> None:
     """Without a step a sample is its start, denoised."""
     model = run.default_model()
     theta, h = run.thetas(model)[0], posterior_means(run, model, 4, 0)
@@ -36,7 +36,7 @@ def test_chains_start_where_they_are_told(run: Run) -> None:
         sample(run, model, 4, 0, 0, start="cold")
 
 
-def test_images_start_as_published(run: Run) -> None:
+def test_images_start_as_published(run: SavedRun) -> None:
     starts = {}
     for name, dataset in KINDS.items():
         there = replace(run, config=replace(run.config, dataset=dataset))

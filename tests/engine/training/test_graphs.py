@@ -16,9 +16,10 @@ from eblvm.engine.errors import UserError
 from eblvm.engine.optim.schedule import step_rates
 from eblvm.engine.recipes import recipe
 from eblvm.engine.running import Running
-from eblvm.engine.training import loop, replicas
+from eblvm.engine.training import loop
 from eblvm.engine.training.graphs import TRIAL, GraphedStep, TriedStep, _write
-from eblvm.engine.training.loop import initial_state, training_step_of
+from eblvm.engine.training.loop import training_step_of
+from eblvm.engine.training.start import initial_state
 from eblvm.kernels.philox import Key
 
 CASES = {
@@ -47,7 +48,7 @@ class Replayed:
 def drive(config: Config, wrap: Callable[[Any], Any], steps: int = 6) -> tuple[Any, list[Any]]:
     """The states after `steps`, and the addresses of each."""
     v = torch.rand(config["batch"], 64, generator=torch.Generator().manual_seed(0))
-    seed = replicas.seeds(config.optimisation)
+    seed = config.optimisation.seeds()
     update = config.method.build(config.model, config.optimisation, v)
     state: Any = initial_state(config, update.objective, seed, v, torch.device("cpu"))
     step, method, places = wrap(training_step_of(config, update)), config.method, []
@@ -99,7 +100,7 @@ def test_a_run_captures_its_compiled_step(tmp_path: Path, monkeypatch: pytest.Mo
 
     monkeypatch.setattr(loop, "TriedStep", Tried)
     monkeypatch.setattr(loop, "CudaRecorder", Replayed)
-    monkeypatch.setattr(Running, "on_cuda", property(lambda running: running.graphs))
+    monkeypatch.setattr(Running, "on_cuda", property(lambda running: step.graphs))
     monkeypatch.setattr(Running, "check_device", lambda _: None)
     monkeypatch.setattr(loop, "set_repeatable", lambda _: None)
     monkeypatch.setattr(torch, "compile", lambda step, dynamic: partial(step))

@@ -9,7 +9,7 @@ from eblvm.engine import recipes
 from eblvm.engine.errors import DivergedError
 from eblvm.engine.training import guard
 from eblvm.engine.training.guard import sizes, watched
-from eblvm.engine.training.loop import initial_state
+from eblvm.engine.training.start import initial_state
 
 
 def state():

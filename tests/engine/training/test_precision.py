@@ -15,7 +15,8 @@ from eblvm.engine.methods.update import Update
 from eblvm.engine.optim.schedule import step_rates
 from eblvm.engine.recipes import recipe
 from eblvm.engine.runs.stats import read_rows
-from eblvm.engine.training.loop import initial_state, train
+from eblvm.engine.training.loop import train
+from eblvm.engine.training.start import initial_state
 from eblvm.kernels import philox
 from eblvm.kernels.philox import Key
 

@@ -18,7 +18,7 @@ from eblvm.engine.methods.losses.ssm import Ssm
 from eblvm.engine.methods.score_matching import ScoreMatchingObjective
 from eblvm.engine.methods.update import Update
 from eblvm.engine.nets.grbm import GRBM
-from eblvm.engine.optim.optimizers import Adam
+from eblvm.engine.optim.adam import Adam
 from eblvm.kernels import grbm_dsm, philox
 from eblvm.kernels.philox import Key
 

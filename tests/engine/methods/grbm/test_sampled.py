@@ -9,8 +9,8 @@ from torch.utils._pytree import tree_map
 
 from eblvm.engine.methods.bilevel import ExactScore
 from eblvm.engine.methods.divergences import Kl, KlExact
-from eblvm.engine.methods.estimators.importance import Importance
-from eblvm.engine.methods.estimators.vages import Vages
+from eblvm.engine.methods.importance import Importance
+from eblvm.engine.methods.vages import Vages
 from eblvm.engine.methods.grbm.fused import fused_gradient, fused_step_for, fused_update_for
 from eblvm.engine.methods.losses.dsm import Dsm
 from eblvm.engine.methods.losses.ksd import Ksd
@@ -20,7 +20,7 @@ from eblvm.engine.methods.update import Update
 from eblvm.engine.models.posteriors import Exact
 from eblvm.engine.nets.grbm import GRBM
 from eblvm.engine.nets.posteriors import Bernoulli
-from eblvm.engine.optim.optimizers import Adam
+from eblvm.engine.optim.adam import Adam
 from eblvm.kernels import philox
 from eblvm.kernels.philox import Key
 

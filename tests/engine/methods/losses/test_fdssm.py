@@ -10,10 +10,10 @@ from eblvm.engine.methods.bilevel import ExactScore
 from eblvm.engine.methods.losses.fdssm import Fdssm
 from eblvm.engine.methods.losses.ssm import Ssm
 from eblvm.engine.methods.score_matching import ScoreMatchingObjective
-from eblvm.engine.nets.base import call
+
 from eblvm.engine.nets.grbm import GRBM
-from eblvm.engine.optim.optimizers import Adam
-from eblvm.engine.runs.run import Run
+from eblvm.engine.optim.adam import Adam
+from eblvm.engine.runs.run import SavedRun
 from eblvm.engine.training.loop import train
 from eblvm.kernels.philox import Key
 
@@ -42,7 +42,7 @@ def test_it_is_the_sliced_loss_with_the_projected_score_to_second_order(step: fl
     u, energy = noise["direction"], objective.estimator.energy
 
     def log_p(x: torch.Tensor) -> torch.Tensor:
-        return -call(energy, state.theta, "free_energy", x[None])[0]
+        return -energy.at(state.theta).free_energy(x[None])[0]
 
     score, hessian = torch.func.vmap(torch.func.grad(log_p))(v), torch.func.vmap(torch.func.hessian(log_p))(v)
     expected = torch.einsum("bi,bij,bj->b", u, hessian, u) + 0.5 * (u * score).sum(1).square()
@@ -56,7 +56,7 @@ def test_gradient_is_that_of_the_definition() -> None:
     gradient, *_ = objective.gradient(state, v, noise, {})
 
     def loss(theta: dict) -> torch.Tensor:
-        log_p = lambda x: -call(objective.estimator.energy, theta, "free_energy", x)  # noqa: E731
+        log_p = lambda x: -objective.estimator.energy.at(theta).free_energy(x)  # noqa: E731
         up, down = log_p(v + 0.1 * noise["direction"]), log_p(v - 0.1 * noise["direction"])
         return ((up + down - 2 * log_p(v)) / 0.01 + (up - down).square() / 0.08).mean()
 
@@ -68,5 +68,5 @@ def test_gradient_is_that_of_the_definition() -> None:
 def test_it_trains_by_name(method: str, tmp_path: Path) -> None:
     config = recipes.recipe("checkerboard", method=method).replaced(steps=300, lr=(1e-2,), log_every=10, validations=3)
     assert train(config, tmp_path / "run")
-    values = Run.open(tmp_path / "run").payload["best"]["value"]
+    values = SavedRun.open(tmp_path / "run").payload["best"]["value"]
     assert torch.isfinite(torch.tensor(values)).all()

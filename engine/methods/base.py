@@ -1,0 +1,391 @@
+"""Contracts: what a training method, an estimator of the score and a loss give, and what they pass to each other.
+
+Noise and data have the sample axis first (after the replicas'), so a chunk or a shard of a step is a slice of its
+leaves.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol
+
+import torch
+
+from eblvm.engine import autodiff, nets
+from eblvm.engine.errors import UserError
+from eblvm.engine.optim.base import Weights
+from eblvm.engine.optim.sgd import Sgd
+from eblvm.engine.options import Options
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from eblvm.engine.autodiff.derivatives import Finish
+    from eblvm.engine.config import Config
+    from eblvm.engine.nets import Energy, Net, Posterior
+    from eblvm.engine.nets.bidvl import Generator
+    from eblvm.engine.optim.base import Optimizer
+    from eblvm.engine.types import Params
+    from eblvm.kernels.philox import Key
+
+Info = dict[str, "Tensor"]  # what is logged, on the device
+Noise = dict[str, Any]  # by what it is for: tensors [B, ...], or lists of them
+Rates = dict[str, "Tensor"]  # 0-dimensional learning rates: "theta", "phi", "unroll"; in fp16 "scale", of gradients
+Response = Any  # q's answer to all samples of a batch: a tree of tensors
+
+
+class State(NamedTuple):
+    """Everything that training changes; with replicas every tensor has a leading replica axis."""
+
+    theta: Weights
+    phi: Weights  # empty where a method has no posterior
+    chain: Params = {}  # persistent Markov chains  # noqa: RUF012
+    scale: Params = {}  # of the loss in fp16  # noqa: RUF012
+    buffers: Params = {}  # what nets have besides parameters: running statistics, spectral vectors  # noqa: RUF012
+
+
+def empty_weights() -> Weights:
+    """Return the weights of a net without parameters."""
+    return Sgd().init({})
+
+
+@dataclass(frozen=True)
+class Nets:
+    """The modules of a run and the optimiser of q. They are static: closed over, never part of a vmapped tree."""
+
+    energy: Energy
+    posterior: Posterior = field(default_factory=lambda: nets.Posterior())  # the empty one of a method that learns no q
+    generator: Generator = field(default_factory=lambda: nets.Net())  # type: ignore[assignment]
+    phi_optimizer: Optimizer = field(default_factory=Sgd)  # of real steps; unrolled ones clip nothing
+
+    @property
+    def unroll_optimizer(self) -> Optimizer:
+        return replace(self.phi_optimizer, clip_norm=None)
+
+    def all(self) -> tuple[Net, ...]:
+        return self.energy, self.posterior, self.generator
+
+
+class Rows(NamedTuple):
+    """The samples whose noise is drawn: first .. first + samples - 1 of a global batch of `total`, in every replica."""
+
+    samples: int
+    shape: tuple[int, ...]  # of one sample
+    first: int
+    total: int
+    replicas: tuple[int, ...]
+    dtype: torch.dtype
+    device: torch.device
+
+    @classmethod
+    def of(cls, key: Key, v: Tensor, first: int = 0, total: int | None = None) -> Rows:
+        """Return the rows of a batch v [*replicas, B, ...]; with no `total` it ends with them."""
+        axes = torch.as_tensor(key.seed).dim()
+        samples = v.shape[axes]
+        return cls(samples, tuple(v.shape[axes + 1 :]), first, total or first + samples, tuple(v.shape[:axes]), v.dtype,
+                   v.device)  # fmt: skip
+
+    @property
+    def place(self) -> dict[str, Any]:
+        """The keyword arguments that every Philox distribution takes."""
+        return {"first": self.first, "dtype": self.dtype, "device": self.device}
+
+
+class Gradient(Protocol):
+    """The gradient of theta, the state with everything else moved, and what is logged.
+
+    With `finish`, which only methods that `overlap` call, each parameter's gradient is handed over as soon as backward
+    has completed it: several processes then reduce it while backward goes on.
+    """
+
+    def __call__(
+        self, state: State, v: Tensor, noise: Noise, rates: Rates, finish: Finish | None = None
+    ) -> tuple[Params, State, Info]: ...
+
+
+TrainingStep = Callable[[State, "Tensor", Noise, Rates], "tuple[State, Info]"]
+
+
+class Batch(NamedTuple):
+    """Data as a loss sees it: v (perturbed), the noise eps it was perturbed by, and sigma broadcastable to v."""
+
+    v: Tensor
+    eps: Tensor
+    sigma: Tensor
+    lower_weight: Tensor  # of each sample in the lower level's loss, [B] or []
+
+
+class Features(NamedTuple):
+    """One pass of the network: f = features(v), and `pull(u, keep=False)`, which is u^T df/dv."""
+
+    f: Any
+    pull: Callable[..., Any]
+
+
+class ScoreEstimate(NamedTuple):
+    """An estimate of log p(v) up to a constant, a function of v [B] with all else held fixed, and of its score [B, D].
+
+    Closed forms, where a model has them: `laplacian` is tr grad^2 log p(v) [B]; `sliced` maps directions u [M, B, D] to
+    (1/2 |s|^2 [B], u^T grad^2 log p(v) u [M, B])."""
+
+    log_density: Callable[[Tensor], Tensor] | None  # none: an estimate of the score only
+    score: Callable[[], Tensor]
+    laplacian: Callable[[], Tensor] | None = None
+    sliced: Callable[[Tensor], tuple[Tensor, Tensor]] | None = None
+    info: Info = {}  # noqa: RUF012
+
+
+@dataclass(frozen=True)
+class Method(Options):
+    """A training method. Functions of `nets` return pure functions of tensors."""
+
+    group = "method"
+    learns_q: ClassVar[bool] = False  # it has a posterior q(h|v; phi), of a model with latent units
+    needs_conditionals: ClassVar[bool] = False  # it needs p(h|v), p(v|h) or the free energy in closed form
+    pairs_samples: ClassVar[bool] = False  # its loss is of pairs of samples: an even batch
+    compiles: ClassVar[bool] = True
+    generates: ClassVar[bool] = False  # it trains a generator
+    plans: ClassVar[bool] = False  # `eblvm plan` can count its step
+    overlaps: ClassVar[bool] = False  # its gradients call `finish`
+    diagnoses: ClassVar[bool] = False  # it has `diagnostics`
+    micro_batches: ClassVar[bool] = False  # its gradient can be computed in chunks
+    energy_limit: ClassVar[float | None] = None  # above which logged energies have run away
+
+    @property
+    def blur(self) -> float:
+        """The noise level of the density that the model learns; 0: that of the data itself."""
+        return 0.0
+
+    def check(self, config: Config) -> None:
+        model, batch = config.model, config.optimisation.batch
+        if model.generates != self.generates:
+            wanted = "needs a model with a generator" if self.generates else "trains no generator"
+            raise UserError(
+                f"method {self.kind!r} {wanted}, got model {model.kind!r}; methods and models with a generator belong "
+                "together, on a recipe of images"
+            )
+        if self.needs_conditionals and not model.conditionals:
+            raise UserError(
+                f"method {self.kind!r} needs the GRBM's conditionals or its normaliser, model {model.kind!r} has "
+                "neither; use a score matching method"
+            )
+        if self.pairs_samples and batch % 2:
+            raise UserError(
+                f"method {self.kind!r} pairs the halves of a batch, got batch={batch}, expected an even number"
+            )
+
+    def rates(self) -> dict[str, float | None]:
+        """Return the learning rates of its own, of "phi" and "unroll"; none: those of theta and phi."""
+        return {}
+
+    def nets(
+        self, config: Config, data: Tensor, energy: Energy | None = None, posterior: Posterior | None = None
+    ) -> Nets:
+        """Return the modules for samples like `data` [n, ...]: those of the model, or those given."""
+        raise NotImplementedError
+
+    def init(self, nets: Nets, key: Key, v: Tensor, optimizer: Optimizer) -> State:
+        """Return the state at the start of a run whose first batch is v; `optimizer` is theta's."""
+        return State(optimizer.init(nets.energy.initial(key)), empty_weights())
+
+    def blank(self, nets: Nets, optimizer: Optimizer, dtype: torch.dtype) -> State:
+        """Return a state of the right shapes on the meta device."""
+        phi = parameters(nets.posterior, dtype)
+        return State(
+            optimizer.init(parameters(nets.energy, dtype)), nets.phi_optimizer.init(phi) if phi else empty_weights()
+        )
+
+    def draw(self, nets: Nets, key: Key, rows: Rows) -> Noise:
+        """Return all noise of a step."""
+        raise NotImplementedError
+
+    def gradient(self, nets: Nets) -> Gradient:
+        """Return the specification of a step's gradient."""
+        raise NotImplementedError
+
+    def chunked(self, nets: Nets, size: int) -> Gradient:
+        """Return the same gradient with no more than `size` samples in the networks at once."""
+        raise NotImplementedError
+
+    def fused(self, nets: Nets, device: torch.device, dtype: torch.dtype) -> Gradient | None:
+        """Return the same gradient without autograd, for tensors with or without replica axes; None without one."""
+        return None
+
+    def alternating(self, nets: Nets, optimizer: Optimizer, size: int | None, in_place: bool) -> TrainingStep | None:
+        """Return the whole step of a method that moves theta before phi; None for all others."""
+        return None
+
+    def validation(self, nets: Nets, state: State, v: Tensor, noise: Noise, size: int | None = None) -> Tensor:
+        """Return the method's own loss at fixed noise without any step, to choose the best model by; in chunks."""
+        raise NotImplementedError
+
+    def diagnostics(self, nets: Nets, state: State, v: Tensor, noise: Noise) -> Info:
+        """Return further losses of a state, for its evaluation."""
+        return {}
+
+    # What a method that `generates` has, at the running statistics of a trained run.
+
+    def encoded(self, nets: Nets, state: State, v: Tensor) -> tuple[Tensor, Tensor]:
+        """Return mean and log standard deviation of q(h|v)."""
+        raise NotImplementedError
+
+    def decode(self, nets: Nets, state: State, h: Tensor) -> Tensor:
+        """Return G(h)."""
+        raise NotImplementedError
+
+    def marginal_energy(self, nets: Nets, state: State, v: Tensor) -> Tensor:
+        """Return E(v) [B]."""
+        raise NotImplementedError
+
+    def encode(self, nets: Nets, state: State, v: Tensor) -> Tensor:
+        """Return the mean of q(h|v)."""
+        return self.encoded(nets, state, v)[0]
+
+    def reconstruct(self, nets: Nets, state: State, v: Tensor) -> Tensor:
+        """Return G(mean of q(h|v))."""
+        return self.decode(nets, state, self.encode(nets, state, v))
+
+    def graph(self, nets: Nets, state: State, v: Tensor, noise: Noise, rates: Rates) -> Any:
+        """Return the loss with the graph that a step has when its backward begins, for a plan to count."""
+        raise NotImplementedError
+
+
+@dataclass(frozen=True)
+class Estimator(Options):
+    """An estimate of the marginal score in two halves.
+
+    `respond` is where samples meet: it sees the network through its features f only. `estimate` goes sample by sample.
+    So one pass of the network is enough for all steps on q, and no estimator has code of its own for chunks.
+    """
+
+    group = "method"
+    prefix: ClassVar[str] = ""
+    learns_q: ClassVar[bool] = False
+    scales_gradients: ClassVar[bool] = True  # can run in fp16
+    plans: ClassVar[bool] = False
+    reads_features: ClassVar[bool] = True  # of one pass of the network
+
+    @property
+    def attached(self) -> bool:
+        """Does the response depend on theta and f?"""
+        return False
+
+    @property
+    def batches_per_step(self) -> int:
+        """The number of perturbed batches that it reads."""
+        return 1
+
+    def rates(self) -> dict[str, float | None]:
+        return {}
+
+    def nets(self, config: Config, energy: Energy, posterior: Posterior | None, shape: tuple[int, ...]) -> Nets:
+        """Return the modules for an energy, with the posterior that was given or the estimator's own."""
+        return Nets(energy)
+
+    def init_phi(self, nets: Nets, key: Key) -> Weights:
+        return empty_weights()
+
+    def draw(self, nets: Nets, key: Key, rows: Rows) -> Noise:
+        return {}
+
+    def respond(
+        self, nets: Nets, theta: Params, f: Any, phi: Weights, batches: Sequence[Batch], noise: Noise, rates: Rates
+    ) -> tuple[Response, Weights, Info]:
+        """Return q's answer to the last batch, phi moved by its real steps, and what is logged.
+
+        `batches` has one batch (shared noise: the same empirical lower objective in every step) or one per step (fresh
+        noise); f are the features of the last.
+        """
+        return {}, phi, {}
+
+    def estimate(
+        self,
+        nets: Nets,
+        theta: Params,
+        response: Response,
+        features: Features,
+        batch: Batch,
+        noise: Noise,
+        rates: Rates,
+    ) -> ScoreEstimate:
+        raise NotImplementedError
+
+    def without_steps(self) -> Estimator:
+        """Return the same estimator without any step on q."""
+        return self
+
+    def diagnostics(self, nets: Nets, state: State, batch: Batch, noise: Noise) -> Info:
+        return {}
+
+    def fused(self, nets: Nets, loss: Loss, device: torch.device, dtype: torch.dtype) -> Gradient | None:
+        return None
+
+
+@dataclass(frozen=True)
+class Loss(Options):
+    """A score matching loss: it perturbs the data, then reduces a `ScoreEstimate` to one value per sample.
+
+    Everything is a mean over the batch of sums over the visible axes; the factor 1/2 is kept in all losses, so that
+    they estimate Fisher divergences.
+    """
+
+    group = "method"
+    estimators: ClassVar[tuple[str, ...]] = ()  # that give what it reads, by kind
+    perturbs: ClassVar[bool] = False  # it adds noise to the data
+    pairs_samples: ClassVar[bool] = False  # its terms are of pairs: an even batch
+    micro_batches: ClassVar[bool] = True  # its terms are of single samples, so its gradient can be computed in chunks
+    derivatives: ClassVar[int] = 2  # of the energy, with the one of training
+    scales_gradients: ClassVar[bool] = False  # can run in fp16 with a loss scale
+
+    @property
+    def blur(self) -> float:
+        """The noise level of the density whose score it learns; 0: that of the data itself."""
+        return 0.0
+
+    def draw(self, key: Key, rows: Rows) -> Noise:
+        """Return the loss's own noise, besides that of the perturbation."""
+        return {}
+
+    def perturb(self, v: Tensor, eps: Tensor, noise: Noise) -> Batch:
+        """Return the data with the noise eps [B, ...], which is zero unless the loss `perturbs`."""
+        return Batch(v, eps, v.new_ones(v[:1].shape), v.new_ones(()))
+
+    def __call__(self, estimate: ScoreEstimate, batch: Batch, noise: Noise) -> Tensor:
+        """Return the loss of every sample [B]."""
+        raise NotImplementedError
+
+    def logged(self, loss_B: Tensor, noise: Noise) -> Info:
+        """Return what a log shows besides the mean."""
+        return {}
+
+
+def half_square(x: Tensor) -> Tensor:
+    """Return 1/2 |x|^2 of every sample [B]."""
+    return 0.5 * x.square().flatten(1).sum(1)
+
+
+def parameters(net: Net, dtype: torch.dtype) -> Params:
+    """Return tensors like the parameters of a net, on the meta device."""
+    return {name: blank(p, dtype) for name, p in net.named_parameters()}
+
+
+def blank(p: Tensor, dtype: torch.dtype) -> Tensor:
+    return torch.empty(p.shape, dtype=dtype, device="meta")
+
+
+def scales(state: State, rates: Rates) -> tuple[Tensor | None, Rates]:
+    """Return the loss's scale, and the rates with that of inner gradients; in fp16 only."""
+    if not state.scale:
+        return None, rates
+    return state.scale["value"], rates | {"scale": state.scale["value"].sqrt()}
+
+
+def samples_first(x: Tensor) -> Tensor:
+    """Return noise [B, S, H] as [S, B, H]: leading axes of h are samples that share one f."""
+    return x.movedim(-2, -3)
+
+
+def sliced(tree: Any, first: int, count: int) -> Any:
+    """Return `count` rows of every leaf of a tree."""
+    return autodiff.tree_map(lambda x: x.narrow(0, first, count), tree)

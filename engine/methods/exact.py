@@ -1,0 +1,56 @@
+"""The exact score of an energy whose free energy is known in closed form."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from eblvm.engine import autodiff
+from eblvm.engine.methods import fused_sampled
+from eblvm.engine.methods.base import Batch, Estimator, Features, Nets, Response, ScoreEstimate
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
+
+    from eblvm.engine.methods.base import Gradient, Loss, Noise, Rates
+    from eblvm.engine.types import Params
+
+
+@dataclass(frozen=True)
+class FreeEnergy(Estimator):
+    """log p(v) = -F(v) + const, by closed forms of its derivatives where the energy has them."""
+
+    kind = "exact"
+    plans = True
+    reads_features = False
+
+    def estimate(
+        self,
+        nets: Nets,
+        theta: Params,
+        response: Response,
+        features: Features,
+        batch: Batch,
+        noise: Noise,
+        rates: Rates,
+    ) -> ScoreEstimate:
+        energy, v = nets.energy.at(theta), batch.v
+
+        def log_density(x: Tensor) -> Tensor:
+            return -energy.free_energy(x)
+
+        def score() -> Tensor:
+            return autodiff.grad(lambda x: (log_density(x).sum(), ()), v, rates.get("scale"))[0]
+
+        def closed_form(name: str) -> Callable[..., Any] | None:
+            return partial(getattr(energy, name), v) if hasattr(energy, name) else None
+
+        return ScoreEstimate(
+            log_density, closed_form("score") or score, closed_form("laplacian"), closed_form("sliced")
+        )
+
+    def fused(self, nets: Nets, loss: Loss, device: torch.device, dtype: torch.dtype) -> Gradient | None:
+        return fused_sampled.exact_gradient_for(loss, nets, device, dtype)

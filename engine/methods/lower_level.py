@@ -1,0 +1,154 @@
+"""The lower level: q(h|v; phi) follows the model by steps on a divergence D(q(h|v) || p(h|v)) (BiSM Eq. 12)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
+
+import torch
+
+from eblvm.engine import autodiff
+from eblvm.engine.autodiff import collectives
+from eblvm.engine.errors import UserError
+from eblvm.engine.methods import divergences, fused_fisher
+from eblvm.engine.methods.base import Batch, Estimator, Nets, State, samples_first
+from eblvm.engine.methods.divergences import Divergence, KlExact
+from eblvm.engine.models import posteriors
+from eblvm.engine.models.posteriors import Linear, PosteriorOptions
+from eblvm.engine.options import option, slot
+from eblvm.kernels import philox
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from eblvm.engine.config import Config
+    from eblvm.engine.methods.base import Info, Noise, Rates, Rows
+    from eblvm.engine.nets import Energy, Posterior
+    from eblvm.engine.optim.base import Weights
+    from eblvm.engine.types import Params
+
+FeaturesOf = Callable[[int, "Energy"], Any]  # (step, energy at theta) -> features of the step's batch
+
+
+class Head(NamedTuple):
+    """The energy as a function of h, at fixed theta and features f."""
+
+    energy: Energy  # a view at theta
+    f: Any
+
+    def __call__(self, h: Tensor) -> Tensor:
+        """Return E [..., B] for h [..., B, H]."""
+        return self.energy.head(self.f, h)
+
+    def expected(self, p: Any) -> Tensor:
+        """Return E_q[head] [B] for a Gaussian q, by the head's closed expectations."""
+        if not self.energy.has_expectations:
+            raise UserError(
+                "divergence 'kl-exact' with a Gaussian q needs the energy's mean over q, which "
+                f"{type(self.energy).__name__} does not know; use --divergence kl"
+            )
+        return self.energy.expected("head", self.f, *p)
+
+
+@dataclass(frozen=True)
+class LowerLevel(Estimator):
+    """An estimator with a posterior q(h|v; phi) that makes K real steps per minibatch on the mean of a divergence."""
+
+    learns_q = True
+
+    K: int = option(5, "real lower steps on q per minibatch", low=0)
+    lower_lr: float | None = option(None, "Adam's learning rate for phi; none: that of theta", above=0)
+    lower_clip_norm: float | None = option(None, "clip phi's gradient to this norm, in its K real steps", above=0)
+    posterior: PosteriorOptions = slot(posteriors.KINDS, "net of q(h|v); 'exact' is the GRBM's own", Linear())
+    divergence: Divergence = slot(divergences.KINDS, "lower level's divergence", KlExact())
+    noise: str = option(
+        "shared",
+        "draw the perturbed batch once per minibatch or in every step",
+        choices=("shared", "fresh"),
+        needs="perturbs",
+    )
+
+    @property
+    def steps(self) -> int:
+        """The number of steps that need noise: those on q, and the estimate."""
+        return self.K + 1
+
+    @property
+    def batches_per_step(self) -> int:
+        return 1 if self.noise == "shared" else self.steps
+
+    def check(self, config: Config) -> None:
+        if self.posterior.exact and self.K:
+            raise UserError(f"posterior 'exact' has nothing to step on, got K={self.K}; use --K 0")
+        if config.step.micro_batch is not None and self.noise == "fresh":
+            raise UserError("micro-batch needs the features of one batch for all lower steps; use --noise shared")
+
+    def rates(self) -> dict[str, float | None]:
+        return {"phi": self.lower_lr}
+
+    def without_steps(self) -> Self:
+        return replace(self, K=0)
+
+    def nets(self, config: Config, energy: Energy, posterior: Posterior | None, shape: tuple[int, ...]) -> Nets:
+        optimizer = config.optimisation.phi_optimizer(clip_norm=self.lower_clip_norm)
+        return Nets(energy, posterior or self.posterior.build(shape, config.model), phi_optimizer=optimizer)
+
+    def init_phi(self, nets: Nets, key: philox.Key) -> Weights:
+        return nets.phi_optimizer.init(nets.posterior.initial(key))
+
+    def draw(self, nets: Nets, key: philox.Key, rows: Rows) -> Noise:
+        """Return "latent", noise of S samples of h [B, S, H] for each step."""
+        divergence, q, purpose = self.divergence, nets.posterior, philox.purpose(philox.Purpose.LATENT)
+        sizes = (rows.samples, (divergence.latent_samples, q.latent))
+        if not divergence.reads_samples:  # the estimate alone reads samples
+            return {"latent": [q.noise(key, purpose, *sizes, **rows.place)] * self.steps}
+        return {"latent": philox.streams(q.noise, self.steps, key, purpose, *sizes, **rows.place)}
+
+    def real_steps(
+        self, nets: Nets, theta: Params, f: Any, phi: Weights, batches: Sequence[Batch], noise: Noise, rates: Rates
+    ) -> tuple[Weights, Info]:
+        """Return phi after its K steps on the divergence, and what is logged; theta gets no gradient."""
+        info: Info = {}
+        theta, features_of = autodiff.detached(theta), self.features_of(f, batches)
+        energy, head = nets.energy.at(theta), None
+        with torch.no_grad(), autodiff.named("lower steps"):
+            for k in range(self.K):
+                f_k = autodiff.detached(features_of(k, energy))
+                batch, latent_SBH = batch_of(batches, k), samples_first(noise["latent"][k])
+                if fused_fisher.serves(self.divergence, nets, f_k):
+                    head = head if head is not None and len(batches) == 1 else fused_fisher.head_of(theta, f_k)
+                    gradient, r = fused_fisher.gradient(head, nets.posterior, phi.params, batch, latent_SBH, rates)
+                    if k == self.K - 1:
+                        info["lower"] = 0.5 * r.square().mean() * r.shape[-1]
+                else:
+                    lower = partial(self.lower_loss, nets, energy, f_k, batch.v, batch.lower_weight, latent_SBH)
+                    gradient, info["lower"] = autodiff.grad(lower, phi.params, rates.get("scale"))
+                phi = nets.phi_optimizer.step(phi, collectives.mean(gradient), rates["phi"])
+        return phi, info
+
+    def features_of(self, f: Any, batches: Sequence[Batch]) -> FeaturesOf:
+        """Return f for every step if all share one batch, else the features of each step's own."""
+        if len(batches) == 1:
+            return lambda step, energy: f
+        return lambda step, energy: energy.features(batches[step].v)
+
+    def lower_loss(
+        self, nets: Nets, energy: Energy, f: Any, v: Tensor, weight: Tensor, latent_SBH: Tensor, phi: Params
+    ) -> tuple[Tensor, Tensor]:
+        """Return the lower level's loss, and the mean divergence as it is logged; `energy` is a view at theta."""
+        q = nets.posterior.at(phi)
+        d_B = self.divergence(Head(energy, f), q, q.params(v), latent_SBH)
+        return (weight * d_B).mean(), d_B.detach().mean()
+
+    def diagnostics(self, nets: Nets, state: State, batch: Batch, noise: Noise) -> Info:
+        """Return the mean divergence between q and the model's posterior, up to what a KL leaves out."""
+        energy, latent_SBH = nets.energy.at(state.theta.params), samples_first(noise["latent"][0])
+        given = energy.features(batch.v), batch.v, batch.lower_weight, latent_SBH
+        return {"divergence": self.lower_loss(nets, energy, *given, state.phi.params)[1]}
+
+
+def batch_of(batches: Sequence[Batch], step: int) -> Batch:
+    """Return a lower step's own batch, or the one that all share."""
+    return batches[0 if len(batches) == 1 else step]

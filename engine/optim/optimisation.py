@@ -1,0 +1,120 @@
+"""How a run moves its parameters: steps, batch, optimisers, learning rates, seeds and replicas.
+
+Replica r of a run with R seeds and learning rates l_0, l_1, ... has seed + r % R and rate l_{r // R}. Each equals the
+single run with that seed and rate, up to the rounding of batched matrix products.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from eblvm.engine.errors import UserError
+from eblvm.engine.optim.adam import Adam
+from eblvm.engine.optim.apex import Apex
+from eblvm.engine.optim.rmsprop import RmsProp
+from eblvm.engine.optim.schedule import MOST_STEPS, SCHEDULES, Constant, Schedule
+from eblvm.engine.optim.sgd import Momentum
+from eblvm.engine.options import Options, option, slot
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from torch import Tensor
+
+    from eblvm.engine.config import Config
+    from eblvm.engine.optim.base import Optimizer
+
+
+@dataclass(frozen=True)
+class Optimisation(Options):
+    group = "optimisation"
+
+    steps: int = option(100_000, "training steps", low=1, high=MOST_STEPS)
+    batch: int = option(100, "minibatch size", low=1, high=2**31 - 1)
+    lr: tuple[float, ...] = option((1e-3,), "Adam's learning rate for theta; a list trains one replica each", above=0)
+    optimizer: str = option(
+        "adam",
+        "of theta: Adam, RMSProp, SGD with momentum, or Adam by NVIDIA apex",
+        choices=("adam", "rmsprop", "sgd", "apex"),
+    )
+    lower_optimizer: str | None = option(
+        None, "of phi; none: that of theta", choices=("adam", "rmsprop", "sgd"), needs="learns_q"
+    )
+    beta1: float = option(0.9, "Adam's first decay; SGD's momentum", low=0, below=1)
+    beta2: float = option(0.95, "Adam's second decay; RMSProp's decay", low=0, below=1)
+    schedule: Schedule = slot(SCHEDULES, "learning rate schedule", Constant())
+    clip_norm: float | None = option(None, "clip theta's gradient to this norm", above=0)
+    ema: float | None = option(None, "decay of a moving average of theta and phi, kept beside them", above=0, below=1)
+    seed: int = option(0, "seed of everything random", low=0, high=2**63 - 1)
+    replicas: int = option(1, "seeds trained at once: seed, seed+1, ...", low=1, high=10_000)
+
+    def check(self, config: Config) -> None:
+        if not self.lr:
+            raise UserError("got no learning rate, expected one or more, such as --lr 1e-3")
+        if self.seed + self.replicas >= 2**63:
+            raise UserError(f"got seed={self.seed}, expected seeds below 2^63")
+        if self.optimizer == "apex" and (not config.running.on_cuda or config.step.compile or self.replicated):
+            raise UserError("optimizer 'apex' is for the eager, single run on --device cuda; use 'adam'")
+
+    @property
+    def replicated(self) -> bool:
+        return self.count > 1
+
+    @property
+    def count(self) -> int:
+        """The number of replicas, seeds times learning rates; 1 for a single run."""
+        return self.replicas * len(self.lr)
+
+    def theta_optimizer(self) -> Optimizer:
+        return self._optimizer(self.optimizer, clip_norm=self.clip_norm, average=self.ema)
+
+    def phi_optimizer(self, **settings: Any) -> Optimizer:
+        """Return the optimiser of q's real steps, which is never apex's: those have many small tensors, or a graph."""
+        own = self.lower_optimizer or self.optimizer
+        return self._optimizer("adam" if own == "apex" else own, **settings)
+
+    def _optimizer(self, kind: str, **settings: Any) -> Optimizer:
+        if kind == "rmsprop":
+            return RmsProp(self.beta2, **settings)
+        if kind == "sgd":
+            return Momentum(self.beta1, **settings)
+        return (Apex if kind == "apex" else Adam)((self.beta1, self.beta2), **settings)
+
+    def seeds(self) -> Tensor:
+        """Return the seeds as an int64 tensor, [] for a single run and [replicas] otherwise."""
+        if not self.replicated:
+            return torch.tensor(self.seed)
+        return self.seed + torch.arange(self.replicas).repeat(len(self.lr))
+
+    def names(self) -> list[str]:
+        """Return a label per replica, in their order."""
+        return [f"{name} {rate}".strip() for name, rate in zip(self._seed_names(), self.rate_labels(), strict=True)]
+
+    def _seed_names(self) -> list[str]:
+        return [f"seed={self.seed + r}" for _ in self.lr for r in range(self.replicas)]
+
+    def rate_labels(self) -> list[str]:
+        """Return what of its label a replica shares with the other seeds at its learning rate; "" for one rate."""
+        return [f"lr={rate:g}" if len(self.lr) > 1 else "" for rate in self.lr for _ in range(self.replicas)]
+
+    def rates(self, step: int, own: Mapping[str, float | None], like: Tensor) -> dict[str, Tensor]:
+        """Return the learning rates of a step, shaped as the replicas, with the dtype and device of `like`.
+
+        phi follows theta's rate unless the method has one of its `own`. The unroll follows phi's rate unless it has its
+        own, which no schedule changes.
+        """
+        at, lower, unrolled = (step, self.steps), own.get("phi"), own.get("unroll")
+        theta = self.schedule.rate(self.learning_rates(like.dtype, like.device), *at)
+        phi = theta if lower is None else torch.full_like(theta, self.schedule.rate(lower, *at))
+        unroll = phi if unrolled is None else torch.full_like(theta, unrolled)
+        return {"theta": theta, "phi": phi, "unroll": unroll}
+
+    def learning_rates(self, dtype: torch.dtype, device: torch.device | str = "cpu") -> Tensor:
+        """Return theta's rates, [] for a single run and [replicas] otherwise; filled in, where a copy would wait."""
+        where: dict[str, Any] = {"dtype": dtype, "device": device}
+        if not self.replicated:
+            return torch.full((), self.lr[0], **where)
+        return torch.cat([torch.full((self.replicas,), rate, **where) for rate in self.lr])

@@ -1,0 +1,202 @@
+"""The training step, and the one place that chooses how it runs: fused, in chunks, over replicas, compiled."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from eblvm.engine import autodiff
+from eblvm.engine.autodiff import collectives, mixed_precision
+from eblvm.engine.errors import UserError
+from eblvm.engine.optim.base import averaged
+from eblvm.engine.options import Options, option
+from eblvm.kernels import adam_unroll
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from eblvm.engine.autodiff.derivatives import Finish
+    from eblvm.engine.config import Config
+    from eblvm.engine.methods.base import Gradient, Info, Method, Nets, Noise, Rates, State, TrainingStep
+    from eblvm.engine.optim.base import Optimizer
+    from eblvm.engine.optim.optimisation import Optimisation
+    from eblvm.engine.types import Params
+
+
+@dataclass(frozen=True)
+class Step(Options):
+    """A pure function (state, batch, noise, rates) -> (state, info)."""
+
+    group = "running"
+
+    micro_batch: int | None = option(
+        None,
+        "samples that go through the networks at once, with the same result; none: all of a process's batch",
+        low=1,
+        mathematical=False,
+        needs="micro_batches",
+    )
+    fused: bool = option(
+        True, "use the fused step where there is one; it equals the other to rounding", needs="linear_in_h"
+    )
+    compile: bool = option(False, "compile the whole step with torch.compile", needs="compiles")
+    graphs: bool | None = option(
+        None,
+        "replay the step as a CUDA graph, after three steps next to the plain one have agreed; "
+        "none: on one GPU, for a model without convolutions",
+        mathematical=False,
+    )
+    memory_budget: float | None = option(
+        None,
+        "with --compile: fraction of the activations that the compiler may keep; none: as it likes",
+        above=0,
+        high=1,
+        needs="compiles",
+    )
+
+    def check(self, config: Config) -> None:
+        if self.graphs and not config.running.on_cuda:
+            raise UserError("graphs are CUDA's; add --device cuda, or remove --graphs")
+        if self.memory_budget is not None and not self.compile:
+            raise UserError("memory-budget is the compiler's own trade of memory for time; add --compile")
+        if self.micro_batch is not None and (self.compile or config.replicated):
+            raise UserError("micro-batch is for the eager, single run; remove it, or --compile and --replicas")
+
+    def of(
+        self, method: Method, nets: Nets, optimisation: Optimisation, device: torch.device, dtype: torch.dtype
+    ) -> TrainingStep:
+        """Return the step on tensors of this device and type. It may overwrite the state it is given: keep a copy of
+        what is wanted later.
+
+        A fused gradient and `move` take replica axes themselves; the plain gradient is vmapped, and closes over `nets`.
+        """
+        optimizer, replicated = optimisation.theta_optimizer(), optimisation.replicated
+        in_place = not (self.compile or replicated)
+        # Fused steps have their lower steps inside, where nothing can be averaged over processes.
+        fused = None
+        if self.fused and not self.compile and collectives.size() == 1:
+            fused = method.fused(nets, device, dtype)
+        alternating = method.alternating(nets, optimizer, self.micro_batch, in_place)
+        if alternating is not None:
+            step = without_graph(torch.vmap(alternating) if replicated else alternating)
+        elif fused is not None:
+            step = moved(named(fused, "fused gradient"), nets, optimizer, in_place=True)
+        else:
+            gradient = method.chunked(nets, self.micro_batch) if self.micro_batch else method.gradient(nets)
+            gradient = vectorised(gradient) if replicated else reduced(gradient, method.overlaps)
+            step = moved(gradient, nets, optimizer, in_place)
+        if not self.compile:
+            return step
+        if self.memory_budget is not None:
+            torch._functorch.config.activation_memory_budget = self.memory_budget
+        # --graphs captures the compiled step as any other. The compiler's own graphs ("reduce-overhead") own what they
+        # return: the state, which goes round, would be copied out of their memory and into it again in every step.
+        return torch.compile(step, dynamic=False)
+
+
+def moved(gradient: Gradient, nets: Nets, optimizer: Optimizer, in_place: bool) -> TrainingStep:
+    """Return the step of a gradient: theta moves by it, after phi, then both averages.
+
+    In place, theta, its moments and its average move in the state's own memory: the old state is spent.
+    """
+
+    def step(state: State, v: Tensor, noise: Noise, rates: Rates) -> tuple[State, Info]:
+        before = state
+        bars, state, info = gradient(state, v, noise, rates)
+        go = None
+        if before.scale:
+            value = before.scale["value"]
+            finite = adam_unroll.all_finite(_tensors((bars, state.phi.params, state.phi.moments)))
+            go = finite | (value <= mixed_precision.SMALLEST)  # else an overflow caused by the loss scale: no step
+            state = state._replace(scale=mixed_precision.next_scale(before.scale, finite))
+            info = info | {"loss_scale": value}
+            if adam_unroll.serves_lists(value):  # the host does not wait for the answer
+                info["skipped"] = (~go).to(value.dtype)
+                _restore(state, before, go)
+            elif not go:
+                return before._replace(scale=state.scale), {"loss_scale": value, "skipped": torch.ones_like(value)}
+            else:
+                go = None
+        if nets.energy.frozen:
+            bars = bars | {k: torch.zeros_like(bars[k]) for k in nets.energy.frozen}
+        with autodiff.named("move theta"):
+            theta, norm = optimizer.move(state.theta, bars, rates["theta"], in_place=in_place, go=go)
+        gated = go is not None and bool(state.phi.average)
+        phi = averaged(state.phi, optimizer.average, in_place and not gated)
+        if gated and go is not None:
+            adam_unroll.restore_(list(phi.average.values()), list(state.phi.average.values()), go)
+        return state._replace(theta=theta, phi=phi), info | {"gradient_norm": norm}
+
+    return without_graph(step)
+
+
+def without_graph(step: TrainingStep) -> TrainingStep:
+    """Return a step that leaves no graph behind; its derivatives enable what they need."""
+
+    def graphless(state: State, v: Tensor, noise: Noise, rates: Rates) -> tuple[State, Info]:
+        with torch.no_grad():
+            return step(state, v, noise, rates)
+
+    return graphless
+
+
+def reduced(gradient: Gradient, overlaps: bool) -> Gradient:
+    """Return the mean over processes of a gradient and its info.
+
+    The parts of a gradient that says when each is complete travel while backward goes on; all others at the end.
+    """
+
+    def mean(
+        state: State, v: Tensor, noise: Noise, rates: Rates, finish: Finish | None = None
+    ) -> tuple[Params, State, Info]:
+        if collectives.size() == 1 or not overlaps:
+            with autodiff.named("gradient"):
+                bars, state, info = gradient(state, v, noise, rates)
+            with autodiff.named("mean over processes"):
+                bars, info = collectives.mean((bars, info))
+            return bars, state, info
+        under_way = collectives.MeanUnderWay(list(state.theta.params.values()))
+        with autodiff.named("gradient"):
+            bars, state, info = gradient(state, v, noise, rates, under_way)
+        with autodiff.named("mean over processes"):
+            means = under_way.wait(list(bars.values()))
+            return dict(zip(bars, means, strict=True)), state, collectives.mean(info)
+
+    return mean
+
+
+def vectorised(gradient: Gradient) -> Gradient:
+    """Return a gradient over replicas, the first axis of every tensor. theta stays outside, where `move` is in place."""
+    over_replicas = torch.vmap(gradient)
+
+    def every(
+        state: State, v: Tensor, noise: Noise, rates: Rates, finish: Finish | None = None
+    ) -> tuple[Params, State, Info]:
+        bars, after, info = over_replicas(state, v, noise, rates)
+        return bars, after._replace(theta=state.theta), info
+
+    return every
+
+
+def named(gradient: Gradient, name: str) -> Gradient:
+    """Return a gradient that profilers see under a name."""
+
+    def seen(
+        state: State, v: Tensor, noise: Noise, rates: Rates, finish: Finish | None = None
+    ) -> tuple[Params, State, Info]:
+        with autodiff.named(name):
+            return gradient(state, v, noise, rates)
+
+    return seen
+
+
+def _restore(state: State, before: State, go: Tensor) -> None:
+    """Give phi and its moments their values of before where `go`, a bool on the device, is false."""
+    after, old = ((s.phi.params, s.phi.moments) for s in (state, before))
+    adam_unroll.restore_(autodiff.tree_leaves(after), autodiff.tree_leaves(old), go)
+
+
+def _tensors(tree: Any) -> list[Tensor]:
+    return [x for x in autodiff.tree_leaves(tree) if isinstance(x, torch.Tensor)]
