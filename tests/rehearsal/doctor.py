@@ -41,13 +41,13 @@ class Steps(selftest.Steps):
         super().__init__(config, shape, device)
         Steps.last = self
 
-    def take(self, number: int) -> None:
+    def run(self, number: int) -> None:
         if self.device.type == "cpu":
             return
         kind = f"{self.config.model.kind} {type(self.step).__name__}"
         if kind not in self.known:
             self.known.add(kind)
-            super().take(1)
+            super().run(1)
 
 
 def trained(command: list[str], **_: Any) -> None:
