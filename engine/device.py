@@ -30,7 +30,9 @@ def own_device(device: str) -> str:
     if index is None:
         index = local if "LOCAL_RANK" in os.environ else torch.cuda.current_device()
     elif processes > 1:
-        raise UserError(f"got device={device!r} for {processes} processes, expected each with a GPU of its own; use cuda")
+        raise UserError(
+            f"got device={device!r} for {processes} processes, expected each with a GPU of its own; use cuda"
+        )
     if index >= count:
         raise UserError(f"got device={device!r} on a machine with {count} GPUs, expected cuda:0 to cuda:{count - 1}")
     torch.cuda.set_device(index)

@@ -1,7 +1,7 @@
 """Steps on the lower level, and N of them unrolled so that the upper gradient flows through (BiSM Eq. 12-14).
 
-`step(phi, opt_state, context) -> (phi, opt_state)` is one pure lower step; `context` holds every other tensor it reads
-(features, noisy batch, noise, theta), because in memory mode `recompute` the context is all that is saved.
+`step(phi, opt_state, context) -> (phi, opt_state)` is one pure lower step. `context` contains every other tensor it
+reads (features, noisy batch, noise, theta), because memory mode `recompute` saves only a step's arguments.
 """
 
 from collections.abc import Callable, Sequence
@@ -19,8 +19,8 @@ LowerStep = Callable[[Params, Moments, Any], tuple[Params, Moments]]
 
 
 def unroll(step: LowerStep, phi: Params, opt_state: Moments, contexts: Sequence[Any], memory: str) -> Params:
-    """phi_N after one step per context. `store` keeps the graph of each step; `recompute` keeps its inputs only; of a
-    `compiled` step the compiler chooses what to keep."""
+    """Return phi_N after one step per context. `store` keeps the graph of each step, `recompute` only its inputs. In a
+    compiled step (--compile) the compiler chooses what to keep."""
     for context in contexts:
         if memory == "recompute":
             phi, opt_state = _recomputed(step, phi, opt_state, context)
@@ -36,7 +36,7 @@ def _recomputed(step: LowerStep, *inputs: Any) -> tuple[Params, Moments]:
         return tree_flatten(step(*tree_unflatten(flat, spec)))[0]
 
     outputs = _Recomputed.apply(flat_step, *leaves)
-    _, out_spec = tree_flatten(inputs[:2])  # a step returns what it was given: (phi, opt_state)
+    _, out_spec = tree_flatten(inputs[:2])  # a step returns the structure of its arguments: (phi, opt_state)
     return tree_unflatten(list(outputs), out_spec)
 
 
