@@ -1,4 +1,4 @@
-"""The Bernoulli posterior: its density, its relaxed sample, its start."""
+"""The Bernoulli posterior: its density, its relaxed sample, its initial weights."""
 
 import torch
 
