@@ -1,4 +1,4 @@
-"""What libraries raise for a bad file, turned into one line that names the file, what is wrong and what to do."""
+"""Errors of libraries for a bad file, turned into one line that names the file, what is wrong and what to do."""
 
 import lzma
 import pickle
@@ -15,8 +15,8 @@ from eblvm.engine.errors import UserError, printable, reason
 
 TRUNCATED = "it may be truncated: copy it again"
 
-# What the parsers in use raise for content they cannot read. NameError, AssertionError, ImportError and the like are
-# not here: no content causes them, so they are bugs and keep their traceback.
+# Errors that the parsers in use raise for content they cannot read. NameError, AssertionError, ImportError and the like
+# are not here: no content causes them, so they are bugs and keep their traceback.
 DAMAGE = (
     OSError,  # short reads, gzip's and bz2's bad headers, Pillow's unidentified pictures
     EOFError,  # a compressed stream that ends early
@@ -28,14 +28,14 @@ DAMAGE = (
     struct.error,  # a header shorter than its format
     tokenize.TokenError,  # numpy and ast on the header of an .npy
     SyntaxError,  # the same, and Pillow on broken PNG chunks
-    ValueError,  # everybody's word for a wrong value; Unicode errors are ValueErrors
+    ValueError,  # any wrong value; Unicode errors are ValueErrors
     ArithmeticError,  # sizes beyond an index; Pillow divides by claimed sizes
     MemoryError,  # a claimed size that cannot be allocated
     RecursionError,  # nesting
     NotImplementedError,  # zip methods, MATLAB 7.3
     RuntimeError,  # encrypted zip members, torch's reader
-    # Parsers written in Python trip over content of a wrong type or length with these. A block that catches them
-    # must hold the library's call alone, so that they cannot come from our own lines.
+    # Parsers written in Python raise these for content of a wrong type or length. A block that catches them must
+    # contain the library's call alone, so that they cannot come from our own lines.
     LookupError,
     TypeError,
     AttributeError,
@@ -49,9 +49,9 @@ def damaged(
     advice: str = TRUNCATED,
     passing: tuple[type[Exception], ...] = (),
 ) -> Iterator[None]:
-    """Turn what a library raises into "`where` `what` (reason); `advice`". Put its call in the block, nothing else.
+    """Turn a library's error into "`where` `what` (reason); `advice`". Put its call in the block, nothing else.
 
-    Its warnings about the content are dropped: the content is used or refused. Errors of the kinds `passing` pass.
+    Its warnings about the content are dropped: the content is used or refused. Errors of the types `passing` pass.
     """
     try:
         with warnings.catch_warnings():

@@ -1,6 +1,6 @@
-"""The device of a process: which GPU is its own, how that multiplies and repeats itself, and its memory.
+"""The device of a process: its GPU, the precision and determinism of its arithmetic, and its memory.
 
-'cuda' is resolved once to a GPU of the process's own, which every thread of it has to choose."""
+'cuda' is resolved once to the process's own GPU, which each of its threads has to select."""
 
 import os
 from collections.abc import Iterator
@@ -15,7 +15,8 @@ SUBNORMAL = 1e-40
 
 
 def own_device(device: str) -> str:
-    """`device` with its number, made this thread's current one: 'cuda' is torchrun's local rank, or the current GPU."""
+    """Return `device` with its number and make it this thread's current one; 'cuda' is the GPU of torchrun's local
+    rank, or the current one."""
     if torch.device(device).type != "cuda":
         return device
     index: int | None = torch.device(device).index
@@ -23,13 +24,15 @@ def own_device(device: str) -> str:
     local, processes = int(os.environ.get("LOCAL_RANK", 0)), int(os.environ.get("LOCAL_WORLD_SIZE", 1))
     if processes > count:
         raise UserError(
-            f"got {processes} processes on a machine with {count} GPUs, expected one a GPU; give torchrun a smaller "
+            f"got {processes} processes on a machine with {count} GPUs, expected one per GPU; give torchrun a smaller "
             "--nproc-per-node"
         )
     if index is None:
         index = local if "LOCAL_RANK" in os.environ else torch.cuda.current_device()
     elif processes > 1:
-        raise UserError(f"got device={device!r} for {processes} processes, each with a GPU of its own; use cuda")
+        raise UserError(
+            f"got device={device!r} for {processes} processes, expected each with a GPU of its own; use cuda"
+        )
     if index >= count:
         raise UserError(f"got device={device!r} on a machine with {count} GPUs, expected cuda:0 to cuda:{count - 1}")
     torch.cuda.set_device(index)
@@ -37,15 +40,15 @@ def own_device(device: str) -> str:
 
 
 def start_thread(threads: int, device: torch.device) -> None:
-    """What a new thread does first: torch's current GPU is each thread's own, and is GPU 0 until it chooses."""
+    """Set up a new thread: torch keeps a current GPU per thread, GPU 0 until the thread selects one."""
     torch.set_num_threads(threads)
     if device.type == "cuda":
         torch.cuda.set_device(device)
 
 
 def set_repeatable(deterministic: bool) -> None:
-    """--deterministic: the same bits from run to run on a GPU. Without it cuDNN may take the fastest algorithm, and
-    sums of atomic adds may differ in their last bits."""
+    """Switch --deterministic: the same bits from run to run on a GPU. Without it cuDNN may use the fastest algorithm,
+    and sums of atomic adds may differ in their last bits."""
     torch.backends.cudnn.benchmark = not deterministic
     torch.backends.cudnn.deterministic = deterministic
     if deterministic:
@@ -55,7 +58,7 @@ def set_repeatable(deterministic: bool) -> None:
 
 
 def set_products(precision: str) -> None:
-    """Let CUDA round the factors of fp32 products to tf32, or forbid it: torch allows convolutions to by default."""
+    """Let CUDA round the factors of fp32 products to tf32, or forbid it: torch's default allows it for convolutions."""
     kind = "tf32" if precision == "tf32" else "ieee"
     torch.backends.cuda.matmul.fp32_precision = kind
     torch.backends.cudnn.conv.fp32_precision = kind  # type: ignore[attr-defined]
@@ -63,7 +66,7 @@ def set_products(precision: str) -> None:
 
 @contextmanager
 def full_products() -> Iterator[None]:
-    """Exact fp32 products inside; outside they stay as they were."""
+    """Use exact fp32 products inside the block."""
     matmul, conv = torch.backends.cuda.matmul, torch.backends.cudnn.conv  # type: ignore[attr-defined]
     before = matmul.fp32_precision, conv.fp32_precision
     set_products("fp32")
@@ -75,9 +78,9 @@ def full_products() -> Iterator[None]:
 
 @contextmanager
 def subnormals_as_zero() -> Iterator[None]:
-    """Numbers below 1.2e-38 are zero inside, as in most of a GPU's arithmetic; outside all is as it was.
+    """Replace numbers below 1.2e-38 by zero inside the block, as most of a GPU's arithmetic does.
 
-    Late in a run the tails of q(h|v) reach them, and a CPU takes many times as long for each
+    Late in a run the tails of q(h|v) are that small, and a CPU takes many times as long for each
     (docs/performance.md). The mode is this thread's, and that of the threads it starts.
     """
     before = float(torch.full((), SUBNORMAL) * 1) == 0
@@ -89,7 +92,7 @@ def subnormals_as_zero() -> Iterator[None]:
 
 
 def device_memory(device: str) -> int:
-    """Free bytes of this process's GPU, or its part of the machine's memory."""
+    """Return the free bytes of this process's GPU, or its part of the machine's memory."""
     if torch.device(device).type == "cuda":
         return torch.cuda.mem_get_info(torch.device(device))[0]
     return physical_memory() // int(os.environ.get("LOCAL_WORLD_SIZE", 1))

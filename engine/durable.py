@@ -12,16 +12,16 @@ from eblvm.engine.errors import UserError
 from eblvm.engine.system import FOLDER, NO_LINKS, flock
 
 OTHER = "give a path that can be read and written"
-# What the system says of a lock that another process has, and of a file system without locks.
+# Error numbers of a lock that another process has, and of a file system without locks.
 HELD = (errno.EAGAIN, errno.EACCES)
 UNSUPPORTED = (errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOLCK, errno.ENOSYS, errno.EINVAL)
 
 
 def write_atomic(path: Path, content: bytes) -> None:
-    """Replace `path` by `content`, complete or not at all, also if the power fails.
+    """Replace `path` by `content`, completely or not at all, even if the power fails.
 
-    The temporary file beside it is made anew, so that neither a link in its place nor one in the place of `path` is
-    followed. The folder is synchronised after the rename, else a power cut could bring the old file back.
+    The temporary file next to it is always a new one, so that neither a link at its path nor one at `path` is followed.
+    The folder is synchronised after the rename, else a power cut could bring the old file back.
     """
     temporary = path.with_name(f".{path.name}.tmp")
     try:
@@ -33,13 +33,13 @@ def write_atomic(path: Path, content: bytes) -> None:
         os.replace(temporary, path)
         sync_folder(path.parent)
     except OSError as error:
-        with suppress(OSError):  # half a file would only take the space that is missing
+        with suppress(OSError):  # half a file would only use the space that is missing
             temporary.unlink(missing_ok=True)
         raise failed(path, error, "the file that was there before is kept" if path.exists() else "") from None
 
 
 def sync_folder(folder: Path) -> None:
-    """Make renames and new files in `folder` permanent, where its file system can."""
+    """Make renames and new files in `folder` permanent, if its file system can."""
     if FOLDER is None:
         return
     handle = os.open(folder, os.O_RDONLY | FOLDER | os.O_CLOEXEC)
@@ -53,7 +53,7 @@ def sync_folder(folder: Path) -> None:
 
 
 def open_to_append(path: Path) -> IO[str]:
-    """A text file for appending, made if it is missing; a link in its place is an error."""
+    """Open a text file for appending, created if it is missing; a link at its path is an error."""
     try:
         handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | NO_LINKS, 0o666)
     except OSError as error:
@@ -62,7 +62,7 @@ def open_to_append(path: Path) -> IO[str]:
 
 
 def open_to_update(path: Path) -> IO[bytes]:
-    """A file for reading and writing from its start, made if it is missing; a link in its place is an error."""
+    """Open a file for reading and writing from its start, created if it is missing; a link at its path is an error."""
     try:
         return os.fdopen(os.open(path, os.O_RDWR | os.O_CREAT | NO_LINKS, 0o666), "r+b")
     except OSError as error:
@@ -70,7 +70,7 @@ def open_to_update(path: Path) -> IO[bytes]:
 
 
 def make_folder(folder: Path, parents: bool = True) -> None:
-    """`folder`, with the ones above it if `parents`; a link in its place is an error, for it may lead anywhere."""
+    """Create `folder`, with the ones above it if `parents`; a link at its path is an error: it may lead anywhere."""
     if folder.is_symlink():
         raise UserError(f"{folder} is a link, expected a folder; nothing was written: replace it by a folder")
     try:
@@ -80,7 +80,7 @@ def make_folder(folder: Path, parents: bool = True) -> None:
 
 
 def failed(path: Path, error: OSError, kept: str = "") -> UserError:
-    """The error for a file that cannot be written: which, why, what is kept and what to do."""
+    """Return the error for a file that cannot be written: which, why, what is kept and what to do."""
     what = {
         errno.ENOSPC: "free some space on that disk and give the same command again",
         errno.EDQUOT: "free some of your quota and give the same command again",
@@ -92,10 +92,10 @@ def failed(path: Path, error: OSError, kept: str = "") -> UserError:
 
 
 def take_lock(path: Path, wait: bool) -> IO[bytes]:
-    """The lock file, locked until it is closed. Where another process has it: wait, or raise `BlockingIOError`.
+    """Return the lock file, locked until it is closed. If another process has it: wait, or raise `BlockingIOError`.
 
-    Where the file system cannot lock, a warning says so and the file is given unlocked. The file's content is not
-    touched, and a link in its place is not followed.
+    If the file system cannot lock, a warning says so and the file is returned unlocked. The file's content is not
+    touched, and a link at its path is not followed.
     """
     try:
         file = os.fdopen(os.open(path, os.O_RDWR | os.O_CREAT | NO_LINKS, 0o666), "r+b", buffering=0)
@@ -112,13 +112,13 @@ def take_lock(path: Path, wait: bool) -> IO[bytes]:
             return file
         file.close()
         if error.errno in HELD:
-            raise BlockingIOError(error.errno, "another process holds the lock", str(path)) from None
+            raise BlockingIOError(error.errno, "another process has the lock", str(path)) from None
         raise failed(path, error) from None
     return file
 
 
 def is_locked(path: Path) -> bool:
-    """Does a process hold this lock? It is asked for a moment and given back at once; nothing is made or changed."""
+    """Return whether a process has this lock: it is acquired and released at once; nothing is created or changed."""
     try:
         file = os.open(path, os.O_RDONLY | NO_LINKS)
     except OSError:

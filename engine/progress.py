@@ -15,7 +15,7 @@ QUIET = ContextVar("QUIET", default=False)
 
 @contextmanager
 def quietly() -> Iterator[None]:
-    """No bars inside: another one is running."""
+    """Show no bars inside the block, because another one is running."""
     token = QUIET.set(True)
     try:
         yield
@@ -24,13 +24,13 @@ def quietly() -> Iterator[None]:
 
 
 def is_first() -> bool:
-    """Is this the process that writes, and speaks? torchrun numbers its processes from 0."""
+    """Return whether this process writes files and messages. torchrun numbers its processes from 0."""
     return int(os.environ.get("RANK", 0)) == 0
 
 
 def progress(total: int, description: str, unit: str, start: int = 0) -> "tqdm[Any]":
-    """A progress bar with rate and time left; in a log file a line every ten seconds, by the first process."""
-    from tqdm import tqdm  # 25 ms that a mistake in a command need not wait for
+    """Return a progress bar with rate and time left; in a log file, a line every ten seconds by the first process."""
+    from tqdm import tqdm  # 25 ms, which an error in a command need not wait for
 
     interval = 0.2 if sys.stderr.isatty() else 10.0
     return tqdm(

@@ -1,7 +1,7 @@
-"""`eblvm doctor --gpu`: the first thing to run on a machine with a GPU. It proves there what tests can only rehearse.
+"""`eblvm doctor --gpu`: the first thing to run on a machine with a GPU. It checks there what tests can only rehearse.
 
-Every check compares the GPU with the CPU, whose kernels the test suite holds to their references, and gives a figure
-with its bound. A check that raises is a failed one, and the others still run.
+Every check compares the GPU with the CPU, whose kernels the test suite compares with their references, and gives a
+figure with its bound. A check that raises counts as failed, and the others still run.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ TIMED = 20  # steps of a reading
 
 
 class Steps:
-    """Training steps of a configuration on a device, from one start and one noise whatever the device."""
+    """Training steps of a configuration on a device, with the same start and the same noise on every device."""
 
     def __init__(self, config: Config, shape: tuple[int, ...], device: str):
         self.config, self.device = config.replaced(device=device), torch.device(device)
@@ -55,7 +55,7 @@ class Steps:
         self.state = tree_map(lambda t: t.to(self.device) if isinstance(t, Tensor) else t, host)
         self.step, self.count = training_step(self.config, self.nets, lambda _: None), 0
 
-    def take(self, number: int) -> None:
+    def run(self, number: int) -> None:
         method, optimisation = self.config.method, self.config.optimisation
         for _ in range(number):
             key = Key(self.seed, self.count)
@@ -69,7 +69,7 @@ class Steps:
 
 
 def findings(device: str, scale: int = 1) -> Iterator[Finding]:
-    """All checks, one after the other; `scale` divides the sizes of the timed ones."""
+    """Yield the results of all checks; `scale` divides the batch sizes of the timed ones."""
     yield from kernels(device)
     yield from steps(device)
     yield from graphs(device)
@@ -80,7 +80,7 @@ def findings(device: str, scale: int = 1) -> Iterator[Finding]:
 
 
 def steps(device: str) -> Iterator[Finding]:
-    """Three steps on the GPU against three on the CPU; the 16-bit precisions against fp32."""
+    """Compare three steps on the GPU with three on the CPU, the 16-bit precisions with fp32."""
     grbm = recipe("freyface").replaced(latent=40, batch=20)
     deep = recipe("cifar10").replaced(**SMALL)
     for method in ("dsm", "ssm", "bidsm", "vages-dsm", "ksd", "cd", "nce"):
@@ -106,16 +106,16 @@ def steps(device: str) -> Iterator[Finding]:
 def against_cpu(config: Config, shape: tuple[int, ...], device: str, reference: Config | None = None) -> float:
     set_products(config.model.precision)
     try:
-        found, expected = Steps(config, shape, device), Steps(reference or config, shape, "cpu")
-        found.take(3)
-        expected.take(3)
-        return distance(found.theta(), expected.theta())
+        tested, expected = Steps(config, shape, device), Steps(reference or config, shape, "cpu")
+        tested.run(3)
+        expected.run(3)
+        return distance(tested.theta(), expected.theta())
     finally:
         set_products("fp32")
 
 
 def graphs(device: str) -> Iterator[Finding]:
-    """Five steps replayed as a CUDA graph against five plain ones, both on the GPU."""
+    """Compare five steps replayed as a CUDA graph with five plain ones, both on the GPU."""
     cases = {
         "grbm bidsm": (recipe("freyface").replaced(latent=40, batch=20), (56,)),
         "deep bimdsm": (recipe("cifar10").replaced(**SMALL), (3, 16, 16)),
@@ -125,28 +125,28 @@ def graphs(device: str) -> Iterator[Finding]:
         def difference(config: Config = config, shape: tuple[int, ...] = shape) -> float:
             plain, replayed = Steps(config, shape, device), Steps(config, shape, device)
             replayed.step = GraphedStep(replayed.step, CudaRecorder())
-            plain.take(5)
-            replayed.take(5)
+            plain.run(5)
+            replayed.run(5)
             return distance(replayed.theta(), plain.theta())
 
         yield guarded(f"graph of {name} against plain steps", 1e-4, "relative", difference)
 
 
 def memory(device: str) -> Iterator[Finding]:
-    """The plan's count of a step against the allocator's peak: what is beyond it must fit the plan's reserve."""
+    """Compare the plan's count for a step with the allocator's peak: the excess must fit the plan's reserve."""
     config, shape = recipe("cifar10"), (3, 32, 32)
 
     def beyond() -> float:
         steps = Steps(config, shape, device)
         torch.cuda.reset_peak_memory_stats(device)
-        steps.take(2)
+        steps.run(2)
         return (torch.cuda.max_memory_allocated(device) - step_cost(config, shape).total_bytes) / 2**20
 
     yield guarded("memory of a step beyond the plan", RESERVED / 2**20, "MiB", beyond)
 
 
 def two_processes() -> Iterator[Finding]:
-    """A short run by two processes over NCCL against the same by one."""
+    """Compare a short run by two processes over NCCL with the same run by one."""
     if torch.cuda.device_count() < 2:
         return
 
@@ -168,7 +168,7 @@ def two_processes() -> Iterator[Finding]:
 
 
 def decoding(device: str) -> Iterator[Finding]:
-    """DALI's decoder on the GPU against Pillow's, where DALI is installed."""
+    """Compare DALI's decoder on the GPU with Pillow's, if DALI is installed."""
     try:
         import nvidia.dali as dali
     except ImportError:
@@ -194,8 +194,8 @@ def decoding(device: str) -> Iterator[Finding]:
 
         pipeline = decode()
         pipeline.build()
-        (found,) = pipeline.run()
-        host = found if device == "cpu" else found.as_cpu()
+        (images,) = pipeline.run()
+        host = images if device == "cpu" else images.as_cpu()
         image = np.asarray(host.as_array()[0], dtype=float)
         return float(np.abs(image - np.asarray(Image.open(buffer), dtype=float)).mean())
 
@@ -203,7 +203,7 @@ def decoding(device: str) -> Iterator[Finding]:
 
 
 def times(device: str, scale: int) -> Iterator[Finding]:
-    """Step times of the published sizes, for the record: no bound."""
+    """Measure step times of the published sizes, for the record: no bound."""
     cases = {
         "freyface bidsm N=5 K=5": (recipe("freyface"), (560,)),
         "freyface dsm": (recipe("freyface", method="dsm"), (560,)),
@@ -219,10 +219,10 @@ def times(device: str, scale: int) -> Iterator[Finding]:
 
         def step_ms(config: Config = config, shape: tuple[int, ...] = shape) -> float:
             steps = Steps(config, shape, device)
-            steps.take(3)
+            steps.run(3)
             torch.cuda.synchronize(device)
             began = time.perf_counter()
-            steps.take(TIMED)
+            steps.run(TIMED)
             torch.cuda.synchronize(device)
             return 1e3 * (time.perf_counter() - began) / TIMED
 
@@ -230,11 +230,11 @@ def times(device: str, scale: int) -> Iterator[Finding]:
 
 
 def report(say: Callable[[str], None] = print) -> dict[str, Any]:
-    """Run all checks on this process's GPU and say each; the record to keep or to send."""
+    """Run all checks on this process's GPU, print each, and return the record to keep or to send."""
     device = own_device("cuda")
-    found = []
+    results = []
     for finding in findings(device):
-        found.append(finding)
+        results.append(finding)
         mark = "ok  " if finding.passed else "FAIL"
         figure = "-" if finding.figure is None else f"{finding.figure:.3g}"
         bound = "" if finding.bound is None else f" (at most {finding.bound:g})"
@@ -250,5 +250,5 @@ def report(say: Callable[[str], None] = print) -> dict[str, Any]:
         "gpus": torch.cuda.device_count(),
         "versions": versions(device),
         "cuda": torch.version.cuda,
-        "findings": [finding._asdict() | {"passed": finding.passed} for finding in found],
+        "findings": [finding._asdict() | {"passed": finding.passed} for finding in results],
     }

@@ -1,4 +1,4 @@
-"""What a check of the self-test finds."""
+"""The result of one check of the self-test."""
 
 import traceback
 from collections.abc import Callable
@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 
 class Finding(NamedTuple):
-    """One check: its figure, what it may be at most (none: it is for the record), and what went wrong."""
+    """One check: its figure, the bound of the figure (None: only recorded), and the problem if it failed."""
 
     check: str
     figure: float | None
@@ -20,7 +20,7 @@ class Finding(NamedTuple):
 
 
 def guarded(check: str, bound: float | None, unit: str, measure: Callable[[], float]) -> Finding:
-    """A check that raises is a failed one."""
+    """Run a check; one that raises has failed."""
     try:
         return Finding(check, measure(), bound, unit)
     except Exception:

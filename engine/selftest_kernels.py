@@ -1,4 +1,5 @@
-"""Every kernel op on the device against its reference on the host, in float64: value and both orders; noise by bits."""
+"""Comparison of every kernel op on the device with its reference on the host in float64: value and both derivatives;
+noise must have equal bits."""
 
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
@@ -25,12 +26,12 @@ from eblvm.kernels.philox import Key, Purpose, purpose
 from eblvm.kernels.sliced_hvp import reference as sliced_reference
 from eblvm.kernels.sliced_hvp import sliced_hvp
 
-B, D, H, M = 33, 57, 41, 2  # no multiples of a tile
+B, D, H, M = 33, 57, 41, 2  # not multiples of a tile
 SIGMA, TAU, SWEEPS = 0.3, 0.4, 2
 
 
 class Op(NamedTuple):
-    """`op` and `reference` of the same tensors; of how many of its derivatives the op has one of its own."""
+    """`op` and `reference` of the same tensors; `orders` is how many derivatives the op implements."""
 
     op: Callable[..., Any]
     reference: Callable[..., Any]
@@ -39,13 +40,13 @@ class Op(NamedTuple):
 
 
 def kernels(device: str) -> Iterator[Finding]:
-    """The bi-level step's kernels are inside the steps."""
+    """Check noise, ops and Gibbs chains; the bi-level step's kernels are checked within the training steps."""
     for draw in (philox.normal, philox.uniform, philox.logistic, philox.gumbel, philox.rademacher):
         check = partial(different_numbers, draw, device)
         yield guarded(f"noise {draw.__name__}, numbers that differ", 0, "", check)
     for name, op in ops().items():
         orders = ("", ", first order", ", both orders")[op.orders]
-        yield guarded(f"{name}{orders}", 1e-4, "relative", partial(apart, op, device))
+        yield guarded(f"{name}{orders}", 1e-4, "relative", partial(deviation, op, device))
     yield guarded("gibbs, fraction of other units", 1e-2, "", partial(other_units, device))
 
 
@@ -58,12 +59,12 @@ def normal(index: int, *shape: int) -> Tensor:
     return philox.normal(Key(7, index), purpose(Purpose.EVAL), shape[0], shape[1:])
 
 
-def grbm_of_its_own() -> tuple[Tensor, Tensor, Tensor, Tensor]:
+def grbm_parameters() -> tuple[Tensor, Tensor, Tensor, Tensor]:
     return normal(0, D, H) / D**0.5, normal(1, D), normal(2, H), 0.1 * normal(3, D)
 
 
 def ops() -> dict[str, Op]:
-    v, theta, logits = normal(4, B, D), grbm_of_its_own(), normal(5, B, H)
+    v, theta, logits = normal(4, B, D), grbm_parameters(), normal(5, B, H)
     u, x, h = normal(6, M, B, D), normal(7, B, H), logits.sigmoid()
     moments = (normal(8, D, H), normal(9, D, H), normal(10, D, H), 0.1 + normal(11, D, H).square())
 
@@ -90,32 +91,33 @@ def free_energy(v: Tensor, W: Tensor, b: Tensor, c: Tensor, log_sigma: Tensor) -
     return grbm_reference.value(v, W, b, c, log_sigma, None)[:2]
 
 
-def apart(op: Op, device: str) -> float:
-    """The op in float32 on the device from its reference in float64 on the host."""
-    found = derivatives(op.op, [t.to(device) for t in op.tensors], op.orders)
-    return distance(found, derivatives(op.reference, [t.double() for t in op.tensors], op.orders))
+def deviation(op: Op, device: str) -> float:
+    """Return the distance of the op in float32 on the device from its reference in float64 on the host."""
+    results = derivatives(op.op, [t.to(device) for t in op.tensors], op.orders)
+    return distance(results, derivatives(op.reference, [t.double() for t in op.tensors], op.orders))
 
 
 def derivatives(f: Callable[..., Any], tensors: Sequence[Tensor], orders: int) -> list[Tensor]:
-    """Of a function of what f gives, in all tensors: values, first and second derivatives, as far as `orders`."""
+    """Return the values of f, and up to `orders` derivatives of a function of them, in all tensors."""
     leaves = [t.detach().requires_grad_(orders > 0) for t in tensors]
-    wave, found = torch.sin, tree_leaves(f(*leaves))
-    everything = [y.detach() for y in found]
+    wave, values = torch.sin, tree_leaves(f(*leaves))
+    everything = [y.detach() for y in values]
     for _ in range(orders):
-        waves = [wave(y / y.detach().abs().max()).sum() for y in found]  # of arguments at which rounding stays small
-        found = list(torch.autograd.grad(waves, leaves, create_graph=True))
-        everything += [y.detach() for y in found]
+        waves = [wave(y / y.detach().abs().max()).sum() for y in values]  # arguments for which rounding stays small
+        values = list(torch.autograd.grad(waves, leaves, create_graph=True))
+        everything += [y.detach() for y in values]
         wave = torch.cos
     return everything
 
 
 def other_units(device: str) -> float:
-    """Chains from one start with the same noise: a unit flips where rounding moves its probability past the noise."""
+    """Return the fraction of units that differ between chains with one start and the same noise: a unit flips if
+    rounding moves its probability past the noise."""
     return float((chains(device) - chains("cpu")).abs().gt(1e-3).double().mean())
 
 
 def chains(device: str) -> Tensor:
-    """v after some sweeps."""
-    v, W, b, c, log_sigma = (t.to(device) for t in (normal(4, B, D), *grbm_of_its_own()))
+    """Return v after SWEEPS sweeps."""
+    v, W, b, c, log_sigma = (t.to(device) for t in (normal(4, B, D), *grbm_parameters()))
     stream = gibbs.Stream(Key(7, 12), purpose(Purpose.CHAIN_H), purpose(Purpose.CHAIN_V))
     return gibbs.gibbs(v, W, b, c, log_sigma, stream, SWEEPS)[0].cpu()

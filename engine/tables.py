@@ -7,7 +7,7 @@ Row = Sequence[Any]
 
 
 def cell(value: Any) -> str:
-    """Three significant digits for a float, '-' for a figure that was not measured."""
+    """Format a float with three significant digits, and a figure that was not measured as '-'."""
     if value is None:
         return "-"
     if not isinstance(value, float):

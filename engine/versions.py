@@ -1,4 +1,4 @@
-"""What figures depend on."""
+"""Versions that figures depend on."""
 
 import platform
 from importlib.metadata import version
@@ -9,12 +9,12 @@ from eblvm.kernels import backends
 
 
 def versions(device: str = "cpu") -> dict[str, str]:
-    """What figures depend on: the package, Python, torch, and the backend that serves each kernel op on the device."""
+    """Return the versions of the package, Python and torch, and the backend of each kernel op on the device."""
     place = torch.device(device).type
-    serving = ", ".join(f"{b.op}={b.name}" for b in backends() if b.serves and b.device == place)
+    kernels = ", ".join(f"{b.op}={b.name}" for b in backends() if b.serves and b.device == place)
     return {
         "eblvm": version("eblvm"),
         "python": platform.python_version(),
         "torch": torch.__version__,
-        "kernels": serving,
+        "kernels": kernels,
     }

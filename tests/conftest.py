@@ -1,4 +1,4 @@
-"""Shared by all tests: one torch thread (small tensors; busy cores), and where the real data is."""
+"""Set-up of all tests: one torch thread (small tensors, busy cores), the cache folder, and the folder of real data."""
 
 import os
 from pathlib import Path
@@ -11,19 +11,19 @@ LONGEST = ("tests/rehearsal", "tests/kernels/test_triton", "tests/realdata", "te
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """The longest files first, so that no worker is alone with one at the end."""
+    """Run the longest files first, so that no worker ends alone with one."""
     items.sort(key=lambda item: not item.nodeid.startswith(LONGEST))
 
 
 @pytest.fixture(scope="session", autouse=True)
 def cache(tmp_path_factory: pytest.TempPathFactory) -> None:
-    """Stores that training makes of pictures go to a folder of the tests'."""
+    """Put the stores that training makes of pictures into a temporary folder."""
     os.environ["EBLVM_CACHE"] = str(tmp_path_factory.mktemp("cache"))
 
 
 @pytest.fixture(scope="session")
 def real_data() -> Path:
-    """The folder of real data sets, $EBLVM_DATA or ../shared/data; the test skips where there is none."""
+    """Return the folder of real data sets, $EBLVM_DATA or ../shared/data; skip the test if there is none."""
     folder = Path(os.environ.get("EBLVM_DATA", Path(__file__).parents[2] / "shared" / "data"))
     if not folder.is_dir():
         pytest.skip(f"no real data: set EBLVM_DATA (looked in {folder})")

@@ -1,4 +1,4 @@
-"""A day of a researcher, by the commands of the README: every step works after the one before and says what is next."""
+"""A researcher's day, by the commands of the README: every step works after the one before and names the next."""
 
 import contextlib
 import io
@@ -25,7 +25,7 @@ BOARD = "train checkerboard --method bidsm --N 1 --K 1 --validations 4 --checkpo
 
 
 def run(*arguments: str | Path) -> str:
-    """The command's output; it must succeed, and end with what to do next."""
+    """Run a command and return its output; it must succeed, and end with the next step."""
     said = io.StringIO()
     with contextlib.redirect_stdout(said):
         assert main([str(a) for a in arguments]) == 0
@@ -39,7 +39,7 @@ def test_a_day(tmp_path: Path) -> None:
     runs, board = tmp_path / "runs", tmp_path / "runs" / "board"
     length = ["--steps", "1500", "--out", board]
 
-    # Train, look at previews, be interrupted, go on: the end is that of a run that nobody touched.
+    # Train, look at previews, interrupt, continue: the result equals that of an uninterrupted run.
     process = subprocess.Popen([*COMMAND, *BOARD, *map(str, length), "--preview-every", "200"], stdout=subprocess.PIPE)
     while process.poll() is None and max(checkpoint.steps(board / "checkpoints"), default=0) < 400:
         time.sleep(0.02)
@@ -54,7 +54,7 @@ def test_a_day(tmp_path: Path) -> None:
     run(*BOARD, "--steps", "1500", "--out", tmp_path / "untouched")
     assert_bitwise_equal(final_state(board), final_state(tmp_path / "untouched"))
 
-    # Longer; a fork with another method; a sweep; what differs.
+    # Train longer, fork with another method, sweep, compare.
     assert "1600 steps" in run("train", "--resume", board, "--steps", "1600")
     fork, sweep = runs / "fork", runs / "sweep"
     said = run("train", "--init", f"{board}@best", "--method", "vages-dsm", "--steps", "200", "--out", fork)
@@ -66,7 +66,7 @@ def test_a_day(tmp_path: Path) -> None:
     # Figures, a page, samples.
     said = run("eval", board)
     assert "test_log_likelihood" in said
-    assert 0 <= said.index("to do: ") < said.index("test_log_likelihood")  # what it costs comes before what it gives
+    assert 0 <= said.index("to do: ") < said.index("test_log_likelihood")  # the plan comes before the results
     run("eval", fork)
     assert "test_log_likelihood" in run("eval", "--compare", board, fork, "--plot", tmp_path / "compare.png")
     said = run("report", board, fork, sweep, "--out", tmp_path / "day.html")
@@ -74,7 +74,7 @@ def test_a_day(tmp_path: Path) -> None:
     assert "vages-dsm" in (tmp_path / "day.html").read_text()
     run("sample", board, "--count", "20", "--steps", "50")
 
-    # Share: the folder alone, in Python.
+    # Export: only the folder is needed in Python.
     assert "next: python" in run("export", board, "--out", tmp_path / "shared" / "board")
     for old in sorted(runs.rglob("*"), reverse=True):
         old.rmdir() if old.is_dir() else old.unlink()
@@ -83,8 +83,8 @@ def test_a_day(tmp_path: Path) -> None:
     assert torch.isfinite(model.score(torch.rand(4, 2))).all()
 
 
-def test_pictures_of_ones_own_and_their_fid(tmp_path: Path) -> None:
-    """A folder of pictures of any size, trained on at 16 pixels; the distance of the folder to itself is none."""
+def test_own_pictures_and_their_fid(tmp_path: Path) -> None:
+    """Train on a folder of pictures of any size at 16 pixels; the FID of a folder with itself is 0."""
     random, photos = np.random.default_rng(0), tmp_path / "photos"
     photos.mkdir()
     for i in range(40):

@@ -1,4 +1,4 @@
-"""Derivatives as the methods use them; files with options read them as `autodiff.grad`, see cli/lazy_import.py."""
+"""The derivatives that methods use. Files with options read them as `autodiff.grad`, see cli/lazy_import.py."""
 
 from torch.utils._pytree import tree_flatten, tree_leaves, tree_map, tree_unflatten
 

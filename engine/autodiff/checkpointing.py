@@ -1,10 +1,10 @@
 """Second-order activation checkpointing: a module that keeps only its input through a score pass and its backward.
 
-A score is grad_v of the energy, taken with a graph, and the loss is differentiated through that graph. Under
-`torch.utils.checkpoint` the score pass recomputes the activations and its graph then holds them all, so nothing is
+A score is grad_v of the energy, computed with a graph, and the loss is differentiated through that graph. Under
+`torch.utils.checkpoint` the score pass recomputes the activations and its graph then keeps them all, so no memory is
 saved. Here both passes are Functions: the first saves the input x; its derivative in the score pass, g -> J(x)^T g,
 saves (x, g) and rebuilds the module's double backward inside itself, when the loss's backward reaches it. The gradient
-of an unrolled step is such a pass too, and has the parameters' gradients beside that of x.
+of an unrolled step is such a pass too, and gives the parameters' gradients as well as that of x.
 """
 
 from collections.abc import Callable
@@ -18,18 +18,18 @@ from torch.func import functional_call
 from eblvm.engine.autodiff.derivatives import inside_torch_func, visited
 
 Context = Callable[[], AbstractContextManager[Any]]
-Run = Callable[..., tuple[Tensor, ...]]  # of x and a module's tensors: the result, and what has no derivative
+Run = Callable[..., tuple[Tensor, ...]]  # (x, a module's tensors) -> (result, tensors without derivatives)
 
 
 def checkpointed(module: nn.Module, x: Tensor, context: Context = nullcontext, seen: list[Tensor] | None = None) -> Any:
-    """module(x) with x alone kept for the derivatives, run in `context()` each time.
+    """Return module(x), keeping only x for the derivatives; the module runs in `context()` each time.
 
-    The module must be deterministic. With `seen` it is called with a list beside x, and what it appends goes there.
+    The module must be deterministic. With `seen` it is called with x and a list, and what it appends goes to `seen`.
     """
     if inside_torch_func():
         raise RuntimeError(
             "a checkpointed model runs in plain autograd only, and this is torch.func (replicas) or torch.compile; "
-            "use --checkpoint none, and with --compile --unroll-memory compiled to save memory"
+            "use --checkpoint none, and with --compile --memory-budget to save memory"
         )
     tensors = dict(module.named_parameters()) | dict(module.named_buffers())
 
@@ -39,9 +39,9 @@ def checkpointed(module: nn.Module, x: Tensor, context: Context = nullcontext, s
         with context():
             return functional_call(module, dict(zip(tensors, values, strict=True)), arguments), *own
 
-    y, *found = _Segment.apply(run, x, *tensors.values())
+    y, *appended = _Segment.apply(run, x, *tensors.values())
     if seen is not None:
-        seen += found
+        seen += appended
     return y
 
 
@@ -50,22 +50,22 @@ class _Segment(torch.autograd.Function):
     def forward(ctx: Any, run: Run, *inputs: Tensor) -> tuple[Tensor, ...]:
         ctx.run = run
         ctx.save_for_backward(*inputs)
-        y, *found = run(*inputs)
-        ctx.mark_non_differentiable(*found)
-        return y, *found
+        y, *appended = run(*inputs)
+        ctx.mark_non_differentiable(*appended)
+        return y, *appended
 
     @staticmethod
     def backward(ctx: Any, g: Tensor, *_: Any) -> tuple[Tensor | None, ...]:
         wanted = wanted_inputs(ctx, len(ctx.saved_tensors))
         if torch.is_grad_enabled():
-            found = iter(_Pull.apply(ctx.run, wanted, g, *ctx.saved_tensors))
+            gradients = iter(_Pull.apply(ctx.run, wanted, g, *ctx.saved_tensors))
         else:
-            found = iter(pulled(ctx.run, wanted, g, ctx.saved_tensors))
-        return None, *(next(found) if w else None for w in wanted)
+            gradients = iter(pulled(ctx.run, wanted, g, ctx.saved_tensors))
+        return None, *(next(gradients) if w else None for w in wanted)
 
 
 class _Pull(torch.autograd.Function):
-    """J(x)^T g of a segment, for the wanted inputs; its derivatives with respect to g and the inputs, once."""
+    """J(x)^T g of a segment, for the wanted inputs; differentiable once, with respect to g and the inputs."""
 
     @staticmethod
     def forward(ctx: Any, run: Run, wanted: list[bool], g: Tensor, *inputs: Tensor) -> tuple[Tensor | None, ...]:
@@ -85,16 +85,17 @@ class _Pull(torch.autograd.Function):
             used = [(t, c) for t, c in zip(results, cotangents, strict=True) if t is not None and t.requires_grad]
             edges = [torch.autograd.graph.get_gradient_edge(t) for t, _ in used]
             along = [c for _, c in used]
-            del results, used  # their graph is wanted, not their values: less at the peak
+            del results, used  # only their graph is needed: frees their values before the peak
             asked = [t for t, n in zip((g, *inputs), needed, strict=True) if n]
-            found = iter(torch.autograd.grad(edges, asked, along, allow_unused=True))
-        return None, None, *(next(found) if n else None for n in needed)
+            gradients = iter(torch.autograd.grad(edges, asked, along, allow_unused=True))
+        return None, None, *(next(gradients) if n else None for n in needed)
 
 
 def pulled(
     run: Run, wanted: list[bool], g: Tensor, inputs: tuple[Tensor, ...] | list[Tensor], graph: bool = False
 ) -> tuple[Tensor | None, ...]:
-    """The gradients of <g, run(inputs)> for the wanted inputs, none of unused ones; with a graph at the inputs."""
+    """Return the gradients of <g, run(inputs)> for the wanted inputs, None for unused ones; with `graph`,
+    differentiable at the inputs."""
     with torch.enable_grad():
         at = inputs if graph else leaves(inputs, wanted)
         asked = [t for t, w in zip(at, wanted, strict=True) if w]
@@ -106,7 +107,7 @@ def leaves(tensors: tuple[Tensor, ...] | list[Tensor], wanted: Any) -> list[Tens
 
 
 def wanted_inputs(ctx: Any, number: int) -> list[bool]:
-    """Which of a Function's last `number` arguments the running backward pass needs the gradient of."""
+    """Return for which of a Function's last `number` arguments the running backward pass needs the gradient."""
     nodes = [node for node, _ in ctx.next_functions][-number:]
     needed = ctx.needs_input_grad[-number:]
     return [n and visited(node) for n, node in zip(needed, nodes, strict=True)]

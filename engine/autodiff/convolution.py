@@ -1,12 +1,12 @@
 """A 2-D convolution whose derivatives of both orders are a library's own passes: forward, to the input, to the weight.
 
-torch gets the second ones from convolutions of transposed views, and copies whole images for them, twice. Here the
+torch computes second derivatives by convolutions of transposed views, and copies whole images for them, twice. Here the
 input's gradient, g -> (dy/dx)^T g, is a Function of its own, bilinear in g and w: its derivatives at a cotangent t are
 the convolution of t by w and the weight gradient for the image t.
 
-A pass is the library's, or a matrix product with the columns of the image where that is faster: on a CPU, for results
-of few pixels by a large kernel, which the library would bring into its own order in every pass. The columns are there
-for as long as the product; memory that is counted on the meta device knows none.
+A pass is the library's, or a matrix product with the columns of the image if that is faster: on a CPU, for results
+of few pixels by a large kernel, which the library would reorder in every pass. The columns exist only during the
+product; memory counted on the meta device does not include them.
 """
 
 import math
@@ -28,7 +28,7 @@ MANY_CHANNELS = 512  # in and out; at 256 the library is faster by a quarter, at
 
 
 def convolve(x: Tensor, w: Tensor, bias: Tensor | None, stride: Pair, padding: Pair) -> Tensor:
-    """F.conv2d(x[B, I, ., .], w[O, I, ., .], bias, stride, padding), differentiable any number of times."""
+    """Return F.conv2d(x[B, I, ., .], w[O, I, ., .], bias, stride, padding), differentiable any number of times."""
     if inside_torch_func():
         return F.conv2d(x, w, bias, stride, padding)
     if has_torch_function((x, w)):
@@ -47,7 +47,7 @@ class Convolution(nn.Conv2d):
 
 
 class _Convolve(Function):
-    generate_vmap_rule = True  # for backward passes that are batched; their graph would be lost without
+    generate_vmap_rule = True  # for batched backward passes, whose graph would be lost without it
 
     @staticmethod
     def forward(x: Tensor, w: Tensor, bias: Tensor | None, stride: Pair, padding: Pair) -> Tensor:
@@ -75,7 +75,7 @@ class _Convolve(Function):
 
 
 class _InputGradient(Function):
-    """(dy/dx)^T g; of x the shape alone matters."""
+    """(dy/dx)^T g; only the shape of x matters."""
 
     generate_vmap_rule = True
 
@@ -85,11 +85,11 @@ class _InputGradient(Function):
         if not _by_products(g, w, (rows, columns)):
             return cast(Tensor, _library([True, False, False], g, x, w, stride, padding)[0])
         (height, width), (up, left), (down, right), (inputs, *kernel) = x.shape[2:], padding, stride, w.shape[1:]
-        seen = w.reshape(len(w), -1).t() @ g.transpose(0, 1).reshape(len(w), -1)
-        seen = seen.reshape(inputs, *kernel, B, rows, columns)
+        window_gradients = w.reshape(len(w), -1).t() @ g.transpose(0, 1).reshape(len(w), -1)
+        window_gradients = window_gradients.reshape(inputs, *kernel, B, rows, columns)
         dx = g.new_zeros(inputs, B, height + 2 * up, width + 2 * left)
         for i, j in product(*map(range, kernel)):
-            dx[:, :, i : i + down * rows : down, j : j + right * columns : right] += seen[:, i, j]
+            dx[:, :, i : i + down * rows : down, j : j + right * columns : right] += window_gradients[:, i, j]
         return _batch_first(dx[:, :, up : up + height, left : left + width])
 
     @staticmethod
@@ -107,30 +107,30 @@ class _InputGradient(Function):
 
 
 def _wanted(ctx: Any, number: int) -> list[bool]:
-    """Which of a Function's first arguments the running backward pass needs the gradient of."""
-    nodes = [node for node, _ in ctx.next_functions] + [None]  # none for a bias that is not there
+    """Return for which of a Function's first arguments the running backward pass needs the gradient."""
+    nodes = [node for node, _ in ctx.next_functions] + [None]  # None for a missing bias
     return [needed and visited(node) for needed, node in zip(ctx.needs_input_grad[:number], nodes, strict=False)]
 
 
 def _to_weight(g: Tensor, x: Tensor, w: Tensor, stride: Pair, padding: Pair) -> Tensor:
-    """(dy/dw)^T g."""
+    """Return (dy/dw)^T g."""
     if not _by_products(g, w, g.shape[2:]):
         return cast(Tensor, _library([False, True, False], g, x, w, stride, padding)[1])
     dw = g.transpose(0, 1).reshape(len(w), -1) @ _columns(x, w, stride, padding).t()
-    return torch.ops.aten._unsafe_view(dw, w.shape)  # no view: others are added to it in its own memory
+    return torch.ops.aten._unsafe_view(dw, w.shape)  # not a view: other gradients are added to it in place
 
 
 def _library(
     wanted: list[bool], g: Tensor, x: Tensor, w: Tensor, stride: Pair, padding: Pair
 ) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
-    """The gradients to the input, the weight and the bias, those that are wanted."""
+    """Return the wanted ones of the gradients to the input, the weight and the bias."""
     place = stride, padding, (1, 1), False, (0, 0), 1
-    found = torch.ops.aten.convolution_backward.default(g, x, w, [len(w)], *place, wanted)
-    return cast(tuple[Tensor | None, Tensor | None, Tensor | None], found)
+    gradients = torch.ops.aten.convolution_backward.default(g, x, w, [len(w)], *place, wanted)
+    return cast(tuple[Tensor | None, Tensor | None, Tensor | None], gradients)
 
 
 def _by_products(image: Tensor, w: Tensor, size: Sequence[int]) -> bool:
-    """Is it a large kernel and a result of few pixels, and are products of such tensors as exact as the library?"""
+    """Return whether to use matrix products: a large kernel, few pixels, and products as exact as the library."""
     if len(w) * w.shape[1] < MANY_CHANNELS**2 or min(size) < 1 or math.prod(size) > FEW_PIXELS:
         return False
     exact = image.dtype in (torch.float32, torch.float64) and not torch.is_autocast_enabled("cpu")
@@ -138,12 +138,12 @@ def _by_products(image: Tensor, w: Tensor, size: Sequence[int]) -> bool:
 
 
 def _batch_first(x: Tensor) -> Tensor:
-    """x [O, B, ., .] as [B, O, ., .], in memory of its own: a Function's result is to be no view."""
+    """Return x [O, B, ., .] as [B, O, ., .], copied: the result of a Function must not be a view."""
     return x.transpose(0, 1).clone(memory_format=torch.contiguous_format)
 
 
 def _columns(x: Tensor, w: Tensor, stride: Pair, padding: Pair) -> Tensor:
-    """[I kh kw, B h w]: for every pixel of the result, what the kernel sees."""
+    """Return [I kh kw, B h w]: for every pixel of the result, the pixels under the kernel."""
     (up, left), (_, _, kh, kw) = padding, w.shape
     windows = F.pad(x.transpose(0, 1), (left, left, up, up)).unfold(2, kh, stride[0]).unfold(3, kw, stride[1])
     return windows.permute(0, 4, 5, 1, 2, 3).reshape(w[0].numel(), -1)

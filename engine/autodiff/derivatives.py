@@ -1,13 +1,13 @@
-"""Partial derivatives that hold everything but their argument fixed, in the two dialects torch offers.
+"""Partial derivatives that keep everything but their argument fixed, in torch's two dialects.
 
-A bi-level step is full of quantities that depend on each other through the unroll: phi_N depends on the features f and
-so on v, yet grad_v of the surrogate score must hold phi_N fixed. Both functions here differentiate only with respect
-to the argument they are given, at a fresh alias of it, and their results stay differentiable with respect to whatever
-else the closure reads, unless grad mode is off.
+In a bi-level step many quantities depend on each other through the unroll: phi_N depends on the features f and so on v,
+yet grad_v of the surrogate score must keep phi_N fixed. Both functions here differentiate only with respect to their
+argument, at a fresh alias of it, and their results stay differentiable with respect to everything else the closure
+reads, unless grad mode is off.
 
-Plain autograd is used by default: it is the faster dialect in eager mode and the only one that lets saved-tensor hooks
-count memory. Inside `torch.func` transforms and `torch.compile` only `torch.func` works, so it is used there. A test
-holds the two to each other.
+Plain autograd is used by default: it is the faster dialect in eager mode and the only one in which saved-tensor hooks
+can count memory. Inside `torch.func` transforms and `torch.compile` only `torch.func` works, so it is used there. A
+test compares the two.
 """
 
 from collections.abc import Callable, Sequence
@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_flatten, tree_map, tree_unflatten
 
-Finish = Callable[[int, Tensor], Tensor]  # of leaf number i: its gradient -> what is returned in the gradient's place
+Finish = Callable[[int, Tensor], Tensor]  # (number of a leaf, its gradient) -> what is returned instead of the gradient
 
 
 def inside_torch_func() -> bool:
@@ -26,17 +26,17 @@ def inside_torch_func() -> bool:
 
 
 def forward_mode() -> bool:
-    """Inside a level of forward-mode differentiation?"""
+    """Return whether a level of forward-mode differentiation is active."""
     return torch.autograd.forward_ad._current_level >= 0
 
 
 def visited(node: Any) -> bool:
-    """Will the running backward pass visit this node of the graph?"""
+    """Return whether the running backward pass will visit this node of the graph."""
     if node is None:
         return False
     try:
         return torch._C._will_engine_execute_node(node)
-    except RuntimeError:  # its way to say: a leaf, and one of the inputs of the running autograd.grad
+    except RuntimeError:  # raised for a leaf that is one of the inputs of the running autograd.grad
         return True
 
 
@@ -47,10 +47,10 @@ def _alias(x: Tensor) -> Tensor:
 def grad(
     fn: Callable[[Any], tuple[Tensor, Any]], x: Any, scale: Tensor | None = None, finish: Finish | None = None
 ) -> tuple[Any, Any]:
-    """(d fn(x)[0] / dx, fn(x)[1]) for a scalar first output and any pytree x; zeros for leaves that fn does not use.
+    """Return (d fn(x)[0] / dx, fn(x)[1]) for a scalar first output and any pytree x; zeros for leaves that fn ignores.
 
-    With `scale` the backward pass runs at that times the size, and its result is divided by it (mixed_precision.py).
-    `finish` gets the gradient of each leaf of x as soon as it is complete, while backward goes on with the others."""
+    With `scale` the backward pass is multiplied by it, and its result divided by it (mixed_precision.py). `finish` gets
+    the gradient of each leaf of x as soon as it is complete, while backward continues with the others."""
     if scale is None:
         return _grad(fn, x, finish)
 
@@ -78,15 +78,15 @@ def _grad(fn: Callable[[Any], tuple[Tensor, Any]], x: Any, finish: Finish | None
 
 
 def _gradients(outputs: Sequence[Tensor], leaves: Sequence[Tensor], finish: Finish | None, **how: Any) -> list[Tensor]:
-    """`torch.autograd.grad`, with `finish` called inside of backward."""
+    """Call `torch.autograd.grad`, with `finish` called during backward."""
     if finish is None:
         return list(torch.autograd.grad(outputs, leaves, **how))
-    met: set[int] = set()
+    finished: set[int] = set()
 
     def complete(i: int, g: Tensor | None) -> Tensor | None:
-        if g is None:  # reached, and without a gradient: zeros in the end
+        if g is None:  # reached without a gradient: becomes zeros
             return None
-        met.add(i)
+        finished.add(i)
         return finish(i, g)
 
     handles = [leaf.register_hook(partial(complete, i)) for i, leaf in enumerate(leaves)]
@@ -95,7 +95,7 @@ def _gradients(outputs: Sequence[Tensor], leaves: Sequence[Tensor], finish: Fini
     finally:
         for handle in handles:
             handle.remove()
-    return [g if i in met else finish(i, g) for i, g in enumerate(gradients)]
+    return [g if i in finished else finish(i, g) for i, g in enumerate(gradients)]
 
 
 def _finished(tree: Any, finish: Finish | None) -> Any:
@@ -106,10 +106,10 @@ def _finished(tree: Any, finish: Finish | None) -> Any:
 
 
 def vjp(fn: Callable[[Any], Any], x: Any) -> tuple[Any, Callable[..., Any]]:
-    """(y, pull) with y = fn(x) and pull(u) = u^T dy/dx, for pytrees x, y and u.
+    """Return (y, pull) with y = fn(x) and pull(u) = u^T dy/dx, for pytrees x, y and u.
 
     For leaves of x that y does not depend on, pull(u) has zeros, and pull(u, materialize=False) may have None. In
-    no-grad mode pull frees what it has used, unless it is told to keep it for another call. `finish` is that of `grad`.
+    no-grad mode pull frees the graph, unless `keep` keeps it for another call. `finish` is that of `grad`.
     """
     if inside_torch_func():
         y, pull_func, *_ = torch.func.vjp(fn, x)
@@ -138,5 +138,5 @@ def vjp(fn: Callable[[Any], Any], x: Any) -> tuple[Any, Callable[..., Any]]:
 
 
 def detached(tree: Any) -> Any:
-    """The same tensors without their graph."""
+    """Return the same tensors without their graph."""
     return tree_map(Tensor.detach, tree)

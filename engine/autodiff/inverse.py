@@ -1,4 +1,4 @@
-"""Inverses of batches of symmetric matrices that may be indefinite: by eigenvalues, or by products alone.
+"""Inverses of batches of symmetric matrices that may be indefinite, by eigenvalues or by matrix-vector products only.
 
 Shape tags: B batch, E size of a matrix.
 """
@@ -14,7 +14,7 @@ ProductOf = Callable[..., Callable[[Tensor], Tensor]]  # leaves -> (x [B, E] -> 
 
 
 def full_precision(x: Tensor) -> AbstractContextManager[Any]:
-    """A context in which products of x's kind are not rounded to 16 bits by autocast."""
+    """Return a context in which autocast does not round products on x's device to 16 bits."""
     device = x.device.type
     if device == "meta" or not torch.is_autocast_enabled(device):
         return nullcontext()
@@ -22,7 +22,7 @@ def full_precision(x: Tensor) -> AbstractContextManager[Any]:
 
 
 def floored_inverse(m_BEE: Tensor, floor: float) -> tuple[Tensor, Tensor]:
-    """(V diag(1 / max(|lambda|, floor)) V^T [B, E, E], share of lambda < floor [B]).
+    """Return (V diag(1 / max(|lambda|, floor)) V^T [B, E, E], fraction of lambda < floor [B]).
 
     The inverse of a matrix that is not finite is zero.
     """
@@ -39,10 +39,10 @@ def floored_inverse(m_BEE: Tensor, floor: float) -> tuple[Tensor, Tensor]:
 def conjugate_gradients(
     product: Callable[[Tensor], Tensor], b_BE: Tensor, floor: float, iterations: int
 ) -> tuple[Tensor, Tensor]:
-    """(M^-1 b [B, E], stopped [B]): each sample on its own, no branch on data.
+    """Return (M^-1 b [B, E], stopped [B]), for each sample on its own and without a branch on data.
 
-    A sample stops, with 1 in `stopped`, where the curvature along its search direction is below the floor; if that is
-    the first direction, it goes along it as if its curvature were the floor.
+    A sample stops, with 1 in `stopped`, when the curvature along its search direction is below the floor; if that is
+    the first direction, it moves along it as if the curvature were the floor.
     """
     tolerance = torch.finfo(b_BE.dtype).eps ** 2 * _dot(b_BE, b_BE)
     x, r, direction, rr = torch.zeros_like(b_BE), b_BE, b_BE, _dot(b_BE, b_BE)
@@ -68,12 +68,12 @@ def _dot(x_BE: Tensor, y_BE: Tensor) -> Tensor:
 
 
 def solve(product_of: ProductOf, b_BE: Tensor, leaves: list[Tensor], floor: float, iterations: int) -> Tensor:
-    """M^-1 b by `conjugate_gradients`, linear in b to all orders; `leaves`, which M is made of, get no gradient."""
+    """Return M^-1 b by `conjugate_gradients`, linear in b to all orders; `leaves`, which define M, get no gradient."""
     return _Solve.apply(product_of, floor, iterations, b_BE, *leaves)
 
 
 class _Solve(torch.autograd.Function):
-    """M is symmetric, so the backward pass solves with the same matrix and keeps nothing but what M is made of."""
+    """M^-1 b. M is symmetric, so the backward pass solves with the same matrix and keeps only the leaves of M."""
 
     generate_vmap_rule = True
 

@@ -1,12 +1,12 @@
-"""Mixed precision: networks run under autocast, all else (log densities, residuals, reductions) stays as it is.
+"""Mixed precision: networks run under autocast, all else (log densities, residuals, reductions) keeps its precision.
 
 tf32 lets CUDA round the factors of fp32 products. fp16 has few exponents, and small cotangents vanish in it, so losses
-are scaled (`scale` of `grad`). Gradients are taken inside a step as well: a score is grad_v of a sum of energies, a
-lower step's direction grad_phi of a divergence; each is unscaled before anything is made of it. The loss's backward
-sends a cotangent through the score's own backward pass, divided by the score's scale on its way in. So with S on the
-loss and sqrt(S) on inner gradients both passes run at sqrt(S), and their products, the parameters' gradients, at S.
+are scaled (`scale` of `grad`). A step computes inner gradients as well: a score is grad_v of a sum of energies, a lower
+step's direction is grad_phi of a divergence; each is unscaled before it is used. The loss's backward sends a cotangent
+through the score's own backward pass, divided by the score's scale on its way in. So with S on the loss and sqrt(S) on
+inner gradients both passes run at sqrt(S), and their products, the parameters' gradients, at S.
 
-The scale is a part of the training state: smaller after an overflow, larger after a while without one.
+The scale is part of the training state: smaller after an overflow, larger after PATIENCE steps without one.
 """
 
 from contextlib import AbstractContextManager, nullcontext
@@ -21,12 +21,12 @@ from eblvm.engine.autodiff.convolution import convolve
 
 PRECISIONS = ("fp32", "tf32", "bf16", "fp16")
 HALVES = {"bf16": torch.bfloat16, "fp16": torch.float16}
-# Even powers of 2: a scale and its root are exact. MDSM's gradients can exceed fp16 by themselves: it may be below 1.
+# Even powers of 2: a scale and its root are exact. It may be below 1: MDSM's gradients can exceed fp16 by themselves.
 START, LARGEST, SMALLEST, FACTOR, PATIENCE = 2.0**16, 2.0**24, 2.0**-24, 4.0, 1000
 
 
 def autocast(x: Tensor, precision: str) -> AbstractContextManager[Any]:
-    """The context of a network's matrix products and convolutions on x's device."""
+    """Return the context of a network's matrix products and convolutions on x's device."""
     if precision not in HALVES:
         return nullcontext()
     if x.device.type == "meta":
@@ -35,7 +35,7 @@ def autocast(x: Tensor, precision: str) -> AbstractContextManager[Any]:
 
 
 def full_precision(x: Tensor) -> AbstractContextManager[Any]:
-    """A context inside of `autocast` where products have their arguments' own precision again."""
+    """Return a context inside `autocast` in which products have their arguments' own precision again."""
     if x.is_meta:
         return torch._C.DisableTorchFunction()
     if torch.is_autocast_enabled(x.device.type):
@@ -44,7 +44,7 @@ def full_precision(x: Tensor) -> AbstractContextManager[Any]:
 
 
 class ShapesAutocast(TorchFunctionMode):
-    """Autocast of the meta device, which torch has none for: products and convolutions take 16-bit arguments."""
+    """Autocast for the meta device, which torch lacks: products and convolutions get 16-bit arguments."""
 
     CAST = (
         convolve, F.conv2d, F.conv_transpose2d, F.linear, torch.conv2d, torch.matmul, torch.Tensor.matmul,
@@ -62,14 +62,15 @@ class ShapesAutocast(TorchFunctionMode):
 
 
 def initial_scale(precision: str, like: Tensor) -> dict[str, Tensor]:
-    """The loss scale of a state: its value, and the finite steps since it last changed; nothing but for fp16."""
+    """Return the loss scale of a state: its value, and the finite steps since it last changed; empty unless fp16."""
     if precision != "fp16":
         return {}
     return {"value": torch.full_like(like, START), "clean": torch.zeros_like(like)}
 
 
 def next_scale(scale: dict[str, Tensor], finite: Tensor) -> dict[str, Tensor]:
-    """Smaller after a step that overflowed, larger after PATIENCE that did not; `finite` is a bool on the device."""
+    """Return a smaller scale after an overflow, a larger one after PATIENCE steps without; `finite` is a bool on the
+    device."""
     value, clean = scale["value"], scale["clean"] + 1
     grow = clean >= PATIENCE
     grown = torch.where(grow, (value * FACTOR).clamp(max=LARGEST), value)

@@ -1,6 +1,6 @@
-"""Names for the parts of a step, as a profiler shows them: `with named("features"): ...`.
+"""Names for the parts of a step in a profiler: `with named("features"): ...`.
 
-They cost nothing until they are switched on: by `eblvm profile --trace`, or by EBLVM_NVTX=1 for NVIDIA's tools, as in
+They cost nothing until they are switched on, by `eblvm profile --trace`, or by EBLVM_NVTX=1 for NVIDIA's tools, as in
 `EBLVM_NVTX=1 nsys profile eblvm train ...`.
 """
 
@@ -17,13 +17,13 @@ _on = NVTX
 
 
 def named(part: str) -> AbstractContextManager[Any]:
-    """A part of a step under its name."""
+    """Name a part of a step."""
     return _range(part) if _on else _NONE
 
 
 @contextmanager
 def switched_on() -> Iterator[None]:
-    """Names inside are seen by torch's profiler, whose traces have them."""
+    """Show the names inside the block to torch's profiler, which writes them to its traces."""
     global _on
     before, _on = _on, True
     try:

@@ -1,4 +1,4 @@
-"""The `eblvm` command: one file per subcommand, found by name and imported only when it is called.
+"""The `eblvm` command: one file per subcommand, looked up by name and imported only when it is called.
 
 Another package adds commands by an entry point of the group `eblvm.commands`: a table of `Command`s like COMMANDS.
 """
@@ -29,14 +29,14 @@ COMMANDS = {
     "plan": Command("train", "memory, FLOPs and traffic of a step; nothing is allocated", "eblvm.engine.cli.plan"),
     "runs": Command("look", "list runs; show, compare or clean them", "eblvm.engine.cli.runs"),
     "sample": Command("look", "draw samples of a run", "eblvm.engine.cli.sample"),
-    "eval": Command("look", "every figure that a run can be judged by", "eblvm.engine.cli.eval"),
+    "eval": Command("look", "evaluate a run: likelihood, FID, outliers, pictures, ...", "eblvm.engine.cli.eval"),
     "report": Command("look", "runs in one HTML page that needs no network", "eblvm.engine.cli.report"),
     "serve": Command("look", "live pages of runs, on this machine only", "eblvm.engine.cli.serve"),
-    "export": Command("share", "a model as a folder to give away, with a model card", "eblvm.engine.cli.export"),
+    "export": Command("share", "write a model and its model card to a folder", "eblvm.engine.cli.export"),
     "fid": Command("look", "the Frechet Inception distance of two sets of images", "eblvm.engine.cli.fid"),
-    "data": Command("data", "prepare pictures for training, or say what a data set is", "eblvm.engine.cli.data"),
+    "data": Command("data", "prepare pictures for training, or describe a data set", "eblvm.engine.cli.data"),
     "demo": Command("start", "train a small model in about a minute, with a picture", "eblvm.engine.cli.demo"),
-    "doctor": Command("start", "what is installed, which backend serves each kernel", "eblvm.engine.cli.doctor"),
+    "doctor": Command("start", "what is installed, which backend each kernel uses", "eblvm.engine.cli.doctor"),
 }
 GROUPS = {
     "start": "Start here",
@@ -50,28 +50,28 @@ GROUPS = {
 
 @cache
 def commands() -> dict[str, Command]:
-    """Those of the engine, and those that other packages add."""
+    """Return the engine's commands and those that other packages add."""
     from importlib.metadata import entry_points  # slow to import
 
-    found = dict(COMMANDS)
+    table = dict(COMMANDS)
     for entry in entry_points(group="eblvm.commands"):
-        found |= entry.load()
-    return found
+        table |= entry.load()
+    return table
 
 
 def overview() -> str:
-    found = commands()
+    table = commands()
     lines = ["usage: eblvm COMMAND ...", "", "Training engine for energy-based latent variable models."]
     for group, title in GROUPS.items():
-        members = [(name, c.help) for name, c in found.items() if c.group == group]
+        members = [(name, c.help) for name, c in table.items() if c.group == group]
         if members:
             lines += ["", f"{title}:", *(f"  {name:<9} {text}" for name, text in members)]
-    return "\n".join([*lines, "", "'eblvm COMMAND --help' says more; 'eblvm --version' which version this is."])
+    return "\n".join([*lines, "", "'eblvm COMMAND --help' explains a command; 'eblvm --version' prints the version."])
 
 
 def run(argv: list[str]) -> None:
-    if any("\0" in text for text in argv):  # no shell can give one, a program can
-        raise UserError("an argument holds a NUL character, which no path or option can; remove it")
+    if any("\0" in text for text in argv):  # no shell can pass one, a program can
+        raise UserError("an argument contains a NUL character, which no path or option can contain; remove it")
     if not argv or argv[0] in ("-h", "--help"):
         print(overview())
         return
@@ -87,19 +87,19 @@ def run(argv: list[str]) -> None:
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Run a command: 0 done, 1 a gate failed, 2 a mistake in what was given, 3 the run diverged, 4 another process of
-    the run was lost, 130 interrupted, 141 the reader of the output has gone."""
+    """Run a command and return its exit code: 0 done, 1 a gate failed, 2 a mistake in the input, 3 the run diverged,
+    4 another process of the run was lost, 130 interrupted, 141 the reader of the output has closed it."""
     for name in LAZY:
         lazy(name)
     for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper):  # names of files that are not UTF-8 are shown, not refused
+        if isinstance(stream, io.TextIOWrapper):  # file names that are not UTF-8 are escaped, not an error
             stream.reconfigure(errors="backslashreplace")
     try:
         run(sys.argv[1:] if argv is None else argv)
-        sys.stdout.flush()  # here, where a closed pipe is seen
+        sys.stdout.flush()  # raises here if the pipe is closed
         return 0
     except (UserError, DivergedError) as error:
-        if speaks():
+        if prints_errors():
             print(f"eblvm: {printable(error)}", file=sys.stderr)
         return error.exit_code
     except LostPeerError as error:
@@ -108,8 +108,8 @@ def main(argv: list[str] | None = None) -> int:
     except KeyboardInterrupt:
         print("eblvm: interrupted; what was saved before is kept", file=sys.stderr)
         return 130
-    except BrokenPipeError:  # whoever read our output has enough, as in 'eblvm doctor | head'
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # what is left in the buffer has nowhere to go
+    except BrokenPipeError:  # the reader of the output has closed it, as in 'eblvm doctor | head'
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # discards what is left in the buffer
         return CLOSED_PIPE
     except OSError as error:
         what = f"{error.filename}: {error.strerror}" if error.filename else f"cannot read or write ({error.strerror})"
@@ -117,8 +117,8 @@ def main(argv: list[str] | None = None) -> int:
         return UserError.exit_code
 
 
-def speaks() -> bool:
-    """Is this the process that says what went wrong? Of several processes of torchrun only the first."""
+def prints_errors() -> bool:
+    """Return whether this process prints errors: of several processes of torchrun only the first does."""
     if "eblvm.engine.training.distributed" not in sys.modules:
         return True
     from eblvm.engine.training.distributed import is_first

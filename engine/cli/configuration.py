@@ -1,9 +1,9 @@
 """A run's configuration from the command line: only the options that the chosen method, model and data set read.
 
-All flags are parsed first, whoever reads them; recipe, method and model then make the tree, and every flag is given to
-it by name. A flag that the tree does not read is an error that says who does. The help shows the tree's own options.
+All flags are parsed first; recipe, method and model then make the tree, and every flag is passed to it by name. A flag
+that the tree does not read is an error that names what does. The help shows the tree's own options.
 
-`run_of` says where a run starts: anew, from the run in a folder (--resume), or from another run's weights (--init).
+`run_of` decides how a run starts: new, from the run in a folder (--resume), or from another run's weights (--init).
 """
 
 import argparse
@@ -28,11 +28,11 @@ from eblvm.engine.runs.folder import read_config
 from eblvm.engine.runs.parent import Parent
 
 GROUPS = ("method", "model", "data", "optimisation", "running")
-MACHINE_LIMIT = 2**31 - 1  # a range up to here, or further, is that of a number in memory: errors say it, help does not
+MACHINE_LIMIT = 2**31 - 1  # a range that ends here or above is that of a machine integer: errors show it, help does not
 
 
 def add_run_options(parser: Parser, without: tuple[str, ...] = ()) -> None:
-    """RECIPE and every option of every kind, read as text; `without` are a command's own."""
+    """Add RECIPE and every option of every kind, read as text; `without` are a command's own."""
     parser.add_argument("recipe", metavar="RECIPE", nargs="?", help=", ".join(recipes.RECIPES))
     parser.add_argument("--help", "-h", action="store_true", help=argparse.SUPPRESS)
     parser.add_argument("--config", metavar="FILE", help="a saved config.json, or TOML; flags override it")
@@ -47,17 +47,17 @@ def add_run_options(parser: Parser, without: tuple[str, ...] = ()) -> None:
 
 
 def _every_option() -> dict[str, bool]:
-    """All names, and whether each is a switch."""
-    found = {"method": False, "model": False}
+    """Return all names, and whether each is a switch."""
+    is_switch = {"method": False, "model": False}
     for node in (*METHODS.values(), *MODELS.values(), *DATASETS.values(), Optimisation(), Running()):
         for owner, f in _fields(node):
             if f.name != "kind":
-                found[f.name] = "kinds" not in f.metadata and value_type(type(owner), f.name)[0] is bool
-    return found
+                is_switch[f.name] = "kinds" not in f.metadata and value_type(type(owner), f.name)[0] is bool
+    return is_switch
 
 
 def _fields(node: options.Options) -> Iterator[tuple[options.Options, Any]]:
-    """Every option field of a node, and of every kind that its slots can hold."""
+    """Yield every option field of a node, and of every kind that its slots accept."""
     for f in fields(node):
         if "kinds" in f.metadata:
             yield node, f
@@ -72,9 +72,9 @@ def _fields(node: options.Options) -> Iterator[tuple[options.Options, Any]]:
 def configuration(
     parser: Parser, arguments: argparse.Namespace, without: tuple[str, ...] = (), start: Config | None = None
 ) -> Config:
-    """The tree that the arguments ask for; prints the help of that tree and leaves if it is asked for.
+    """Return the tree that the arguments describe; with --help, print the help of that tree and exit.
 
-    `start` is the configuration that the flags change, in place of a recipe's or a file's."""
+    `start` is the configuration that the flags change, instead of a recipe's or a file's."""
     given = {name: getattr(arguments, name) for name in _every_option() if name not in without}
     given = {name: value for name, value in given.items() if value is not None}
     if arguments.recipe is None and arguments.config is None and start is None:
@@ -86,7 +86,7 @@ def configuration(
     slots = {leaf.name for leaf in config.leaves() if leaf.is_slot}
     for name in [n for n in given if n in slots]:
         config = config.replaced(**{name: given[name]})
-    leaves = {leaf.name: leaf for leaf in config.leaves()}  # what the run does not read stays text
+    leaves = {leaf.name: leaf for leaf in config.leaves()}  # options that the run does not read stay text
     config = config.replaced(
         **{
             name: leaves[name].parsed(value) if name in leaves and isinstance(value, str) else value
@@ -101,12 +101,14 @@ def configuration(
 
 
 def _start(arguments: argparse.Namespace, given: dict[str, Any]) -> Config:
-    """The recipe, or the file, before the flags."""
+    """Return the configuration of the recipe or the file, before the flags."""
     saved = read_file(Path(arguments.config)) if arguments.config else {}
     if "format" in saved:
         config = Config.from_json(saved)
         if arguments.recipe not in (None, config.recipe):
-            raise UserError(f"{arguments.config} is of recipe {config.recipe!r}, got {arguments.recipe!r}; give one")
+            raise UserError(
+                f"{arguments.config} is for recipe {config.recipe!r}, got {arguments.recipe!r}; give one of them"
+            )
         return config
     recipe = arguments.recipe or saved.pop("recipe", None)
     if recipe is None:
@@ -117,21 +119,21 @@ def _start(arguments: argparse.Namespace, given: dict[str, Any]) -> Config:
 
 
 def read_file(path: Path) -> dict[str, Any]:
-    """A table of options from JSON or TOML: a saved tree, or options by name."""
+    """Read a table of options from JSON or TOML: a saved tree, or options by name."""
     import tomllib  # slow to import
 
     try:
         text = path.read_text()
-        found = tomllib.loads(text) if path.suffix == ".toml" else json.loads(text)
+        table = tomllib.loads(text) if path.suffix == ".toml" else json.loads(text)
     except (ValueError, OSError) as error:
         raise UserError(f"cannot read the configuration {path} ({error}); give a JSON or TOML file") from None
-    if not isinstance(found, dict):
-        raise UserError(f"{path} holds {type(found).__name__}, expected a table of options")
-    return {name: tuple(v) if isinstance(v, list) and "format" not in found else v for name, v in found.items()}
+    if not isinstance(table, dict):
+        raise UserError(f"{path} contains a {type(table).__name__}, expected a table of options")
+    return {name: tuple(v) if isinstance(v, list) and "format" not in table else v for name, v in table.items()}
 
 
 def _help(parser: Parser, config: Config) -> str:
-    """The command's help with the options of this run, in titled groups."""
+    """Return the command's help with the options of this run, in titled groups."""
     groups = {title: parser.add_argument_group(f"{title} options") for title in GROUPS}
     for leaf in config.leaves():
         if leaf.name in ("dataset", "help"):
@@ -157,7 +159,7 @@ def _metavar(leaf: Leaf) -> str:
 
 
 def _described(config: Config, leaf: Leaf) -> str:
-    """Help, range or choices, and default of an option."""
+    """Return help, range or choices, and default of an option."""
     facts = dict(leaf.field.metadata)
     if (facts.get("high") or 0) >= MACHINE_LIMIT:
         facts["high"] = None
@@ -179,11 +181,11 @@ def add_places(parser: Parser) -> None:
 
 
 def run_of(parser: Parser, arguments: argparse.Namespace) -> tuple[Config, Path, Parent | None]:
-    """What to train, where, and from which weights."""
+    """Return the configuration, the folder and the parent whose weights the run starts from, if it has one."""
     resume, init = getattr(arguments, "resume", None), arguments.init and Parent.parse(arguments.init)
     if resume is not None:
         if arguments.recipe or arguments.config or arguments.init:
-            raise UserError("--resume takes the run's own configuration; remove the recipe, --config and --init")
+            raise UserError("--resume uses the run's own configuration; remove the recipe, --config and --init")
         if arguments.out not in (None, resume):
             raise UserError(
                 f"--resume {resume} continues in that folder; to start a new run from it use --init {resume}"
@@ -200,28 +202,29 @@ def run_of(parser: Parser, arguments: argparse.Namespace) -> tuple[Config, Path,
     config.check()
     out = Path(arguments.out or f"runs/{config.recipe}-{config.method.kind}{'-fork' if init else ''}")
     if init and out.resolve() == init.folder.resolve():
-        raise UserError(f"got --init and --out of the same folder {out}; a fork needs a folder of its own")
+        raise UserError(f"got the same folder {out} for --init and --out; give the fork another --out")
     return config, out, init
 
 
 def check_extension(before: Config, config: Config, folder: str) -> None:
-    """A run may become longer; anything else that decides its numbers makes it another run."""
+    """Allow a longer run, and refuse any other change that would change its numbers."""
     differences = config.differences(before)
     if differences and not config.longer(before):
         raise UserError(
-            f"--resume {folder} continues a run as it was, got {'; '.join(differences)}; to change it start another "
-            f"from its weights: --init {folder} --out DIR"
+            f"--resume {folder} continues a run unchanged, got {'; '.join(differences)}; to change it, start another "
+            f"run from its weights: --init {folder} --out DIR"
         )
     schedule, steps = config.optimisation.schedule, config.optimisation.steps
     if isinstance(schedule, Cosine) and differences:
         print(
             f"the cosine schedule now ends at step {schedule.horizon or steps}, no longer at "
-            f"{before.get('horizon') or before.optimisation.steps}: the learning rate changes where the run goes on"
+            f"{before.get('horizon') or before.optimisation.steps}: the learning rate changes where the run continues"
         )
 
 
 def fork_of(parent: Config) -> Config:
-    """A parent's configuration for flags to change: another method takes the parent's settings, then the recipe's."""
+    """Return a parent's configuration for flags to change: another method uses the parent's settings, then the
+    recipe's."""
     known = {leaf.name: leaf.value for leaf in parent.leaves()}
     if parent.recipe in recipes.RECIPES:
         model = None if parent.model.kind == "custom" else parent.model.kind

@@ -1,4 +1,4 @@
-"""`eblvm doctor`: what this installation has, what serves each kernel, and what is missing with how to get it."""
+"""`eblvm doctor`: what is installed, which backend each kernel uses, and how to get what is missing."""
 
 import argparse
 import os
@@ -20,7 +20,7 @@ OPTIONAL = {
 
 
 def report(compiled: bool = False) -> dict[str, Any]:
-    """The facts; `compiled` adds registers, spills, shared memory and occupancy of every Triton kernel."""
+    """Return the facts; `compiled` adds registers, spills, shared memory and occupancy of every Triton kernel."""
     import torch
 
     from eblvm import kernels
@@ -59,23 +59,23 @@ def show(facts: dict[str, Any]) -> None:
     )
     print(f"CUDA device: {facts['cuda'] or 'none, everything runs on the CPU'}")
     print(f"C++ compiler: {'yes' if facts['compiler'] else 'none: no --compile, no rebuild of native kernels'}")
-    for name, found in facts["optional"].items():
-        print(f"{name}: {found or 'not installed; ' + OPTIONAL[name]}")
+    for name, installed in facts["optional"].items():
+        print(f"{name}: {installed or 'not installed; ' + OPTIONAL[name]}")
     for row in facts["kernels"]:
-        mark = "serves " if row["serves"] else "not used"
+        mark = "used    " if row["serves"] else "not used"
         print(f"kernel {row['op']}: {row['name']:9} on {row['device']:4} {mark}  {row['reason']}")
     if facts["compiled"]:
         print(facts["compiled"])
 
 
 def check_gpu(arguments: argparse.Namespace) -> None:
-    """The self-test of engine/selftest.py. Exit code 1: a check has failed."""
+    """Run the self-test of engine/selftest.py; exit with code 1 if a check fails."""
     import torch
 
     if not torch.cuda.is_available():
         raise UserError(
-            "there is no GPU here: torch sees no CUDA device, and --gpu checks one; nothing was checked. "
-            "'eblvm doctor' says what this installation has"
+            "there is no GPU here: --gpu checks a GPU, and torch sees no CUDA device; nothing was checked. "
+            "'eblvm doctor' shows what is installed"
         )
     from eblvm.engine import selftest
 
@@ -88,11 +88,11 @@ def check_gpu(arguments: argparse.Namespace) -> None:
 
 
 def main(argv: list[str]) -> None:
-    parser = Parser("doctor", "What this installation has, and what is missing with how to get it.", EXAMPLES)
+    parser = Parser("doctor", "Show what is installed, what is missing, and how to get it.", EXAMPLES)
     parser.add_argument("--kernels", action="store_true", help="compile every Triton kernel: registers, occupancy")
     parser.add_json()
     parser.add_argument(
-        "--gpu", action="store_true", help="prove kernels, steps, memory and NCCL on the GPU that is here"
+        "--gpu", action="store_true", help="check kernels, steps, memory and NCCL on this machine's GPU"
     )
     arguments = parser.parse(argv)
     if arguments.gpu:

@@ -1,10 +1,10 @@
-"""`lazy("torch")`: `import torch`, in whatever file, takes no time until a name of torch is read.
+"""`lazy("torch")` makes `import torch`, in any file, take no time until a name of torch is read.
 
-Only the command line calls it, before anything else, so that help and mistakes are answered at once. The library itself
-is ordinary Python: where nobody called `lazy`, nothing changes but the time of a start. For a file to stay quick,
-annotations are strings (`from __future__ import annotations`), and no name of a lazy module is read while the file is
-imported: not by a decorator, a base class or an alias. `from torch import Tensor` reads one, so it stands under
-TYPE_CHECKING, or an annotation says `torch.Tensor`.
+Only the command line calls it, before anything else, so that help and errors appear at once. The library itself is
+ordinary Python: without a call of `lazy` nothing changes but the start-up time. For a file to stay quick, annotations
+are strings (`from __future__ import annotations`), and no name of a lazy module is read while the file is imported: not
+by a decorator, a base class or an alias. `from torch import Tensor` reads one, so it belongs under TYPE_CHECKING, or an
+annotation says `torch.Tensor`.
 
 A submodule of one of our own lazy packages is lazy too: `from eblvm.kernels import philox` reads nothing yet.
 """
@@ -19,11 +19,11 @@ _lock = RLock()
 
 
 class _Lazy(ModuleType):
-    """A module that executes itself when a name of it is read for the first time; other threads wait for the end."""
+    """A module that executes itself when one of its names is first read; other threads wait until it is done."""
 
     def __getattr__(self, name: str) -> object:
         with _lock:
-            if self.__dict__.get("_loading"):  # read by its own code: what is not defined yet does not exist
+            if self.__dict__.get("_loading"):  # read by its own code: the name is not defined yet
                 raise AttributeError(f"module {self.__name__!r} has no attribute {name!r}")
             if type(self) is _Lazy:
                 if (child := self._submodule(name)) is not None:
@@ -60,7 +60,7 @@ def lazy(name: str) -> ModuleType | None:
     module = _Lazy(name)
     module.__spec__, module.__file__, module.__package__ = spec, spec.origin, spec.parent
     module.__loader__ = spec.loader
-    # Of a package of others the path is found out by executing it, as in an ordinary import of a submodule of it.
+    # The path of another project's package is known after executing it, as in an ordinary import of its submodules.
     if name.startswith(OURS) and spec.submodule_search_locations is not None:
         module.__path__ = spec.submodule_search_locations
     sys.modules[name] = module

@@ -1,4 +1,4 @@
-"""Parsers of commands: errors in one line with the nearest valid names, options that are not abbreviated."""
+"""Parsers of commands: one-line errors that name the nearest valid options; options cannot be abbreviated."""
 
 import argparse
 import json
@@ -9,7 +9,7 @@ from eblvm.engine.errors import UserError, unknown
 
 
 class Parser(argparse.ArgumentParser):
-    """A mistake is a `UserError`, exit code 2. `examples` end the help."""
+    """A parser whose errors are `UserError`s, exit code 2. `examples` come last in the help."""
 
     def __init__(self, command: str, description: str = "", examples: tuple[str, ...] = (), **kwargs: Any):
         epilog = "examples:\n" + "\n".join(f"  {line}" for line in examples) if examples else None
@@ -49,7 +49,7 @@ def at_least(arguments: argparse.Namespace, **lowest: int) -> None:
 
 
 def at_most(arguments: argparse.Namespace, **highest: int) -> None:
-    """Counts beyond these are slips of the keyboard: nothing is allocated for them."""
+    """Refuse counts above these, which are typing errors, before anything is allocated for them."""
     for name, high in highest.items():
         value = getattr(arguments, name)
         if value is not None and value > high:
@@ -61,7 +61,7 @@ def integers(text: str) -> tuple[int, ...]:
         return tuple(int(x) for x in text.split(","))
     except ValueError:
         raise argparse.ArgumentTypeError(
-            f"got {text!r}, expected integers with commas between, such as 0,1,5,10"
+            f"got {text!r}, expected integers separated by commas, such as 0,1,5,10"
         ) from None
 
 

@@ -13,14 +13,14 @@ EXAMPLES = (
 
 
 def main(argv: list[str]) -> None:
-    description = "Count a training step on tensors without memory: what a device will hold, and what fits."
+    description = "Count memory and FLOPs of a training step on tensors without memory, and what fits on a device."
     parser = Parser(
         "plan", description, EXAMPLES, add_help=False, usage="eblvm plan RECIPE [options of train] [options]"
     )
     add_run_options(parser, OWN)
     parser.add_argument("--N", type=integers, metavar="N,N,...", help="unrolled steps")
     parser.add_argument("--gpus", type=int, default=1, help="processes that divide the batch")
-    parser.add_argument("--memory", help="of each, such as 11GiB: says what fits")
+    parser.add_argument("--memory", help="memory of each, such as 11GiB: shows what fits")
     parser.add_argument("--plot", metavar="FILE", help="plot memory against N: .png, .pdf or .svg")
     parser.add_json()
     arguments = parser.parse(argv)

@@ -25,7 +25,9 @@ def main(argv: list[str]) -> None:
     arguments.out = arguments.out or (f"runs/{arguments.recipe}-sweep" if arguments.recipe else None)
     config, out, init = run_of(parser, arguments)
     if not config.replicated:
-        raise UserError("a sweep has several rows, got one; add --replicas R for seeds, or --lr X,X for rates")
+        raise UserError(
+            "got a single run, expected several; add --replicas R for seeds, or --lr X,X for learning rates"
+        )
     if arguments.dry_run:
         show(config)
         return

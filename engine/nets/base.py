@@ -1,8 +1,8 @@
-"""Contracts of nets: `at`, which binds a net to explicit parameters, and what an energy gives.
+"""Contracts of nets: `at`, which binds a net to explicit parameters, and the functions of an energy.
 
-Every energy is written as E(v, h) = head(features(v), h). `features` holds what does not depend on h (for a deep
-model nearly all of the cost), so that one pass of it serves every sample of h and every step on the posterior.
-An energy without structure lets `features` be the identity.
+Every energy is written as E(v, h) = head(features(v), h). `features` computes all that does not depend on h (for a deep
+model nearly all of the cost), so that every sample of h and every step on the posterior use one pass of it. An energy
+without structure uses the identity as `features`.
 """
 
 from collections.abc import Callable
@@ -19,22 +19,22 @@ Module = TypeVar("Module", bound=nn.Module)
 
 
 class Net(nn.Module):
-    """A net whose parameters are passed in: `net.at(theta).features(v)` is a pure function of theta and v."""
+    """A net with explicit parameters: `net.at(theta).features(v)` is a pure function of theta and v."""
 
     micro_batch: int | None = None  # samples that go through the net at once, of nets that can split a batch; none: all
 
     def at(self, params: Params) -> Self:
-        """Return a view of this net with `params` as its parameters and buffers; what they do not name stays its own.
+        """Return a view of this net with `params` as its parameters and buffers; those not in `params` stay its own.
 
         The view is a new object of the same class that shares everything else. Nothing is swapped or restored, so
-        views nest, outlive the call, and pass through grad, vjp, vmap and compile as the tensors that they hold. Make
-        one view per function: of a deep net it costs a tenth of a millisecond.
+        views nest, outlive the call, and pass through grad, vjp, vmap and compile as the tensors in them. Make one view
+        per function: for a deep net it takes a tenth of a millisecond.
         """
         return _bound(self, params, self._ties, "")
 
     @property
     def _ties(self) -> dict[str, str]:
-        """The names of tensors that are shared inside this net, each with the one that stands for it in `params`."""
+        """Map the names of tensors that are shared inside this net to their names in `params`."""
         known: dict[str, str] | None = self.__dict__.get("_known_ties")
         if known is None:
             first: dict[Tensor, str] = {}
@@ -45,16 +45,16 @@ class Net(nn.Module):
         return known
 
     def initial(self, key: Key) -> Params:
-        """The parameters at the start: the module's own, or drawn from the noise of `key`."""
+        """Return the initial parameters: the module's own, or drawn from the noise of `key`."""
         return {name: p.detach().clone() for name, p in self.named_parameters()}
 
 
 class Energy(Net):
     """E(v, h) = head(features(v), h).
 
-    `features(v)` gives a tensor or a tuple of tensors, `head(f, h)` gives e[..., B] for h[..., B, H]: leading axes
+    `features(v)` returns a tensor or a tuple of tensors, `head(f, h)` returns e[..., B] for h[..., B, H]: leading axes
     of h are samples that share one f. Optional: `free_energy(v)` = -log sum_h exp(-E(v, h)) and exact conditionals.
-    `frozen` names parameters that training leaves as they start.
+    `frozen` names parameters that training does not change.
     """
 
     frozen: tuple[str, ...] = ()
@@ -66,7 +66,7 @@ class Energy(Net):
 
     @property
     def has_expectations(self) -> bool:
-        """Does the head know its mean over a Gaussian q? See `Separable.expected`."""
+        """Return whether the head can compute its mean over a Gaussian q; see `Separable.expected`."""
         return False
 
     def features(self, v: Tensor) -> Any:
@@ -82,8 +82,7 @@ class Energy(Net):
 class Separable(Energy):
     """An energy from a pair of modules: features(v) -> f, a tensor or a tuple of them, and head(f, h) -> e[..., B].
 
-    `nn.Identity()` as the features makes an energy with no structure of its own. It starts from the parameters that
-    the modules have.
+    `nn.Identity()` as the features makes an energy without structure. The initial parameters are the modules' own.
     """
 
     def __init__(self, features: nn.Module, head: nn.Module):
@@ -98,16 +97,16 @@ class Separable(Energy):
 
     @property
     def has_expectations(self) -> bool:
-        """Does the head know its mean over a Gaussian q? See `CoupledHead`."""
+        """Return whether the head can compute its mean over a Gaussian q; see `CoupledHead`."""
         return hasattr(self.head_net, "expected_slope")
 
     def expected(self, derivative: str, *args: Any) -> Tensor:
-        """The head's `expected_head`, `expected_pull`, `expected_slope` or `expected_curvature`."""
+        """Call the head's `expected_head`, `expected_pull`, `expected_slope` or `expected_curvature`."""
         return getattr(self.head_net, f"expected_{derivative}")(*args)
 
 
 def fan_in_uniform(model: nn.Module, key: Key, of: Purpose) -> Params:
-    """Every weight and bias of linear and convolutional layers uniform in +-1/sqrt(fan in), from the noise of `key`.
+    """Draw every weight and bias of linear and convolutional layers uniform in +-1/sqrt(fan in), by the noise of `key`.
 
     Leading axes are those of key.seed."""
     drawn: Params = {}
@@ -122,7 +121,7 @@ def fan_in_uniform(model: nn.Module, key: Key, of: Purpose) -> Params:
 
 
 def _bound(module: Module, params: Params, ties: dict[str, str], prefix: str) -> Module:
-    """A view of a module with the tensors of `params`, whose names begin with `prefix`."""
+    """Return a view of a module with the tensors of `params` whose names begin with `prefix`."""
 
     def tensors(own: dict[str, Tensor | None]) -> dict[str, Tensor | None]:
         return {k: x if x is None else _tensor(params, ties, prefix + k, x) for k, x in own.items()}

@@ -1,8 +1,8 @@
-"""Batch normalisation without side effects: a training pass gives the statistics of its batch beside its result.
+"""Batch normalisation without side effects: a training pass returns its result and the statistics of its batch.
 
-The running statistics are buffers that evaluation reads; `blended` moves them, once for every pass that is to count.
+The running statistics are buffers that evaluation reads; `blended` updates them, once for every pass that counts.
 With several processes the batch is that of all of them, in value and in every derivative. A pass over a chunk of a
-batch is told the statistics of the whole (`Known`; chunks.py finds them). Statistics of 16-bit images are of 32 bits.
+batch gets the statistics of the whole (`Known`, computed by chunks.py). Statistics of 16-bit images have 32 bits.
 """
 
 from functools import partial
@@ -32,7 +32,7 @@ class Statistics(NamedTuple):
 
 
 class UnknownStatisticsError(Exception):
-    """A pass has come to the first batch norm whose statistics are not known yet; `x` is what it would normalise."""
+    """Raised at the first batch norm whose statistics are not known yet; `x` is its input."""
 
     def __init__(self, x: Tensor):
         super().__init__()
@@ -40,7 +40,7 @@ class UnknownStatisticsError(Exception):
 
 
 class Known:
-    """The statistics of a pass over a chunk: those of the whole batch, handed out in the order of the layers."""
+    """The statistics for a pass over a chunk: those of the whole batch, in the order of the layers."""
 
     def __init__(self, statistics: list[Statistics]):
         self._left = list(statistics)
@@ -52,7 +52,7 @@ class Known:
 
 
 class Tracked(nn.Module):
-    """A module whose forward(x, seen) appends what its batch norms saw to `seen`; None stands for evaluation."""
+    """A module whose forward(x, seen) appends the statistics of its batch norms to `seen`; None means evaluation."""
 
 
 class BatchNorm(Tracked):
@@ -79,11 +79,11 @@ class BatchNorm(Tracked):
         return y
 
     def _here(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """(y, mean [C], 1 / sqrt(var + eps) [C])"""
+        """Return (y, mean [C], 1 / sqrt(var + eps) [C]) for this process's batch."""
         return torch.native_batch_norm(x, self.weight, self.bias, None, None, True, 0.0, EPS)
 
     def _over_ranks(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """The same for the batch of all processes."""
+        """Return the same for the batch of all processes."""
         axes, dtype = all_but_channels(x), self.weight.dtype
         mean = collectives.differentiable_mean(x.mean(axes, dtype=dtype))
         centred = x - mean.view(by_channel(x))
@@ -110,9 +110,9 @@ def unbiased(var: Tensor, count: int) -> Tensor:
 class Sequence(Tracked):
     """Modules one after the other, tracked ones and others.
 
-    Where `rebuilds` is set, `stage` of them at a time keep their input alone and are rebuilt in backward
-    (autodiff/checkpointing.py); the first of a stage does not work in place. Not so with statistics that are known:
-    these have derivatives of their own."""
+    If `rebuilds` is set, each group of `stage` modules keeps only its input and is rebuilt in backward
+    (autodiff/checkpointing.py); the first of a group must not work in place. Passes with `Known` statistics are not
+    rebuilt: these have derivatives of their own."""
 
     rebuilds = False
     precision = "fp32"
@@ -149,7 +149,7 @@ class Sequence(Tracked):
 
 
 def blended(buffers: Params, prefix: str, module: nn.Module, seen: Seen) -> Params:
-    """`buffers` with the running statistics of `module`, named with a prefix, moved towards what a pass saw."""
+    """Return `buffers`, with the running statistics of `module` (named with a prefix) moved towards those of a pass."""
     names = [name for name, _ in module.named_buffers() if name.rpartition(".")[2] in STATISTICS]
     passed = {prefix + name: new for name, new in zip(names, seen, strict=True)}
     return buffers | {name: torch.lerp(buffers[name], new, MOMENTUM) for name, new in passed.items()}

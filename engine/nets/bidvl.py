@@ -1,8 +1,7 @@
 """The nets of BiDVL: an energy with spectral normalisation, a Gaussian encoder, a deterministic generator.
 
-`sn-conv` cascades convolutions, twice the channels for half the size, for images of 8, 16, 32, 64 or 128 pixels (paper,
-section 5); `sn-resnet` has the blocks of SNGAN, for 32 and 128 pixels (appendix B). They see and make images in
-[-1, 1].
+`sn-conv` cascades convolutions, with twice the channels at half the size, for images of 8, 16, 32, 64 or 128 pixels
+(paper, section 5); `sn-resnet` has the blocks of SNGAN, for 32 and 128 pixels (appendix B). Images are in [-1, 1].
 
 Shape tags: B batch, C channels, S image size, H latent units, w the net's width.
 """
@@ -57,14 +56,14 @@ def nets_for(
 
 
 def through(net: Sequence, x: Tensor, seen: Seen | None, micro_batch: int | None) -> Tensor:
-    """net(x, seen), in training over chunks of the batch if asked."""
+    """Return net(x, seen); in training over chunks of the batch, if `micro_batch` is given."""
     if micro_batch is None or seen is None or len(x) <= micro_batch:
         return net(x, seen)
     return chunked(net, x, seen, micro_batch)
 
 
 class LeakyReLU(nn.Module):
-    """In place: its inputs are results of a convolution or a batch norm, which nothing else reads."""
+    """LeakyReLU in place: its inputs are results of a convolution or a batch norm, which nothing else reads."""
 
     def __init__(self, slope: float):
         super().__init__()
@@ -87,7 +86,7 @@ class Convolutions:
         self.channels, self.halvings = channels, (size // SMALLEST).bit_length() - 1
 
     def trunk(self, w: int) -> tuple[Sequence, int]:
-        """v -> f[B, 2^n w] of the energy: at every size a 3x3 convolution and a 4x4 one of stride 2."""
+        """Build v -> f[B, 2^n w] of the energy: at every size a 3x3 convolution and a 4x4 one of stride 2."""
         layers, inputs = [], self.channels
         for width in (w << i for i in range(self.halvings)):
             layers += [
@@ -102,7 +101,7 @@ class Convolutions:
         return Sequence(*layers, stage=4), top
 
     def encoder(self, w: int, latent: int) -> Sequence:
-        """v -> [B, 2H], twice the channels at half the size."""
+        """Build v -> [B, 2H], with twice the channels at half the size."""
         layers: list[nn.Module] = [_conv(self.channels, w, 3, 1, 1), BatchNorm(w), LeakyReLU(0.2)]
         for width in (w << i for i in range(self.halvings)):
             layers += [_conv(width, 2 * width, 4, 2, 1), BatchNorm(2 * width), LeakyReLU(0.2)]
@@ -110,7 +109,7 @@ class Convolutions:
         return Sequence(*layers, nn.Conv2d(top, 2 * latent, SMALLEST, device="meta"), nn.Flatten(), stage=3)
 
     def generator(self, w: int, latent: int) -> Sequence:
-        """h -> [B, C, S, S], half the channels at twice the size."""
+        """Build h -> [B, C, S, S], with half the channels at twice the size."""
         top = w << self.halvings
         layers: list[nn.Module] = [FromLatent(latent, top, bias=False), BatchNorm(top), relu()]
         inputs = top
@@ -128,7 +127,7 @@ class Blocks:
 
     def __init__(self, channels: int, size: int):
         self.channels = channels
-        self.down = (True, True, False, False) if size == 32 else (*[True] * 5, False)  # does a block halve the image?
+        self.down = (True, True, False, False) if size == 32 else (*[True] * 5, False)  # which blocks halve the image
         self.factors = (1, 1, 1, 1) if size == 32 else (1, 2, 4, 8, 16, 16)  # width of a block's result, in w
 
     def trunk(self, w: int) -> tuple[Sequence, int]:
@@ -181,7 +180,7 @@ class DownBlock(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         y = self.two(F.relu_(self.one(x if self.first else F.relu(x))))
-        if self.down:  # averaging and a 1x1 convolution commute: the cheaper one first
+        if self.down:  # averaging and a 1x1 convolution commute: the cheaper order
             x, y = F.avg_pool2d(x, 2), F.avg_pool2d(y, 2)
         return y + (x if self.shortcut is None else self.shortcut(x))
 
@@ -199,7 +198,7 @@ class UpBlock(Tracked):
     def forward(self, x: Tensor, seen: Seen | None) -> Tensor:
         y = self.one(_doubled(F.relu_(self.norm_one(x, seen))))
         y = self.two(F.relu_(self.norm_two(y, seen)))
-        return y + _doubled(self.shortcut(x))  # repeating and a 1x1 convolution commute: the cheaper one first
+        return y + _doubled(self.shortcut(x))  # repeating and a 1x1 convolution commute: the cheaper order
 
 
 def _doubled(x: Tensor) -> Tensor:
@@ -211,9 +210,9 @@ def _conv(inputs: int, outputs: int, kernel: int, stride: int, padding: int) -> 
 
 
 class SpectralEnergy(Energy):
-    """E(v) = head(trunk(v)), or E(v, h) = head(trunk(v), net(h)); softplus keeps it above zero if asked.
+    """E(v) = head(trunk(v)), or E(v, h) = head(trunk(v), net(h)); with `positive` softplus keeps it above zero.
 
-    Of a marginal energy h is no input: it may be anything."""
+    A marginal energy ignores h."""
 
     start: Start = staticmethod(xavier)
     channels_last = False
@@ -250,7 +249,7 @@ class Encoder(Gaussian):
         self.bounded = bounded
 
     def params(self, v: Tensor, seen: Seen | None = None) -> tuple[Tensor, Tensor]:
-        """(mean, log std), each [B, H]; `seen` as in batch_norm.py."""
+        """Return (mean, log std), each [B, H]; `seen` as in batch_norm.py."""
         mean_BH, log_var_BH = through(self.net, v, seen, self.micro_batch).chunk(2, -1)
         return mean_BH, 0.5 * (-F.softplus(log_var_BH) if self.bounded else log_var_BH)
 
@@ -269,7 +268,7 @@ class Generator(Net):
         self.net = net
 
     def decode(self, h: Tensor, seen: Seen | None = None) -> Tensor:
-        """[B, H] -> [B, C, S, S]; `seen` as in batch_norm.py."""
+        """Map [B, H] -> [B, C, S, S]; `seen` as in batch_norm.py."""
         return torch.tanh(through(self.net, h, seen, self.micro_batch))
 
     def initial(self, key: Key) -> Params:
@@ -277,11 +276,11 @@ class Generator(Net):
 
 
 def ordered(params: Params, channels_last: bool) -> Params:
-    """Convolutions in the memory order of the images."""
+    """Return the parameters, with convolutions in the memory order of the images."""
     order = torch.channels_last if channels_last else torch.contiguous_format
     return {k: p.contiguous(memory_format=order) if p.dim() == 4 else p for k, p in params.items()}
 
 
 def part(tree: Params, prefix: str) -> Params:
-    """The entries under a prefix, named without it."""
+    """Return the entries under a prefix, named without it."""
     return {name.removeprefix(prefix): p for name, p in tree.items() if name.startswith(prefix)}

@@ -1,4 +1,4 @@
-"""How BiDVL's nets start: their weights, and the vectors and statistics that they hold beside them."""
+"""Initial weights of BiDVL's nets, and their initial spectral vectors and batch norm statistics."""
 
 import math
 from collections.abc import Callable
@@ -17,7 +17,7 @@ NORMAL_STD = 0.02
 
 
 def xavier(model: nn.Module, key: Key, of: Purpose, first: int) -> Params:
-    """Weights normal with variance 2 / (fan in + fan out), scales of batch norms 1, biases 0; streams from `first`."""
+    """Draw weights N(0, 2 / (fan in + fan out)), scales of batch norms 1, biases 0; streams from `first`."""
     drawn: Params = {}
     for name, p in model.named_parameters():
         draw = (key, purpose(of, first + len(drawn)), p.shape[0], tuple(p.shape[1:]))
@@ -30,8 +30,8 @@ def xavier(model: nn.Module, key: Key, of: Purpose, first: int) -> Params:
 
 
 def normal(model: nn.Module, key: Key, of: Purpose, first: int) -> Params:
-    """The released programs' start: weights N(0, 0.02^2), their biases uniform in +-1/sqrt(fan in); batch norms 1 and
-    0; streams from `first`."""
+    """Draw the released programs' start: weights N(0, 0.02^2), their biases uniform in +-1/sqrt(fan in); batch norms 1
+    and 0; streams from `first`."""
     shapes = {name: p.shape for name, p in model.named_parameters()}
     drawn: Params = {}
     for name, shape in shapes.items():
@@ -50,7 +50,7 @@ STARTS: dict[str, Start] = {"xavier": xavier, "normal": normal}
 
 
 def start_buffers(model: nn.Module, params: Params, key: Key, first: int) -> Params:
-    """Spectral vectors after some power iterations from a random direction, running means 0 and variances 1."""
+    """Return spectral vectors after some power iterations from a random direction, running means 0 and variances 1."""
     buffers: Params = {}
     for i, (name, b) in enumerate(model.named_buffers()):
         drawn = philox.normal(key, purpose(Purpose.INIT_THETA, first + i), len(b))

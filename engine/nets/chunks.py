@@ -1,6 +1,6 @@
-"""A net over chunks of its batch: its memory is that of a chunk, its result and its derivatives are the whole batch's.
+"""A net over chunks of its batch, with the memory of a chunk, and the result and derivatives of the whole batch.
 
-Samples meet in batch norms only. With the statistics s_1, ..., s_d of the whole batch given, a net is a function of
+Samples interact only in batch norms. Given the statistics s_1, ..., s_d of the whole batch, a net is a function of
 single samples, y = f(x, s), and s_l is the mean over samples of a function S_l of x and of s_1, ..., s_{l-1}. This
 triangular system is solved forwards for the values and backwards for the cotangents (F: a pass of the net):
 
@@ -8,10 +8,10 @@ triangular system is solved forwards for the values and backwards for the cotang
     cotangents  that of y to x, the parameters and every s_l; then for l = d .. 1 that of s_l, which is complete by
                 then, to x, the parameters and s_1 .. s_{l-1}: d + 1 passes with their backward
 
-so at most 4 (d + 1) F where the whole batch at once needs 3 F; without batch norms (d = 0) that is one pass more. Only
-x is kept. The second derivative, that of an unrolled step, is the forward-mode derivative of all of this: the gradient
-of <g, y> is a function of the inputs, and its derivative along t is what a cotangent t of that gradient becomes. With
-several processes every s_l, and every cotangent of one, is the mean over them, as in autodiff/collectives.py.
+so at most 4 (d + 1) F, compared with 3 F for the whole batch at once; without batch norms (d = 0) one pass more. Only x
+is kept. The second derivative, that of an unrolled step, is the forward-mode derivative of all of this: the gradient of
+<g, y> is a function of the inputs, and a cotangent t of that gradient becomes its derivative along t. With several
+processes every s_l, and every cotangent of one, is the mean over them, as in autodiff/collectives.py.
 """
 
 from collections.abc import Iterator
@@ -41,13 +41,13 @@ Inputs = list[Tensor] | tuple[Tensor, ...]  # x, then the tensors of the net
 
 
 def chunked(net: Sequence, x: Tensor, seen: Seen, size: int) -> Tensor:
-    """net(x, seen) over chunks of at most `size` samples of x [B, ...]."""
+    """Return net(x, seen), computed over chunks of at most `size` samples of x [B, ...]."""
     if inside_torch_func():
         raise RuntimeError("micro-batches run in plain autograd; remove --micro-batch, or --compile and --replicas")
     tensors = dict(net.named_parameters()) | dict(net.named_buffers())
     layers = sum(isinstance(module, BatchNorm) for module in net.modules())
-    y, *found = _Chunked.apply(Chunks(net, tuple(tensors), layers, size), x, *tensors.values())
-    seen += found
+    y, *statistics = _Chunked.apply(Chunks(net, tuple(tensors), layers, size), x, *tensors.values())
+    seen += statistics
     return y
 
 
@@ -60,14 +60,14 @@ class Chunks(NamedTuple):
     size: int
 
     def of(self, inputs: Inputs, statistics: list[Statistics]) -> Tensor:
-        """The result for a chunk."""
+        """Return the result for a chunk."""
         x, *tensors = inputs
         seen: Seen | Known = Known(statistics) if self.layers else []
         return functional_call(self.net, dict(zip(self.names, tensors, strict=True)), (x, seen))
 
     def moments(self, inputs: Inputs, statistics: list[Statistics], centre: Tensor | None = None) -> tuple[Tensor, int]:
-        """Of what the first layer without statistics sees of a chunk: its mean and the mean square of its distance
-        from `centre` (none: from its mean) [2, C], and its pixels per sample."""
+        """Return moments of the inputs of the first layer without statistics over a chunk: their mean and mean squared
+        distance from `centre` (None: from the mean) [2, C], and their pixels per sample."""
         try:
             self.of(inputs, statistics)
         except UnknownStatisticsError as reached:
@@ -78,7 +78,7 @@ class Chunks(NamedTuple):
         return torch.stack([mean, distance.square().mean(all_but_channels(x))]), x[0, 0].numel()
 
     def split(self, inputs: Inputs) -> Iterator[tuple[slice, list[Tensor], float]]:
-        """(rows, inputs, fraction of the batch) of every chunk."""
+        """Yield (rows, inputs, fraction of the batch) of every chunk."""
         x, *tensors = inputs
         for first in range(0, len(x), self.size):
             rows = slice(first, min(first + self.size, len(x)))
@@ -86,23 +86,23 @@ class Chunks(NamedTuple):
 
     @torch.no_grad()
     def statistics(self, inputs: Inputs) -> tuple[list[Statistics], Seen]:
-        """Of every layer over the whole batch, and as a pass has seen them."""
-        found: list[Statistics] = []
+        """Return the statistics of every layer over the whole batch, and the same as a pass appends them to `seen`."""
+        statistics: list[Statistics] = []
         seen: Seen = []
         for _ in range(self.layers):
-            parts = [(weight, *self.moments(chunk, found)) for _, chunk, weight in self.split(inputs)]
+            parts = [(weight, *self.moments(chunk, statistics)) for _, chunk, weight in self.split(inputs)]
             mean = mean_over_ranks(sum_of([weight * m[0] for weight, m, _ in parts]))
             var = mean_over_ranks(sum_of([weight * (m[1] + (m[0] - mean).square()) for weight, m, _ in parts]))
-            found.append(Statistics(mean, var))
+            statistics.append(Statistics(mean, var))
             seen += [mean, unbiased(var, collectives.size() * len(inputs[0]) * parts[0][2])]
-        return found, seen
+        return statistics, seen
 
     @torch.no_grad()
     def forward(self, inputs: Inputs, statistics: list[Statistics]) -> Tensor:
         return torch.cat([self.of(chunk, statistics) for _, chunk, _ in self.split(inputs)])
 
     def pull(self, g: Tensor, inputs: Inputs, statistics: list[Statistics], wanted: list[bool]) -> list[Tensor]:
-        """The gradients of <g, y> for the wanted inputs."""
+        """Return the gradients of <g, y> for the wanted inputs."""
         slopes = [torch.zeros(())] * 2 * self.layers  # of means and variances, in the order of the layers
         totals: list[Tensor] = []
         for layer in reversed(range(self.layers + 1)):
@@ -114,15 +114,15 @@ class Chunks(NamedTuple):
                     known = [Statistics(leaf(mean), leaf(var)) for mean, var in statistics[:layer]]
                     if bar is None:
                         value, cotangent = self.of(at, known), g[rows]
-                    else:  # the variance does not change with the mean: the mean distance from it is zero
+                    else:  # the variance has no derivative in the mean: the mean distance from it is zero
                         value, cotangent = self.moments(at, known, statistics[layer].mean)[0], weight * bar
                     asked = [t for t, w in zip(at, wanted, strict=True) if w]
                     asked += [t for pair in known for t in pair]
-                    found = list(
+                    of_chunk = list(
                         torch.autograd.grad(value, asked, cotangent, allow_unused=True, materialize_grads=True)
                     )
-                of_x += [found.pop(0)] if wanted[0] else []
-                of_others = found if of_others is None else [a + b for a, b in zip(of_others, found, strict=True)]
+                of_x += [of_chunk.pop(0)] if wanted[0] else []
+                of_others = of_chunk if of_others is None else [a + b for a, b in zip(of_others, of_chunk, strict=True)]
             assert of_others is not None
             gradients = [torch.cat(of_x)] if wanted[0] else []
             gradients += of_others[: len(of_others) - 2 * layer]
@@ -136,14 +136,14 @@ def sum_of(tensors: list[Tensor]) -> Tensor:
 
 
 def leaf(t: Tensor) -> Tensor:
-    """t as a leaf of a new graph, its tangent kept."""
+    """Return t as a leaf of a new graph, with its tangent."""
     primal, tangent = forward_ad.unpack_dual(t)
     primal = primal.detach().requires_grad_()
     return primal if tangent is None else forward_ad.make_dual(primal, tangent)
 
 
 def mean_over_ranks(t: Tensor) -> Tensor:
-    """With the tangent's mean."""
+    """Return the mean of t over ranks, with the mean of its tangent."""
     if collectives.size() == 1:
         return t
     primal, tangent = forward_ad.unpack_dual(t)
@@ -164,14 +164,14 @@ class _Chunked(torch.autograd.Function):
     def backward(ctx: Any, g: Tensor, *_: Any) -> tuple[Tensor | None, ...]:
         wanted = wanted_inputs(ctx, len(ctx.saved_tensors))
         if torch.is_grad_enabled():
-            found = iter(_Pull.apply(ctx.chunks, ctx.statistics, wanted, g, *ctx.saved_tensors))
+            gradients = iter(_Pull.apply(ctx.chunks, ctx.statistics, wanted, g, *ctx.saved_tensors))
         else:
-            found = iter(ctx.chunks.pull(g, ctx.saved_tensors, ctx.statistics, wanted))
-        return None, *(next(found) if w else None for w in wanted)
+            gradients = iter(ctx.chunks.pull(g, ctx.saved_tensors, ctx.statistics, wanted))
+        return None, *(next(gradients) if w else None for w in wanted)
 
 
 class _Pull(torch.autograd.Function):
-    """The gradients of <g, y>; their derivatives once, forwards over backwards."""
+    """The gradients of <g, y>, differentiable once, by forward mode over backward."""
 
     @staticmethod
     def forward(
@@ -195,8 +195,8 @@ class _Pull(torch.autograd.Function):
             ]
             statistics, _ = ctx.chunks.statistics(duals)
             y = ctx.chunks.forward(duals, statistics) if g_needed else None
-            found = iter(ctx.chunks.pull(g.detach(), duals, statistics, list(needed)))
-            tangents = [tangent_of(next(found)) if n else None for n in needed]
+            gradients = iter(ctx.chunks.pull(g.detach(), duals, statistics, list(needed)))
+            tangents = [tangent_of(next(gradients)) if n else None for n in needed]
             return None, None, None, None if y is None else tangent_of(y), *tangents
 
 

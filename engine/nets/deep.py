@@ -4,11 +4,11 @@
     g2  additive coupling, (f, h) -> (f + h, h)
     g3  a linear layer, ELU, squared norm                                                -> with g2, the heads
 
-The papers leave parts of g1 open. `network` says how they are filled: "published", as the papers' models have them, or
-"lean", with fewer parameters and operations:
+The papers do not specify all of g1. `network` selects the rest: "published", as in the papers' models, or "lean", with
+fewer parameters and operations:
 
                                                  published              lean
-    shortcut where the shape stays               a 1x1 convolution      the identity
+    shortcut of a block that keeps the shape     a 1x1 convolution      the identity
     first convolution of a block                 without bias           with bias
     before the linear layer to h                 nothing                ELU
 
@@ -47,10 +47,10 @@ def plainly(module: nn.Module, x: Tensor) -> Tensor:
 
 
 class Layer(nn.Module):
-    """Activation, 3x3 convolution, then 2x2 average pooling where the block shrinks the image.
+    """Activation, 3x3 convolution, then 2x2 average pooling if the block shrinks the image.
 
-    Both linear maps are one: a 3x3 convolution averaged over 2x2 places is a 4x4 one with stride 2, whose kernel is the
-    mean of the four shifts of the 3x3 kernel. It needs 16 products where the two need 36, and no full-size result.
+    Both linear maps are one: a 3x3 convolution averaged over 2x2 pixels is a 4x4 one with stride 2, whose kernel is the
+    mean of the four shifts of the 3x3 kernel. It needs 16 products instead of 36, and no full-size result.
     """
 
     def __init__(
@@ -69,7 +69,7 @@ class Layer(nn.Module):
         return convolve(self.activation(x), pooled, self.conv.bias, (2, 2), (1, 1))
 
     def pooling(self, like: Tensor) -> Tensor:
-        """The matrix [9, 16] from a 3x3 kernel to the mean of its four shifts; a constant, made once."""
+        """Return the matrix [9, 16] from a 3x3 kernel to the mean of its four shifts; a constant, made once."""
         place = like.dtype, like.device
         if place not in self._pooling:
             eye = torch.eye(4, dtype=like.dtype, device=like.device)
@@ -81,9 +81,9 @@ class Layer(nn.Module):
 
 
 class Shortcut(nn.Module):
-    """The block's other branch: average pooling where the block shrinks the image, then a 1x1 convolution.
+    """The block's other branch: average pooling if the block shrinks the image, then a 1x1 convolution.
 
-    The two commute; in this order the convolution sees a quarter of the pixels.
+    The two commute; in this order the convolution processes a quarter of the pixels.
     """
 
     def __init__(self, inputs: int, outputs: int, pool: bool):
@@ -114,7 +114,7 @@ class Block(nn.Module):
 
 
 class Output(nn.Module):
-    """x[B, C, S, S] -> f[B, H], with an activation before the linear layer or none."""
+    """x[B, C, S, S] -> f[B, H], with or without an activation before the linear layer."""
 
     def __init__(self, inputs: int, outputs: int, activation: Callable[[Tensor], Tensor] | None):
         super().__init__()
@@ -157,7 +157,7 @@ class ResNet(nn.Module):
         self.stem = Convolution(channels, width, 3, padding=1, device="meta")
         widths = [width, 2 * width, 4 * width, 8 * width]
         sizes = [(i, o) for stage in pairwise(widths) for i, o in (stage, *[stage[1:] * 2] * (depth // 6 - 1))]
-        # The first block works at the image's full size and sets the peak: it is always cut finer.
+        # The first block works at the image's full size and sets the peak: it is always checkpointed layer by layer.
         cut = {"none": 0, "blocks": 1, "all": len(sizes)}[checkpoint]
         run = [self._checkpointed if n < cut else plainly for n in range(len(sizes))]
         blocks = [Block(i, o, act, run[n], network) for n, (i, o) in enumerate(sizes)]
@@ -230,7 +230,7 @@ class DeepEnergy(Separable):
     """The deep EBLVM: `ResNet` features under a `CoupledHead`."""
 
     def initial(self, key: Key) -> Params:
-        """Every weight and bias uniform in +-1/sqrt(fan in); convolutions in the memory order of the images."""
+        """Draw every weight and bias uniform in +-1/sqrt(fan in); convolutions in the memory order of the images."""
         drawn = fan_in_uniform(self, key, Purpose.INIT_THETA)
         assert isinstance(self.feature_net, ResNet)
         if not self.feature_net.channels_last:
@@ -239,7 +239,7 @@ class DeepEnergy(Separable):
 
 
 class DeepEBM(DeepEnergy):
-    """The fully visible EBM with the same features: its energy is its free energy, and h does not enter."""
+    """The fully visible EBM with the same features: its energy is its free energy, and h is ignored."""
 
     def free_energy(self, v: Tensor) -> Tensor:
         return self.head_net(self.feature_net(v))

@@ -5,7 +5,7 @@ q = N(mean, std^2) with independent units every a_j is Gaussian, with mean mu_j 
 
     mu = W1 f + U mean + b,   t = (U * U) std^2,   U = W1 + W2,
 
-so E_q[e] and all its derivatives are made of E[r^(k)(a_j)], the k-th derivative of r, and need no sample of h:
+so E_q[e] and all its derivatives follow from E[r^(k)(a_j)], r^(k) the k-th derivative of r, without a sample of h:
 
     d E_q[e] / d mean    = U^T E[r']                     d^2 / d mean^2 = U^T diag(E[r'']) U
     d E_q[e] / d log std = std^2 * (U * U)^T E[r'']      d E_q[e] / df  = W1^T E[r']
@@ -22,7 +22,7 @@ from torch import Tensor
 
 from eblvm.kernels.runtime.orders import order
 
-TINY = 1e-12  # least variance: a q without spread is still a density
+TINY = 1e-12  # least variance: keeps a q without spread a density
 LARGEST_X = {torch.float32: 9.0, torch.float64: 26.0}  # up to here erfc(x) is a normal number, and so is exp(x^2)
 SAMPLES_AT_A_TIME = 4
 
@@ -53,7 +53,8 @@ class _Plain:
 
 
 def _below(c: int, mean: Tensor, variance: Tensor, std: Tensor, z: Tensor, bell: Tensor) -> Tensor:
-    """E[exp(c a); a < 0] = exp(c mean + c^2 variance / 2) Phi(-x sqrt(2)), x = (mean + c variance) / (std sqrt(2)).
+    """Return E[exp(c a); a < 0] = exp(c mean + c^2 variance / 2) Phi(-x sqrt(2)) with
+    x = (mean + c variance) / (std sqrt(2)).
 
     Where the exponential would overflow and Phi vanish, x is large and Phi's asymptotic series is exact to rounding.
     """
@@ -69,20 +70,20 @@ def _below(c: int, mean: Tensor, variance: Tensor, std: Tensor, z: Tensor, bell:
 
 @cache
 def _boundary_terms(k: int) -> dict[tuple[int, int], int]:
-    """What E[r^(k)] has less, in units of the density of a at 0, where the third derivative of r jumps from 6 to 0: the
-    coefficients of (mean / variance)^i variance^-j by (i, j).
+    """Return what E[r^(k)] loses at a = 0, where the third derivative of r jumps from 6 to 0, in units of the density
+    of a there: the coefficients of (mean / variance)^i variance^-j by (i, j).
 
     d E[exp(c a); a < 0] / d mean = c E[exp(c a); a < 0] - density, and d density / d mean = -(mean / variance) density,
     so B_3 = 0 and B_(k+1) = 2^k - 2 + dB_k / d mean - (mean / variance) B_k.
     """
     if k == 3:
         return {}
-    found = {(0, 0): 2 ** (k - 1) - 2}
+    terms = {(0, 0): 2 ** (k - 1) - 2}
     for (i, j), coefficient in _boundary_terms(k - 1).items():
         if i:
-            found[i - 1, j + 1] = found.get((i - 1, j + 1), 0) + i * coefficient
-        found[i + 1, j] = found.get((i + 1, j), 0) - coefficient
-    return found
+            terms[i - 1, j + 1] = terms.get((i - 1, j + 1), 0) + i * coefficient
+        terms[i + 1, j] = terms.get((i + 1, j), 0) - coefficient
+    return terms
 
 
 def _boundary(k: int, mean: Tensor, variance: Tensor) -> Tensor:
@@ -91,13 +92,13 @@ def _boundary(k: int, mean: Tensor, variance: Tensor) -> Tensor:
 
 
 def _pull(backend: Any, arguments: Any, kept: Any, cotangents: Any, wanted: Any) -> tuple[Any, ...]:
-    """d/d mean raises k by one; d/d variance is half of the second derivative in mean."""
+    """Return the derivatives: d/d mean raises k by one; d/d variance is half of the second derivative in mean."""
     ks, mean, variance = arguments
     raised = sorted({k + by for k in ks for by, want in ((1, wanted[1]), (2, wanted[2])) if want})
-    found = dict(zip(raised, _moments(backend, tuple(raised), mean, variance), strict=True))
+    moments = dict(zip(raised, _moments(backend, tuple(raised), mean, variance), strict=True))
     pairs = list(zip(cotangents, ks, strict=True))
-    by_mean = _total([g * found[k + 1] for g, k in pairs]) if wanted[1] else None
-    by_variance = _total([0.5 * g * found[k + 2] for g, k in pairs]) if wanted[2] else None
+    by_mean = _total([g * moments[k + 1] for g, k in pairs]) if wanted[1] else None
+    by_variance = _total([0.5 * g * moments[k + 2] for g, k in pairs]) if wanted[2] else None
     return None, by_mean, by_variance
 
 
@@ -109,15 +110,15 @@ _moments = order("value", _pull)
 
 
 def elu_squared_moments(ks: tuple[int, ...], mean: Tensor, variance: Tensor) -> tuple[Tensor, ...]:
-    """E[r^(k)(a)] for each k, with a ~ N(mean, variance), r(a) = elu(a)^2 and tensors of one shape.
+    """Return E[r^(k)(a)] for each k, with a ~ N(mean, variance), r(a) = elu(a)^2 and tensors of one shape.
 
-    Differentiable: each derivative is a moment of higher k. It keeps mean and variance alone for its backward pass.
+    Differentiable: each derivative is a moment of higher k. Only mean and variance are kept for the backward pass.
     """
     return _moments(_Plain, ks, mean, variance)
 
 
 def elu_squared_moment(k: int, mean: Tensor, variance: Tensor) -> Tensor:
-    """One of `elu_squared_moments`."""
+    """Return one of `elu_squared_moments`."""
     return elu_squared_moments((k,), mean, variance)[0]
 
 
@@ -137,11 +138,11 @@ def _pull_variance(backend: Any, arguments: Any, kept: Any, cotangents: Any, wan
     )
 
 
-_variance = order("value", _pull_variance)  # keeps no [W, H] tensor beside the weight itself
+_variance = order("value", _pull_variance)  # keeps no [W, H] tensor except the weight itself
 
 
 def _of_latent(weight: Tensor) -> Tensor:
-    """U = W1 + W2 [W, H], what h is multiplied by."""
+    """Return U = W1 + W2 [W, H], the factor of h."""
     w1_WH, w2_WH = weight.chunk(2, -1)
     return w1_WH + w2_WH
 
@@ -154,18 +155,18 @@ def _of_both(x_BX: Tensor) -> Tensor:
 def _moments_of_a(
     weight: Tensor, bias: Tensor, f_BH: Tensor, mean_BH: Tensor, log_std_BH: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """mu and t [B, W], the mean and variance of a."""
+    """Return mu and t [B, W], the mean and variance of a."""
     mu_BW = torch.cat([f_BH + mean_BH, mean_BH.expand_as(f_BH + mean_BH)], -1) @ weight.mT + bias
     return mu_BW, _variance(_Variance, weight, torch.exp(2 * log_std_BH)).expand_as(mu_BW)
 
 
 def expected_head(weight: Tensor, bias: Tensor, f_BH: Tensor, mean_BH: Tensor, log_std_BH: Tensor) -> Tensor:
-    """E_q |elu(weight [f + h, h] + bias)|^2 [B]."""
+    """Return E_q |elu(weight [f + h, h] + bias)|^2 [B]."""
     return elu_squared_moment(0, *_moments_of_a(weight, bias, f_BH, mean_BH, log_std_BH)).sum(-1)
 
 
 def expected_pull(weight: Tensor, bias: Tensor, f_BH: Tensor, mean_BH: Tensor, log_std_BH: Tensor) -> Tensor:
-    """d E_q[head] / df [B, H] = W1^T E[r'], at a fixed q."""
+    """Return d E_q[head] / df [B, H] = W1^T E[r'], at a fixed q."""
     first_BW = elu_squared_moment(1, *_moments_of_a(weight, bias, f_BH, mean_BH, log_std_BH))
     return first_BW @ weight.chunk(2, -1)[0]
 
@@ -173,7 +174,7 @@ def expected_pull(weight: Tensor, bias: Tensor, f_BH: Tensor, mean_BH: Tensor, l
 def expected_slope(
     weight: Tensor, bias: Tensor, f_BH: Tensor, mean_BH: Tensor, log_std_BH: Tensor, block: str
 ) -> Tensor:
-    """d E_q[head] / d mean [B, H]; with block 'full' also d / d log std beside it [B, 2H]."""
+    """Return d E_q[head] / d mean [B, H]; with block 'full' (d / d mean, d / d log std) [B, 2H]."""
     mu_BW, t_BW = _moments_of_a(weight, bias, f_BH, mean_BH, log_std_BH)
     if block == "mean":
         return _of_both(elu_squared_moment(1, mu_BW, t_BW) @ weight)
@@ -185,7 +186,7 @@ def expected_slope(
 def expected_curvature(
     weight: Tensor, bias: Tensor, f_BH: Tensor, mean_BH: Tensor, log_std_BH: Tensor, block: str
 ) -> Tensor:
-    """The Hessian of E_q[head] in mean [B, H, H], or with block 'full' in (mean, log std) [B, 2H, 2H]."""
+    """Return the Hessian of E_q[head] in mean [B, H, H], or with block 'full' in (mean, log std) [B, 2H, 2H]."""
     mu_BW, t_BW = _moments_of_a(weight, bias, f_BH, mean_BH, log_std_BH)
     u_WH = _of_latent(weight)
     if block == "mean":
@@ -201,6 +202,6 @@ def expected_curvature(
 
 
 def _gram(left_WH: Tensor, weight_BW: Tensor, right_WH: Tensor) -> Tensor:
-    """left^T diag(weight) right for every sample; a few samples at a time, as each takes an [H, W] tensor."""
+    """Return left^T diag(weight) right for every sample; a few samples at a time, as each needs an [H, W] tensor."""
     left_HW = left_WH.mT.contiguous()
     return torch.cat([(left_HW * part[:, None]) @ right_WH for part in weight_BW.split(SAMPLES_AT_A_TIME)])

@@ -39,8 +39,8 @@ class GRBM(Energy):
         self.log_sigma = nn.Parameter(torch.empty(visible, device="meta"))
 
     def initial(self, key: Key) -> Params:
-        """The paper's start: W, b, c uniform in +-1/sqrt(H), sigma = 1 or what it is held at. Leading axes are those of
-        key.seed."""
+        """Draw the paper's start: W, b, c uniform in +-1/sqrt(H), sigma = 1 or its fixed value. Leading axes are those
+        of key.seed."""
         bound = 1 / math.sqrt(self.latent)
 
         def uniform(substep: int, *shape: int) -> Tensor:
@@ -64,38 +64,38 @@ class GRBM(Energy):
         return quadratic_B - (x_BH * h).sum(-1)
 
     def free_energy(self, v_BD: Tensor) -> Tensor:
-        """F(v) = 1/2 sum (v-b)^2/sigma^2 - sum_h softplus(c + vW), with p(v) ~ exp(-F(v))."""
+        """Return F(v) = 1/2 sum (v-b)^2/sigma^2 - sum_h softplus(c + vW), with p(v) ~ exp(-F(v))."""
         quadratic_B, x_BH = self.features(v_BD)
         return quadratic_B - softplus(x_BH).sum(-1)
 
     def score(self, v_BD: Tensor) -> Tensor:
-        """grad_v log p(v) = -(v-b)/sigma^2 + sigmoid(c + vW) W^T."""
+        """Return grad_v log p(v) = -(v-b)/sigma^2 + sigmoid(c + vW) W^T."""
         return grbm(v_BD, self.W, self.b, self.c, self.log_sigma)[1]
 
     def laplacian(self, v_BD: Tensor) -> Tensor:
-        """tr grad_v^2 log p(v) = -sum 1/sigma^2 + sum_h sigmoid'(c + vW)_h |W_h|^2, one value a sample."""
+        """Return tr grad_v^2 log p(v) = -sum 1/sigma^2 + sum_h sigmoid'(c + vW)_h |W_h|^2 per sample."""
         p_BH = torch.sigmoid(v_BD @ self.W + self.c)
         return p_BH * (1 - p_BH) @ self.W.square().sum(0) - torch.exp(-2 * self.log_sigma).sum()
 
     def sliced(self, v_BD: Tensor, u_MBD: Tensor) -> tuple[Tensor, Tensor]:
-        """1/2 |s|^2 [B] of the score s, and u^T (grad_v^2 log p(v)) u [M, B]."""
+        """Return 1/2 |s|^2 [B] of the score s, and u^T (grad_v^2 log p(v)) u [M, B]."""
         return sliced_hvp(v_BD, u_MBD, self.W, self.b, self.c, self.log_sigma)
 
     def posterior_logits(self, v_BD: Tensor) -> Tensor:
-        """p(h = 1 | v) = sigmoid(c + vW)."""
+        """Return c + vW, with p(h = 1 | v) = sigmoid(c + vW)."""
         return v_BD @ self.W + self.c
 
     def linear_posterior(self) -> Params:
-        """phi of a linear Bernoulli posterior that equals p(h|v), attached to theta."""
+        """Return phi of a linear Bernoulli posterior that equals p(h|v), differentiable in theta."""
         return {"net.0.weight": self.W.T, "net.0.bias": self.c}
 
     def conditional_v(self, h_BH: Tensor) -> tuple[Tensor, Tensor]:
-        """Mean [B, D] and standard deviation [D] of p(v | h) = N(b + sigma^2 W h, sigma^2)."""
+        """Return mean [B, D] and standard deviation [D] of p(v | h) = N(b + sigma^2 W h, sigma^2)."""
         sigma_D = torch.exp(self.log_sigma)
         return self.b + sigma_D.square() * (h_BH @ self.W.T), sigma_D
 
     def log_z(self) -> Tensor:
-        """log Z = logsumexp_h [c.h + b.Wh + 1/2 |sigma Wh|^2] + sum log sigma + D/2 log 2 pi, by enumeration of h."""
+        """Enumerate h: log Z = logsumexp_h [c.h + b.Wh + 1/2 |sigma Wh|^2] + sum log sigma + D/2 log 2 pi."""
         if self.latent > MAX_ENUMERATED_H:
             raise UserError(
                 f"exact log Z enumerates 2^H states of h, got H={self.latent}, expected H <= {MAX_ENUMERATED_H}; "
@@ -111,12 +111,12 @@ class GRBM(Energy):
 
 
 def sweep(theta: Params, v_BD: Tensor, noise: Noise, sweeps: int | None = None) -> tuple[Tensor, Tensor]:
-    """Gibbs sweeps of chains at v [B, D], one for each pair of noise: (v, mean of the last p(v|h))."""
+    """Run Gibbs sweeps of chains at v [B, D], one for each pair of noise; return (v, mean of the last p(v|h))."""
     return gibbs(v_BD, theta["W"], theta["b"], theta["c"], theta["log_sigma"], noise, sweeps)
 
 
 def require_grbm(energy: Energy, method: str) -> GRBM:
-    """The energy if it is a GRBM, or an error that names the method that needs one."""
+    """Return the energy if it is a GRBM, or raise an error that names the method that needs one."""
     if not isinstance(energy, GRBM):
-        raise UserError(f"method {method!r} is for the GRBM, got {type(energy).__name__}")
+        raise UserError(f"method {method!r} needs a GRBM, got {type(energy).__name__}")
     return energy

@@ -1,9 +1,9 @@
-"""An EBLVM of points, made of MLPs, with Gaussian h:
+"""An EBLVM of points, built from MLPs, with Gaussian h:
 
     E(v, h) = 1/2 |(v - b) / sigma|^2 + 1/2 |h|^2 + |elu(f(v) + U h)|^2,   f an MLP,   sigma = exp(log_sigma)
 
-All three terms are at least 0 and the first two are quadratic, so p(v, h) is normalisable whatever the parameters.
-The MLPs see (v - mean) / std, with the data's mean and standard deviation: see `Toy` for those of the 2-D sets.
+All three terms are at least 0 and the first two are quadratic, so p(v, h) is normalisable for all parameters.
+The MLPs get (v - mean) / std, with the data's mean and standard deviation; `Toy` has those of the 2-D sets.
 Shape tags: B batch, D visible units, H latent units, M units of the squared norm.
 """
 
@@ -19,12 +19,12 @@ from eblvm.engine.types import Params
 from eblvm.kernels.elu_second_order import elu_second_order
 from eblvm.kernels.philox import Key, Purpose
 
-FIRST_GAIN = 4.0  # of the first layer's initial weights and biases: edges finer than the data's std are learnt fast
-WIDE = 2.0  # sigma at the start, in units of the data's std: no mass far away, where no data correct the model
+FIRST_GAIN = 4.0  # of the first layer's initial weights and biases: learns edges finer than the data's std quickly
+WIDE = 2.0  # initial sigma, in units of the data's std: no mass far away, where no data correct the model
 
 
 def mlp(widths: tuple[int, ...]) -> nn.Sequential:
-    """Linear layers with SiLU between them: smooth, as a score loss differentiates twice."""
+    """Build linear layers with SiLU between them, which is smooth, as a score loss differentiates twice."""
     layers: list[nn.Module] = []
     for fan_in, fan_out in pairwise(widths):
         layers += [nn.Linear(fan_in, fan_out, device="meta"), nn.SiLU()]
@@ -52,7 +52,7 @@ class MlpEnergy(Energy):
         self.coupling = nn.Linear(latent, head_width, bias=False, device="meta")
 
     def initial(self, key: Key) -> Params:
-        """b = mean, sigma = 2 std, all else uniform in +-1/sqrt(fan in), 4 times that in the first layer.
+        """Set b = mean, sigma = 2 std, all else uniform in +-1/sqrt(fan in), 4 times that in the first layer.
 
         Leading axes are those of key.seed."""
         drawn = fan_in_uniform(self, key, Purpose.INIT_THETA)

@@ -22,7 +22,7 @@ PUBLISHED_CHANNELS = (64, 128, 256)
 class Posterior(Net):
     """Contract of q(h | v): p = params(v), a reparameterised sample, its log density and its mean.
 
-    `noise` is the Philox distribution that samples are made of; leading axes of the noise are samples that share one p.
+    `noise` is the Philox distribution that samples use; leading axes of the noise are samples that share one p.
     `sample` follows q exactly, `rsample` may relax it to have a derivative.
     """
 
@@ -47,7 +47,7 @@ class Posterior(Net):
 
 
 class Bernoulli(Posterior):
-    """q(h | v) = Bern(sigmoid(l)) with logits l = net(v); no hidden widths make it linear, l = v A + a.
+    """q(h | v) = Bern(sigmoid(l)) with logits l = net(v), which are linear without hidden widths, l = v A + a.
 
     Samples are relaxed, h = sigmoid((l + logistic noise) / temperature) (binary Gumbel-Softmax), and log_prob is the
     Bernoulli one at that relaxed h, as in the published runs: log q(h|v) = sum h l - softplus(l).
@@ -74,7 +74,7 @@ class Bernoulli(Posterior):
         return torch.sigmoid((logits_BH + noise) / self.temperature)
 
     def sample(self, logits_BH: Tensor, noise: Tensor) -> Tensor:
-        """h in {0, 1}, 1 with probability sigmoid(l)."""
+        """Return h in {0, 1}, 1 with probability sigmoid(l)."""
         return (logits_BH + noise > 0).to(logits_BH.dtype)
 
     def log_prob(self, logits_BH: Tensor, h: Tensor) -> Tensor:
@@ -94,7 +94,7 @@ class Gaussian(Posterior):
         self.net, self.latent = net, latent
 
     def outputs(self, v: Tensor) -> Tensor:
-        """(mean, log std) side by side [B, 2H]."""
+        """Return (mean, log std), concatenated [B, 2H]."""
         return self.net(v).to(v.dtype)
 
     def params(self, v: Tensor) -> tuple[Tensor, Tensor]:
@@ -106,7 +106,7 @@ class Gaussian(Posterior):
         return mean_BH + torch.exp(log_std_BH) * noise
 
     def log_prob(self, p: tuple[Tensor, Tensor], h: Tensor) -> Tensor:
-        """Up to the constant H/2 log 2 pi."""
+        """Return log q(h | v), without the constant -H/2 log 2 pi."""
         mean_BH, log_std_BH = p
         return -(0.5 * ((h - mean_BH) * torch.exp(-log_std_BH)).square() + log_std_BH).sum(-1)
 
@@ -114,13 +114,13 @@ class Gaussian(Posterior):
         return p[0]
 
     def negative_entropy(self, p: tuple[Tensor, Tensor]) -> Tensor:
-        """E_q log q(h | v), up to the constant that `log_prob` leaves out."""
+        """Return E_q log q(h | v), without the constant that `log_prob` leaves out."""
         _, log_std_BH = p
         return -(0.5 + log_std_BH).sum(-1)
 
 
 class ConvGaussian(Gaussian):
-    """A Gaussian posterior from three convolutions, which shrink the image to 1/4, to 1/8 and to one place."""
+    """A Gaussian posterior from three convolutions, which shrink the image to 1/4, to 1/8 and to one pixel."""
 
     def __init__(self, shape: tuple[int, int, int], latent: int, width: int, precision: str = "fp32"):
         channels, height, across = shape
@@ -146,7 +146,7 @@ class ConvGaussian(Gaussian):
 class StridedGaussian(Gaussian):
     """q(h | v) = N(mean, std^2): three 3x3 convolutions of stride 2 with LeakyReLU, linear layers to mean and log std.
 
-    The two linear layers are one of twice the width. LeakyReLU has torch's slope, 0.01: the papers give none.
+    The two linear layers are one of twice the width. LeakyReLU has torch's slope, 0.01, as the papers give none.
     """
 
     def __init__(self, shape: tuple[int, int, int], latent: int = 50, precision: str = "fp32"):
@@ -168,7 +168,7 @@ class StridedGaussian(Gaussian):
 
 
 def check_fit(energy: Energy, posterior: Posterior, shape: tuple[int, ...]) -> None:
-    """See, on the meta device, that q's h is what the energy's head takes: before anything is allocated."""
+    """Check on the meta device, before anything is allocated, that q's h fits the energy's head."""
     batch = 2
     v = torch.empty(batch, *shape, device="meta")
     theta, phi = ({k: p.detach().to("meta") for k, p in m.named_parameters()} for m in (energy, posterior))
@@ -185,7 +185,7 @@ def check_fit(energy: Energy, posterior: Posterior, shape: tuple[int, ...]) -> N
         shapes = [list(t.shape) for t in torch.utils._pytree.tree_leaves(f)]
         raise UserError(
             f"the features {shapes} do not fit h {list(mean.shape)} in the energy's head ({error}); "
-            "let features and posterior agree on the width of h"
+            "give features and posterior the same width of h"
         ) from None
     if e.shape != (batch,):
         raise UserError(f"the energy of {batch} samples has shape {list(e.shape)}, expected [{batch}]")

@@ -2,8 +2,8 @@
 
     W / sigma,   sigma(W; u) = |W^T u|,   W as a matrix [outputs, the rest]
 
-With u the first left singular vector sigma is W's spectral norm, and its derivative u v^T, v = W^T u / |W^T u|, is the
-one that the usual form with two constant vectors has. u is no parameter: it is a buffer that `power_iteration` moves.
+If u is the first left singular vector, sigma is W's spectral norm, and its derivative u v^T, v = W^T u / |W^T u|, is
+that of the usual form with two constant vectors. u is not a parameter but a buffer that `power_iteration` updates.
 """
 
 import torch
@@ -39,17 +39,17 @@ class Spectral(nn.Module):
 
 
 def for_passes(params: Params, buffers: Params, prefix: str, count: int) -> list[Params]:
-    """The buffers of `count` passes of the net under `prefix` in turn, each after a power iteration of its own."""
-    found = []
+    """Return the buffers of `count` successive passes of the net under `prefix`, each after its own power iteration."""
+    by_pass = []
     for _ in range(count):
         own = {name: u for name, u in buffers.items() if name.startswith(prefix)}
         buffers = buffers | power_iteration(params, own)
-        found.append(buffers)
-    return found
+        by_pass.append(buffers)
+    return by_pass
 
 
 def power_iteration(params: Params, buffers: Params) -> Params:
-    """u <- W v / |W v| with v = W^T u / |W^T u|, for the vectors among `buffers`; the others stay. No gradients."""
+    """Update u <- W v / |W v|, v = W^T u / |W^T u|, for the vectors in `buffers`; the others stay. No gradients."""
     moved = dict(buffers)
     with torch.no_grad():
         for name, u in buffers.items():

@@ -1,4 +1,4 @@
-"""A run's log: stats.jsonl (one JSON object a line), the loggers, the progress bar, and the wall time of it all."""
+"""A run's log: stats.jsonl (one JSON object per line), the loggers, the progress bar, and the wall time."""
 
 from __future__ import annotations
 
@@ -23,7 +23,8 @@ from eblvm.engine.training.loggers import LOGGERS, Logger
 
 
 class Log:
-    """Appends to a run's log. A resumed run drops the lines after the step it continues from: no step stands twice."""
+    """A run's log, appended to. A resumed run drops the lines after the step it continues from: no step is listed
+    twice."""
 
     def __init__(
         self,
@@ -67,7 +68,8 @@ class Log:
         self.doing()
 
     def write(self, step: int, values: dict[str, list[float]], measured: Mapping[str, float] | None = None) -> None:
-        """`values` by name, one entry a replica; a single run's are written as numbers. `measured` are the clock's."""
+        """Write `values` by name, one entry per replica, for a single run as numbers. `measured` is time, speed and
+        memory."""
         measured = measured or {}
         record: dict[str, Any] = {"step": step}
         for name, by_replica in values.items():
@@ -94,16 +96,16 @@ class Log:
             logger.images(step, paths)
 
     def _means(self, by_replica: list[float]) -> dict[str, float]:
-        """Means over seeds, by learning rate."""
+        """Return means over seeds, by learning rate."""
         groups = by_rate(by_replica, [name.partition(" ")[2] for name in self.names] or [""] * len(by_replica))
-        return {label: sum(found) / len(found) for label, found in groups.items()}
+        return {label: sum(over_seeds) / len(over_seeds) for label, over_seeds in groups.items()}
 
     def _own(self, by_replica: list[float]) -> dict[str, float]:
-        """Every replica's own value; of a single run there is the one."""
+        """Return every replica's own value; nothing for a single run, whose mean is its value."""
         return dict(zip(self.names, by_replica, strict=True)) if len(by_replica) > 1 else {}
 
     def _quiet(self, failure: threading.ExceptHookArgs) -> None:
-        """TensorBoard writes from a thread. A full disk or a deleted folder there is no traceback: the row says so."""
+        """Drop an OSError of TensorBoard's thread (full disk, deleted folder): writing the row reports it."""
         if not (failure.exc_type and issubclass(failure.exc_type, OSError)):
             self._hook(failure)
 
@@ -139,7 +141,7 @@ class NullLog:
 
 
 class Pace:
-    """Counts from the start of this process's training; `seconds` goes on from an earlier part of the run."""
+    """Time, speed and memory since the start of this process's training; `seconds` is the time of earlier parts."""
 
     def __init__(self, start: int, batch: int, device: torch.device, seconds: float = 0.0):
         self.batch, self.device = batch, device
@@ -148,7 +150,7 @@ class Pace:
         self.done: dict[str, float] = {}
 
     def measured(self, step: int) -> dict[str, float]:
-        """MEASURED, the rate since the last call."""
+        """Return the MEASURED figures, with the rate since the last call."""
         now = time.monotonic()
         before, then = self.last
         self.last = (step, now)
@@ -157,13 +159,13 @@ class Pace:
         return dict(zip(MEASURED, values, strict=True))
 
     def memory_mib(self) -> float:
-        """The most that was allocated on the GPU, or the most that the process took of the machine's memory."""
+        """Return the peak of memory allocated on the GPU, or the process's peak use of the machine's memory."""
         if self.device.type == "cuda":
             return torch.cuda.max_memory_allocated(self.device) / 2**20
         return peak_memory_mib()
 
     def due(self, what: str, minutes: float) -> bool:
-        """Have so many minutes passed since `what` was last done, or since the start? 0: never."""
+        """Return whether so many minutes have passed since `what` was last done, or since the start; 0: never."""
         return minutes > 0 and time.monotonic() - self.done.setdefault(what, time.monotonic()) >= 60 * minutes
 
     def did(self, what: str) -> None:

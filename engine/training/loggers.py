@@ -1,6 +1,6 @@
-"""Where a run's curves and pictures go beside its folder: TensorBoard, Weights & Biases, MLflow.
+"""Services that get a run's curves and pictures: TensorBoard, Weights & Biases, MLflow.
 
-A logger has three methods, `Logger`; another service is another class with them and a name in LOGGERS.
+A logger has the three methods of `Logger`; another service is another class with them and a name in LOGGERS.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class TensorBoard:
 
 
 class WandB:
-    """The run's folder decides its id there: a run that is continued goes on in the same one."""
+    """A Weights & Biases run whose id follows from the run's folder: a continued run continues there too."""
 
     def __init__(self, folder: Path, start: int, config: Mapping[str, Any]):
         wandb = _module("wandb")
@@ -67,7 +67,7 @@ class MLflow:
     def __init__(self, folder: Path, start: int, config: Mapping[str, Any]):
         self.mlflow = _module("mlflow")
         self.mlflow.set_experiment("eblvm")
-        note = folder / ".mlflow"  # the id of this run there, so that it is continued
+        note = folder / ".mlflow"  # the id of this run at MLflow, so that it is continued
         self.run = self.mlflow.start_run(run_id=note.read_text() if note.is_file() else None, run_name=folder.name)
         note.write_text(self.run.info.run_id)
         if start == 0:

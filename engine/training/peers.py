@@ -1,8 +1,8 @@
-"""The other processes of a run: who of them is gone, and a watchdog for a collective that hangs.
+"""The other processes of a run: which of them are lost, and a watchdog for a collective that hangs.
 
-Every process counts up a number of its own in torchrun's store, every few seconds, from a thread. A process that was
-killed, stopped or cut off counts no more. Where a collective fails, or waits for longer than the patience, the others
-name it in one line and end; the checkpoint is kept, and torchrun's --max-restarts starts all of them again.
+Every process increments its own counter in torchrun's store about every second, from a thread. A process that was
+killed, stopped or cut off stops counting. If a collective fails, or waits longer than the patience, the others name
+the lost process in one line and exit; the checkpoint is kept, and torchrun's --max-restarts starts all of them again.
 """
 
 import os
@@ -16,22 +16,24 @@ from eblvm.engine.errors import LostPeerError, UserError
 BEAT_S = 1.0
 PATIENCE = "EBLVM_PEER_TIMEOUT_S"
 DEFAULT_PATIENCE_S = 120.0
-WHAT_TO_DO = "give the same command again, it continues at the last checkpoint; torchrun --max-restarts does so itself"
+WHAT_TO_DO = "give the same command again, it continues at the last checkpoint; torchrun --max-restarts does it itself"
 
 
 def patience_s() -> float:
     text = os.environ.get(PATIENCE, "")
     try:
-        found = float(text) if text else DEFAULT_PATIENCE_S
+        seconds = float(text) if text else DEFAULT_PATIENCE_S
     except ValueError:
-        found = 0.0
-    if not 3 * BEAT_S <= found <= 1e6:
-        raise UserError(f"got {PATIENCE}={text!r}, expected seconds from {3 * BEAT_S:g} to 1e6; unset it, or give such")
-    return found
+        seconds = 0.0
+    if not 3 * BEAT_S <= seconds <= 1e6:
+        raise UserError(
+            f"got {PATIENCE}={text!r}, expected seconds from {3 * BEAT_S:g} to 1e6; unset it, or give such a number"
+        )
+    return seconds
 
 
 class Peers:
-    """Beats for this process and listens to the others'."""
+    """Heartbeats: sends this process's and watches those of the others."""
 
     def __init__(self, store: Any, rank: int, world: int, patience: float):
         self.store, self.rank, self.patience = store, rank, patience
@@ -53,9 +55,9 @@ class Peers:
             try:
                 self.store.add(f"beat-{self.rank}", 1)
                 for other, (count, _) in list(self.counts.items()):
-                    found = self.store.add(f"beat-{other}", 0)
-                    if found != count:
-                        self.counts[other] = (found, time.monotonic())
+                    latest = self.store.add(f"beat-{other}", 0)
+                    if latest != count:
+                        self.counts[other] = (latest, time.monotonic())
                 self.heard_store = time.monotonic()
             except RuntimeError:  # the store is gone or cut off; it may come back
                 pass
@@ -68,7 +70,7 @@ class Peers:
                 os._exit(LostPeerError.exit_code)
 
     def _gone(self, silence: float) -> str:
-        """Who has been silent for so long, in words; empty if nobody."""
+        """Return in words which processes have been silent for so long; empty if none."""
         now = time.monotonic()
         if now - self.heard_store > silence:
             return "the first node (torchrun's store)"
@@ -76,7 +78,7 @@ class Peers:
         return f"rank{'s' * (len(ranks) > 1)} {', '.join(ranks)}" if ranks else ""
 
     def lost(self, error: BaseException) -> LostPeerError:
-        """The one line for a collective that failed: waits a few beats to see who is silent."""
+        """Wait a few beats to see which process is silent; return the one-line error for the failed collective."""
         deadline = time.monotonic() + 5 * BEAT_S
         while not (gone := self._gone(2.5 * BEAT_S)) and time.monotonic() < deadline:
             time.sleep(BEAT_S / 4)

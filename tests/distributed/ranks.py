@@ -1,4 +1,4 @@
-"""Real processes over gloo: `on_ranks(n, function)` runs `function()` in each of them and gives what each returned."""
+"""Real processes over gloo: `on_ranks(n, function)` runs `function()` in each of them and returns all results."""
 
 import multiprocessing
 import os
@@ -16,7 +16,7 @@ PATIENCE_S = 120
 
 
 def on_ranks(size: int, function: Callable[..., Any], *arguments: Any) -> list[Any]:
-    """What `function(*arguments)`, which must be importable, returns on every rank; an error there is one here."""
+    """Return the result of `function(*arguments)`, which must be importable, on every rank; pass on errors."""
     processes = multiprocessing.get_context("forkserver")  # torch is imported once, by the server
     processes.set_forkserver_preload(["torch", "eblvm.engine.training.loop"])
     with tempfile.TemporaryDirectory() as folder:

@@ -1,4 +1,4 @@
-"""A run that goes on with another number of processes, 2 -> 4 -> 1, ends where one process ends, in fp64."""
+"""A run that continues with another number of processes, 2 -> 4 -> 1, gives the result of one process, in fp64."""
 
 from pathlib import Path
 
@@ -23,7 +23,7 @@ STEPS = 4  # on each
 
 
 def stages(folder: str, stage: int) -> list[int]:
-    """Exit codes of the runs' part number `stage`, on this rank."""
+    """Train stage number `stage` of all runs; return their exit codes on this rank."""
     first = [["train", *line.split(), str(STEPS), "--out", f"{folder}/{name}"] for name, line in RUNS.items()]
     later = [["train", "--resume", f"{folder}/{name}", "--steps", str(STEPS * (stage + 1))] for name in RUNS]
     return [main(words) for words in (later if stage else first)]
@@ -31,7 +31,7 @@ def stages(folder: str, stage: int) -> list[int]:
 
 @pytest.fixture(scope="module")
 def folders(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
-    """(runs of one process, runs whose number of processes changes)."""
+    """Return folders of (runs of one process, runs whose number of processes changes)."""
     one, elastic = tmp_path_factory.mktemp("one"), tmp_path_factory.mktemp("elastic")
     for name, line in RUNS.items():
         assert main(["train", *line.split(), str(STEPS * len(WORLDS)), "--out", str(one / name)]) == 0
@@ -43,11 +43,11 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
 
 @pytest.mark.parametrize("name", RUNS)
 def test_a_change_of_world_size_changes_nothing(name: str, folders: tuple[Path, Path]) -> None:
-    (expected, _), (found, _) = (checkpoint.newest(folder / name / "checkpoints") for folder in folders)
+    (expected, _), (actual, _) = (checkpoint.newest(folder / name / "checkpoints") for folder in folders)
     assert expected is not None
-    assert found is not None
-    assert found["step"] == STEPS * len(WORLDS)
-    for x, y in zip(tree_flatten(expected["state"])[0], tree_flatten(found["state"])[0], strict=True):
+    assert actual is not None
+    assert actual["step"] == STEPS * len(WORLDS)
+    for x, y in zip(tree_flatten(expected["state"])[0], tree_flatten(actual["state"])[0], strict=True):
         torch.testing.assert_close(y, x, rtol=0, atol=1e-10)
     rows = [read_rows(folder / name / "stats.jsonl") for folder in folders]
     assert [row["step"] for row in rows[1]] == [4, 8, 12]

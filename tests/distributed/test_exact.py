@@ -65,7 +65,7 @@ CASES = {
 
 
 class BiasedHead(nn.Module):
-    """1/2 |h - f|^2 + 1/2 |A(f + h)|^2 + c, whose c no score sees."""
+    """1/2 |h - f|^2 + 1/2 |A(f + h)|^2 + c; the score does not depend on c."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -76,7 +76,7 @@ class BiasedHead(nn.Module):
 
 
 def own_models(config: Config) -> tuple[Any, Any]:
-    """Of the custom case; every rank would draw its own start, were the first one's not taken."""
+    """Return the nets of a custom case; every rank must use the first rank's initial weights."""
     if config["model"] != "custom":
         return None, None
     torch.manual_seed(0)
@@ -86,26 +86,26 @@ def own_models(config: Config) -> tuple[Any, Any]:
 
 
 def trained(config: Config) -> dict[str, Any]:
-    """Gradient of the first step, weights after the last, with what is logged and the validation loss there."""
+    """Return the gradient of the second step, the weights after the last, and its logged values and validation loss."""
     shape = (2,) if config.recipe == "checkerboard" else (1, 8, 8)
     data = philox.uniform(Key(7, 0), 0, STEPS * B, shape, dtype=torch.float64)
     dataset = Dataset(data, data[:13], data, dtype=data.dtype)
     update = config.method.build(config.model, config.optimisation, data, *own_models(config))
     update = micro_batched(update, config.step.micro_batch)
     state = initial_state(config, update.objective, torch.tensor(0), data[:B], torch.device("cpu"))
-    share = collectives.local_slice(B)
-    found: dict[str, Any] = {}
+    shard = collectives.local_slice(B)
+    results: dict[str, Any] = {}
     for step in range(STEPS):
-        v = data[step * B : (step + 1) * B][share]
-        noise = update.objective.draw(Key(0, step), v, share.start, B)
+        v = data[step * B : (step + 1) * B][shard]
+        noise = update.objective.draw(Key(0, step), v, shard.start, B)
         rates = step_rates(config.optimisation, step, v, config.method.lower_lr, config.method.unroll_lr)
         if step == 1:  # Adam's moments are no longer zero
             with torch.no_grad():
-                found["gradient"] = collectives.mean(update.objective.gradient(state, v, noise, rates)[0])
+                results["gradient"] = collectives.mean(update.objective.gradient(state, v, noise, rates)[0])
         state, info = update(state, v, noise, rates)
     logged = info | {"validation": torch.tensor(validation(config, update.objective, state, dataset))}
     state = distributed.whole_chains(state)
-    return found | {
+    return results | {
         "weights": {**state.theta, **state.phi, **state.ema, **state.buffers, **state.chain},
         "info": logged,
     }
@@ -128,18 +128,18 @@ def several(request: pytest.FixtureRequest) -> list[dict[str, dict[str, Any]]]:
 @pytest.mark.parametrize("name", CASES)
 def test_world_size_changes_nothing(name: str, one: dict[str, Any], several: list[dict[str, Any]]) -> None:
     for rank in several:
-        found, expected = rank[name], one[name]
+        actual, expected = rank[name], one[name]
         for k, g in expected["gradient"].items():
-            assert (found["gradient"][k] - g).abs().max() <= GRADIENT_TOLERANCE * max(1.0, float(g.abs().max())), k
+            assert (actual["gradient"][k] - g).abs().max() <= GRADIENT_TOLERANCE * max(1.0, float(g.abs().max())), k
         for k, p in expected["weights"].items():
-            torch.testing.assert_close(found["weights"][k], p, rtol=0, atol=WEIGHT_TOLERANCE)
-        assert found["info"].keys() == expected["info"].keys()
+            torch.testing.assert_close(actual["weights"][k], p, rtol=0, atol=WEIGHT_TOLERANCE)
+        assert actual["info"].keys() == expected["info"].keys()
         for k, x in expected["info"].items():
-            torch.testing.assert_close(found["info"][k], x, rtol=1e-8, atol=1e-8, msg=k)
+            torch.testing.assert_close(actual["info"][k], x, rtol=1e-8, atol=1e-8, msg=k)
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_ranks_hold_the_same_bits(name: str, several: list[dict[str, Any]]) -> None:
+def test_ranks_have_the_same_bits(name: str, several: list[dict[str, Any]]) -> None:
     first, *others = several
     for other in others:
         for k, p in first[name]["weights"].items():
@@ -168,9 +168,9 @@ def buckets_of_all_kinds() -> list[Tensor]:
         torch.full((collectives.BUCKET_BYTES // 4,), 4.0 + rank),
         torch.tensor(5.0 + rank),
     ]
-    found = collectives.mean(tree)
-    assert found[2].is_contiguous(memory_format=torch.channels_last)
-    return [x.unique() for x in found]
+    means = collectives.mean(tree)
+    assert means[2].is_contiguous(memory_format=torch.channels_last)
+    return [x.unique() for x in means]
 
 
 def test_buckets_of_all_kinds() -> None:
@@ -179,7 +179,7 @@ def test_buckets_of_all_kinds() -> None:
 
 
 def agreed_flags() -> tuple[list[int], int]:
-    """Steps at which this rank knows that rank 1 has raised its flag in step 30, and how often all have asked."""
+    """Return the steps at which this rank knows that rank 1 raised its flag in step 30, and how often all asked."""
     flags, asked, knows = distributed.Flags(0), 0, []
     for done in range(1, 101):
         asked += done == flags.next

@@ -1,4 +1,4 @@
-"""A lost, stopped or mistaken rank: the others end with one line that names it, and the checkpoint is kept."""
+"""A lost or stopped rank, or one with an error: the others end with one line that names it; the checkpoint is kept."""
 
 import os
 import signal
@@ -51,14 +51,14 @@ def fails_on(rank: int) -> str:
     return "none"
 
 
-def test_a_mistake_on_one_rank_is_everyone_s() -> None:
+def test_an_error_on_one_rank_is_raised_on_all() -> None:
     assert on_ranks(2, fails_on, 1) == ["rank 1: data.npz does not exist"] * 2
     assert on_ranks(2, fails_on, 0) == ["data.npz does not exist"] * 2
     assert on_ranks(2, fails_on, 5) == ["none", "none"]
 
 
 def full_disk(folder: str) -> tuple[int, str]:
-    """Exit code and what was said of a run whose first rank cannot save."""
+    """Return exit code and stderr of a run whose first rank cannot save."""
     import contextlib
     import errno
     import io
@@ -83,7 +83,7 @@ def test_a_full_disk_on_rank_0_ends_both_with_one_line(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("text", ["x", "-1", "0", "nan", "1e99"])
-def test_a_patience_that_is_none(text: str, monkeypatch) -> None:
+def test_an_invalid_patience_is_refused(text: str, monkeypatch) -> None:
     monkeypatch.setenv(PATIENCE, text)
     with pytest.raises(UserError, match="expected seconds from 3"):
         patience_s()

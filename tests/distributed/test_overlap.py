@@ -1,4 +1,4 @@
-"""theta's gradient travels while backward still runs: the same bits as after it, and a timeline that shows it."""
+"""theta's gradient is reduced while backward still runs: the same bits as after it, and a timeline that shows it."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -11,8 +11,8 @@ from torch import Tensor
 
 from eblvm.engine.autodiff import collectives
 from eblvm.engine.config import Config
-from eblvm.engine.methods.micro_batches import micro_batched
 from eblvm.engine.methods.base import OverlappingObjective
+from eblvm.engine.methods.micro_batches import micro_batched
 from eblvm.engine.methods.update import Update
 from eblvm.engine.optim.schedule import step_rates
 from eblvm.engine.recipes import recipe
@@ -22,7 +22,7 @@ from eblvm.kernels.philox import Key
 from tests.distributed.ranks import on_ranks
 
 B, SMALL_BUCKET = 8, 1500  # bytes: smaller than some parameters, larger than most
-WIDE_BUCKET = 2**18  # of the network whose timeline is taken
+WIDE_BUCKET = 2**18  # of the network whose timeline is recorded
 DEEP = recipe("digits", "deep").replaced(width=4, latent=3, head_width=5, posterior_width=2, batch=B, K=2)
 VAGES = DEEP.replaced(method="vages-mdsm", L=3, C=1)
 CASES = {
@@ -53,22 +53,22 @@ class Arguments(NamedTuple):
 
 
 def step_of(config: Config) -> tuple[Update, Arguments]:
-    """The update of this rank's samples, and what its second step is given: Adam's moments are no longer zero."""
+    """Return the update of this rank's samples and the arguments of its second step: Adam's moments are not zero."""
     data = philox.uniform(Key(7, 0), 0, B, (1, 8, 8))
     update = micro_batched(config.method.build(config.model, config.optimisation, data), config.step.micro_batch)
     state = initial_state(config, update.objective, torch.tensor(0), data, torch.device("cpu"))
     if state.scale:
-        state.scale["value"].fill_(16.0)  # with which nothing overflows
-    share = collectives.local_slice(B)
-    v = data[share]
+        state.scale["value"].fill_(16.0)  # small enough to avoid an overflow
+    shard = collectives.local_slice(B)
+    v = data[shard]
     rates = step_rates(config.optimisation, 0, v, config.method.lower_lr, config.method.unroll_lr)
-    noise = [update.objective.draw(Key(0, step), v, share.start, B) for step in range(2)]
+    noise = [update.objective.draw(Key(0, step), v, shard.start, B) for step in range(2)]
     state, _ = update(state, v, noise[0], rates)
     return update, Arguments(state, v, noise[1], rates)
 
 
 class Timeline:
-    """Reductions that started in the last backward pass of the loss and, when it had ended, were complete already."""
+    """Reductions started in the last backward pass of the loss, and how many were complete when it ended."""
 
     def __init__(self) -> None:
         self.works: list[Any] = []
@@ -78,49 +78,49 @@ class Timeline:
 
 @contextmanager
 def traced(parameters: int) -> Iterator[Timeline]:
-    """The timeline of what is done inside. A backward pass of the loss gives at least so many gradients."""
-    found, all_reduce, backward = Timeline(), dist.all_reduce, torch.autograd.grad
+    """Record the timeline of the block. A backward pass of the loss computes at least `parameters` gradients."""
+    timeline, all_reduce, backward = Timeline(), dist.all_reduce, torch.autograd.grad
     running = False
 
     def traced_all_reduce(x: Tensor, *rest: Any, async_op: bool = False) -> Any:
         work = all_reduce(x, *rest, async_op=async_op)
         if async_op and running:
-            found.works.append(work)
-            found.addresses.append(x.data_ptr())
+            timeline.works.append(work)
+            timeline.addresses.append(x.data_ptr())
         return work
 
     def traced_backward(outputs: Any, inputs: Any, *rest: Any, **how: Any) -> Any:
         nonlocal running
         if running or len(inputs) < parameters:  # a lower step that is rebuilt, or another inner derivative
             return backward(outputs, inputs, *rest, **how)
-        found.__init__()  # type: ignore[misc]
+        timeline.__init__()  # type: ignore[misc]
         running = True
         result = backward(outputs, inputs, *rest, **how)
         running = False
-        found.complete = sum(work.is_completed() for work in found.works)
+        timeline.complete = sum(work.is_completed() for work in timeline.works)
         return result
 
     dist.all_reduce, torch.autograd.grad = traced_all_reduce, traced_backward
     try:
-        yield found
+        yield timeline
     finally:
         dist.all_reduce, torch.autograd.grad = all_reduce, backward
 
 
 def by_hand(gradient: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Its mean over ranks, one tensor after the other."""
-    found = {}
+    """Return the mean of a gradient over ranks, computed one tensor after the other."""
+    means = {}
     for name, g in gradient.items():
-        found[name] = g.clone(memory_format=torch.contiguous_format)
-        dist.all_reduce(found[name])
-        found[name] /= dist.get_world_size()
-    return found
+        means[name] = g.clone(memory_format=torch.contiguous_format)
+        dist.all_reduce(means[name])
+        means[name] /= dist.get_world_size()
+    return means
 
 
 @torch.no_grad()
 def compared(name: str) -> tuple[list[str], list[str], int, int]:
-    """Parameters whose overlapped mean is not bitwise that of one tensor after the other, and not that of the same
-    buckets after backward; buckets, and how many of them started before backward had ended."""
+    """Return the parameters whose overlapped mean differs in bits from that of one tensor after the other, and from
+    that of the same buckets after backward; the number of buckets, and how many started before backward ended."""
     collectives.BUCKET_BYTES = SMALL_BUCKET
     update, given = step_of(CASES[name])
     assert isinstance(update.objective, OverlappingObjective)
@@ -129,12 +129,12 @@ def compared(name: str) -> tuple[list[str], list[str], int, int]:
     after = collectives.mean(local)
     alone = by_hand(local)
     with traced(len(local)) as timeline:
-        found, found_state, found_info = update.mean_gradient(*given)
+        overlapped, overlapped_state, overlapped_info = update.mean_gradient(*given)
     for k, x in state.phi.items():
-        assert torch.equal(found_state.phi[k], x), k
+        assert torch.equal(overlapped_state.phi[k], x), k
     for k, x in info.items():
-        assert torch.equal(found_info[k], collectives.mean(x)), k
-    differing = [[k for k, g in found.items() if not torch.equal(g, other[k])] for other in (alone, after)]
+        assert torch.equal(overlapped_info[k], collectives.mean(x)), k
+    differing = [[k for k, g in overlapped.items() if not torch.equal(g, other[k])] for other in (alone, after)]
     buckets = len(collectives._buckets(list(local.values())))
     return *differing, buckets, len(timeline.works)
 
@@ -165,14 +165,14 @@ def test_overlap_changes_no_bits(name: str, two: list[dict[str, Any]]) -> None:
 
 @pytest.mark.parametrize("name", OF_FOUR)
 def test_overlap_changes_no_bits_of_four_ranks(name: str, four: list[dict[str, Any]]) -> None:
-    """Against the same buckets: gloo's order of summation depends on a number's place in its bucket from 3 ranks on."""
+    """Compare with the same buckets: from 3 ranks on gloo's order of summation depends on the place in the bucket."""
     for rank in four:
         assert rank[name][1] == []
 
 
 @torch.no_grad()
 def timeline_of_a_wide_network() -> tuple[int, list[int], int]:
-    """Buckets; numbers of those that started in backward, in the order of their start; and how many of them were
+    """Return the number of buckets; the numbers of those that started in backward, in order; and how many of them were
     complete when it ended."""
     collectives.BUCKET_BYTES = WIDE_BUCKET
     update, given = step_of(DEEP.replaced(width=32, N=2))

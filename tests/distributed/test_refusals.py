@@ -1,4 +1,4 @@
-"""What several processes are refused, and a job of 64 ranks that starts and takes a step without any network."""
+"""Refusals of runs on several processes, and a job of 64 ranks that starts and steps without a network."""
 
 from pathlib import Path
 
@@ -29,7 +29,7 @@ def job_of_64():
 
 
 def test_64_ranks_start_and_step(job_of_64: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Rank 5 of 64: its part of the batch, every collective of two steps and a validation, nothing written."""
+    """Train as rank 5 of 64: its part of the batch, every collective of two steps and a validation, nothing written."""
     monkeypatch.setattr(dist, "broadcast_object_list", lambda objects, **_: None)
     monkeypatch.setattr(distributed, "broadcast_from_rank0", lambda action: action())
     monkeypatch.setattr(distributed, "on_rank0", lambda action: None)

@@ -36,22 +36,22 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def drawn(folder: Path) -> list[Tensor]:
-    """The samples of every case, on the first process."""
-    found = []
+    """Return the samples of every case, on the first process."""
+    samples = []
     for name, options in DRAWN:
         with patch.object(sampling, "FRAME_STEPS", 1):
             assert main(["sample", str(folder / name), *options.split()]) == 0
         file = "samples-" + options.split()[-1] if "--kind" in options else "samples"
         if distributed.is_first():  # it writes; the others may be ahead of it
-            found.append(torch.load(folder / name / f"{file}.pt"))
-    return found
+            samples.append(torch.load(folder / name / f"{file}.pt"))
+    return samples
 
 
 def test_world_size_changes_no_sample(folder: Path) -> None:
     alone = drawn(folder)
     several, _ = on_ranks(2, drawn, folder)
-    for found, expected in zip(several, alone, strict=True):
-        torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5)
+    for actual, expected in zip(several, alone, strict=True):
+        torch.testing.assert_close(actual, expected, rtol=1e-5, atol=1e-5)
 
 
 def too_few(folder: Path) -> int:

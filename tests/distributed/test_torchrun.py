@@ -1,4 +1,4 @@
-"""`torchrun -m eblvm train`: one folder, one log; a killed worker, another world size, a mistake."""
+"""`torchrun -m eblvm train`: one folder, one log; a killed worker, another world size, an error."""
 
 import contextlib
 import io
@@ -39,7 +39,7 @@ def newest(folder: Path) -> dict:
 
 
 def workers(process: subprocess.Popen[str]) -> list[int]:
-    """Process ids of torchrun's workers, in the order of their ranks."""
+    """Return the process ids of torchrun's workers, in the order of their ranks."""
     children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
     return sorted(int(child) for child in children)
 
@@ -51,7 +51,7 @@ def wait_for(folder: Path, step: int, process: subprocess.Popen[str]) -> None:
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The unbroken run of two processes."""
+    """Train the uninterrupted run of two processes and return its folder."""
     folder = tmp_path_factory.mktemp("whole") / "run"
     assert on_ranks(2, main, [*OPTIONS, "--out", str(folder)]) == [0, 0]
     return folder
@@ -94,13 +94,13 @@ def test_sigterm_saves_on_all_ranks_and_another_world_size_continues(whole: Path
 
 
 def mistaken(folder: str) -> tuple[int, str]:
-    """Exit code and what was said of a run into a folder that is none."""
+    """Return exit code and stderr of a run into a folder that is not a run folder."""
     said = io.StringIO()
     with contextlib.redirect_stderr(said):
         return main([*OPTIONS, "--out", folder]), said.getvalue()
 
 
-def test_a_mistake_of_the_first_rank_is_everyone_s_and_said_once(tmp_path: Path) -> None:
+def test_an_error_of_the_first_rank_is_raised_on_all_and_printed_once(tmp_path: Path) -> None:
     (tmp_path / "thesis.tex").write_text("chapter 1")
     (code, said), other = on_ranks(2, mistaken, str(tmp_path))
     assert (code, other) == (2, (2, ""))

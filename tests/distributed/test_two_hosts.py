@@ -1,7 +1,7 @@
-"""Two machines, as two network namespaces of this one with a link between them: meeting, a slow link, a cut one, a
-killed node, restarts. A run finishes bitwise, or stops in one line with its checkpoint kept.
+"""Two machines, as two network namespaces of this one with a link between them: rendezvous, a slow link, a cut link, a
+killed node, restarts. A run finishes bitwise, or stops with one line and keeps its checkpoint.
 
-It changes the machine's network, so it runs only as root with EBLVM_TWO_HOSTS=1 (`make two-hosts`).
+The tests change the machine's network, so they run only as root with EBLVM_TWO_HOSTS=1 (`make two-hosts`).
 """
 
 import os
@@ -35,7 +35,7 @@ def ip(*words: str) -> None:
 
 @pytest.fixture
 def link() -> Iterator[None]:
-    """Two hosts, 10.77.0.1 and 10.77.0.2, and a cable between them."""
+    """Create two hosts, 10.77.0.1 and 10.77.0.2, with a link between them."""
     for host in HOSTS:
         subprocess.run(["ip", "netns", "del", host], capture_output=True)
         ip("netns", "add", host)
@@ -50,7 +50,7 @@ def link() -> Iterator[None]:
 
 
 def start(number: int, out: Path, *more: str) -> "subprocess.Popen[str]":
-    """torchrun on one of the hosts, in a process group of its own, so that all of a node can be killed."""
+    """Start torchrun on one of the hosts, in a process group of its own, so that a whole node can be killed."""
     meeting = ["--rdzv-backend", "c10d", "--rdzv-endpoint", f"10.77.0.1:{PORT}", "--rdzv-id", "run"]
     local = ["--local-addr", f"10.77.0.{number + 1}", "--rdzv-conf", f"is_host={int(number == 0)},join_timeout=60"]
     run = [sys.executable, "-m", "torch.distributed.run", "--nnodes", "2", "--nproc-per-node", "1", *meeting, *local]
@@ -72,7 +72,7 @@ def both(out: Path, *more: str) -> "list[subprocess.Popen[str]]":
 
 
 def end(nodes: "list[subprocess.Popen[str]]", patience: float = 200) -> list[str]:
-    """What each node said on stderr; whoever is left after the patience is killed."""
+    """Return each node's stderr; nodes that still run after the patience are killed."""
     said = []
     for node in nodes:
         try:
@@ -84,13 +84,13 @@ def end(nodes: "list[subprocess.Popen[str]]", patience: float = 200) -> list[str
 
 
 def lines(said: str) -> list[str]:
-    """Ours, of what torchrun and we said."""
+    """Return eblvm's own lines of the output of torchrun and eblvm."""
     return [line for line in said.splitlines() if line.startswith("eblvm: ")]
 
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The unbroken run of two processes on one host."""
+    """Train the uninterrupted run of two processes on one host and return its folder."""
     folder = tmp_path_factory.mktemp("whole") / "run"
     node = torchrun(folder)
     node.communicate(timeout=300)
@@ -112,7 +112,7 @@ def expect_bitwise(whole: Path, folder: Path) -> None:
 
 @pytest.mark.parametrize("rate", [None, "2mbit"])
 def test_two_hosts_meet_and_end_bitwise(rate: str | None, whole: Path, link: None, tmp_path: Path) -> None:
-    if rate is not None:  # a slow link: a hundredth of what the run would like
+    if rate is not None:  # a slow link: a hundredth of the rate that the run could use
         slow = [
             "tc",
             "qdisc",

@@ -14,8 +14,8 @@ import numpy as np
 import pytest
 
 from eblvm.engine.cli import main
-from eblvm.engine.methods import losses
 from eblvm.engine.methods import KINDS as METHODS
+from eblvm.engine.methods import losses
 from eblvm.engine.methods.score_matching import products
 from eblvm.engine.sampling import run_samples
 from tests.distributed.ranks import on_ranks

@@ -11,10 +11,10 @@ import torch
 from torch.utils._pytree import tree_flatten
 
 from eblvm.engine.config import Config
-from eblvm.engine.runs.state import from_tree, to_tree
 from eblvm.engine.runs import checkpoint
 from eblvm.engine.runs.folder import read_config
 from eblvm.engine.runs.run import SavedRun
+from eblvm.engine.runs.state import from_tree, to_tree
 from eblvm.engine.training.loop import train
 
 RUNS = sorted((Path(__file__).parents[1] / "data" / "runs").iterdir())

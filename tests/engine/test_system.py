@@ -41,7 +41,7 @@ def test_a_run_without_them(tmp_path: Path) -> None:
     out = tmp_path / "run"
     done = subprocess.run([sys.executable, "-c", WITHOUT, str(out)], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    assert "cannot be locked (this system has no locks of files); let only one process write there" in done.stderr
+    assert "cannot be locked (this system has no file locks); let only one process write there" in done.stderr
     rows = [json.loads(line) for line in (out / "stats.jsonl").read_text().splitlines()]
     assert rows[-1]["step"] == 30
     assert rows[-1]["memory_mib"] == 0

@@ -1,6 +1,6 @@
-"""The seed and the length of the search stand at the head of every report, what was tried at its end.
+"""Reports of the fuzz tests: they begin with the seed and the length of the search, and end with what was tried.
 
-EBLVM_FUZZ_RECORD=FILE keeps the end as a record.
+EBLVM_FUZZ_RECORD=FILE writes the end to a record.
 """
 
 import os
@@ -17,7 +17,7 @@ SCHEMA = "eblvm-fuzz/1"
 
 
 def pytest_report_header() -> str:
-    return f"fuzz: {EXAMPLES} examples a property, seed {SEED} (set by EBLVM_FUZZ and EBLVM_FUZZ_SEED)"
+    return f"fuzz: {EXAMPLES} examples per property, seed {SEED} (set by EBLVM_FUZZ and EBLVM_FUZZ_SEED)"
 
 
 def pytest_terminal_summary(terminalreporter: Any, exitstatus: int, config: pytest.Config) -> None:

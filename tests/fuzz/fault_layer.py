@@ -1,8 +1,8 @@
-"""A file layer that fails at a chosen call: the process is gone there, or the disk says no.
+"""A file layer that fails at a chosen call: the process crashes there, or the disk returns an error.
 
-What durable code asks of the system goes through `os` and file objects' `write`, `flush` and `close`. A crash is a
-BaseException at the n-th such call, before it or (a torn write) in its middle; nothing after it happens, since every
-later call crashes too, clean-up included.
+Durable code calls the system through `os` and file objects' `write`, `flush` and `close`. A crash is a BaseException at
+the n-th such call, before it or (a torn write) in its middle; nothing after it happens, since every later call crashes
+too, clean-up included.
 """
 
 import io
@@ -15,11 +15,11 @@ CALLS = ("open", "write", "fsync", "replace", "rename", "unlink", "mkdir", "clos
 
 
 class Crash(BaseException):
-    """The process is killed, or the power fails."""
+    """Raised where the process is killed, or the power fails."""
 
 
 class Faults:
-    """Counts calls; at number `at` it crashes, or fails with the OSError number `code`."""
+    """A counter of calls; call number `at` crashes, or fails with the OSError number `code`."""
 
     def __init__(self, at: int | None = None, code: int | None = None):
         self.at, self.code, self.count, self.dead = at, code, 0, False
@@ -39,7 +39,7 @@ class Faults:
 
 
 class Writing(io.RawIOBase):
-    """A file whose writes are counted, and torn in two where the crash is in one."""
+    """A file whose writes are counted; a write that crashes is torn in the middle."""
 
     def __init__(self, handle: int, faults: Faults):
         self.handle, self.faults = handle, faults

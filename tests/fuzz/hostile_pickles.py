@@ -1,4 +1,4 @@
-"""Pickles that attack their reader, assembled from instructions: by wild memory, by filled memory, by deep nesting."""
+"""Pickles that attack their reader, assembled from instructions: by wild pointers, huge sizes and deep nesting."""
 
 import pickle
 import struct
@@ -152,14 +152,14 @@ def bare(attack: bytes | None) -> bytes:
 
 
 def as_data(attack: bytes | None) -> bytes:
-    """A CIFAR-10 batch whose 'data' is the attack."""
+    """Return a CIFAR-10 batch whose 'data' is the attack."""
     if attack is None:
         return PROTO + b"}" + text("data")
     return PROTO + b"}" + text("data") + attack + b"s" + text("labels") + b"](K\x01K\x02es" + STOP
 
 
 def as_labels(attack: bytes | None) -> bytes:
-    """A CIFAR-10 batch whose 'labels' are the attack."""
+    """Return a CIFAR-10 batch whose 'labels' are the attack."""
     if attack is None:
         return PROTO + b"}" + text("labels")
     data = array(U1, blob(b"\0" * 3072), 1, 3072)
@@ -167,13 +167,13 @@ def as_labels(attack: bytes | None) -> bytes:
 
 
 def everything() -> dict[str, bytes]:
-    """All attacks, alone and in both places of a batch."""
+    """Return all attacks, alone and in both places of a batch."""
     wrappers = {"alone": bare, "as data": as_data, "as labels": as_labels}
     return {f"{title}, {place}": wrap(attack) for title, attack in ATTACKS.items() for place, wrap in wrappers.items()}
 
 
 def good(protocol: int) -> tuple[bytes, dict[str, Any]]:
-    """A sound batch, for what must still be read."""
+    """Return a valid batch, which must still be read."""
     rows = np.arange(2 * 3072, dtype=np.uint16).astype(np.uint8).reshape(2, 3072)
     batch = {"data": rows, "labels": [3, 7], "batch_label": b"one", "filenames": [b"a.png", b"b.png"]}
     return pickle.dumps(batch, protocol=protocol), batch

@@ -1,5 +1,5 @@
 """Real kills: runs of three kinds, on one and on two processes, are killed at random moments and continued until they
-end; every end is compared bitwise with that of the run that nobody killed. `make kills`; KILLS=200, SEED=n.
+end; every result is compared bitwise with that of an uninterrupted run. `make kills`; KILLS=200, SEED=n.
 
     python -m tests.fuzz.kills [--kills 200] [--seed n] [--case deep] [--ranks 2] [--json FILE]
 
@@ -41,18 +41,18 @@ CASES = {
         "--steps 16 --checkpoint-every 2"
     ).split(),
 }
-LOGGED = ("step", "loss", "lower", "validation")  # beside them stands what the clock says
+LOGGED = ("step", "loss", "lower", "validation")  # the other columns are times
 
 
 def start(arguments: list[str], world: int, meeting: Path) -> list[int]:
-    """Process ids of a run of so many ranks."""
-    found = []
+    """Start a run of so many ranks and return its process ids."""
+    children = []
     for rank in range(world):
         child = os.fork()
         if child == 0:
             _child(arguments, rank, world, meeting)
-        found.append(child)
-    return found
+        children.append(child)
+    return children
 
 
 def _child(arguments: list[str], rank: int, world: int, meeting: Path) -> None:
@@ -73,7 +73,7 @@ def _child(arguments: list[str], rank: int, world: int, meeting: Path) -> None:
 
 
 def end(children: list[int], kill: bool = False) -> bool:
-    """Wait for all, after a SIGKILL if asked; did all of them end well?"""
+    """Wait for all processes, after a SIGKILL if `kill`; return whether all exited with code 0."""
     if kill:
         for child in children:
             with contextlib.suppress(ProcessLookupError):
@@ -83,7 +83,7 @@ def end(children: list[int], kill: bool = False) -> bool:
 
 
 def running_until(deadline: float, children: list[int]) -> bool:
-    """Wait until `deadline`, or until one of them has ended: are all still running?"""
+    """Wait until `deadline`, or until one process has ended; return whether all still run."""
     while time.time() < deadline:
         if any(os.waitid(os.P_PID, child, os.WEXITED | os.WNOHANG | os.WNOWAIT) for child in children):
             return False
@@ -102,7 +102,7 @@ def equal(a: Path, b: Path) -> bool:
 def killed_run(
     case: str, world: int, folder: Path, whole: Path, whole_s: float, dice: random.Random
 ) -> tuple[int, bool]:
-    """(kills, is the end that of the unbroken run) of one run that is killed up to four times."""
+    """Run once with up to four kills; return (kills, whether the result equals that of the uninterrupted run)."""
     arguments, kills = [*CASES[case], *SMALL, "--out", str(folder / "run")], 0
     for attempt in range(50):
         children = start(arguments, world, folder / f"meeting-{attempt}")
@@ -133,8 +133,8 @@ def run(wanted: int, seed: int, cases: list[str], worlds: list[int]) -> dict:
                 while kills < each:
                     place = folder / str(runs)
                     place.mkdir()
-                    found, same = killed_run(case, world, place, whole, whole_s, dice)
-                    kills, runs, bitwise = kills + found, runs + 1, bitwise + same
+                    own_kills, same = killed_run(case, world, place, whole, whole_s, dice)
+                    kills, runs, bitwise = kills + own_kills, runs + 1, bitwise + same
                 rows.append({"case": case, "ranks": world, "kills": kills, "runs": runs, "bitwise": bitwise})
                 print(rows[-1], flush=True)
     return {"seed": seed, "kills": sum(r["kills"] for r in rows), "rows": rows,
@@ -147,7 +147,7 @@ if __name__ == "__main__":
     parser.add_argument("--seed", type=int, default=int(time.time()))
     parser.add_argument("--case", nargs="+", choices=CASES, default=list(CASES))
     parser.add_argument("--ranks", nargs="+", type=int, default=[1, 2])
-    parser.add_argument("--json", help="keep the figures as a record here; a folder names it itself")
+    parser.add_argument("--json", help="write the figures to this record; in a folder it gets a name")
     given = parser.parse_args()
     facts = run(given.kills, given.seed, given.case, given.ranks)
     print(json.dumps(facts))

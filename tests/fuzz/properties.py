@@ -1,4 +1,4 @@
-"""How long the fuzz tests look: a bounded set by default, EBLVM_FUZZ=examples for each property for more.
+"""The length of the fuzz tests: a small fixed set by default; EBLVM_FUZZ sets the number of examples per property.
 
 A run with EBLVM_FUZZ is seeded by EBLVM_FUZZ_SEED or the clock and prints the seed; hypothesis prints the blob that
 reproduces a failure.
@@ -22,7 +22,7 @@ TALLY: Counter[str] = Counter()  # what was tried, for the report
 
 
 def bounded(test: Any) -> Any:
-    """A property test of as many examples as asked for, with the same ones every time by default."""
+    """Make a property test with EXAMPLES examples, the same ones every time by default."""
     how = settings(
         max_examples=EXAMPLES,
         deadline=None,
@@ -34,7 +34,7 @@ def bounded(test: Any) -> Any:
 
 
 def read_or_refused(read: Callable[[], Any], what: str = "files") -> Any:
-    """What `read` gives, or the one line it refuses with. Every other exception is the failure that is looked for."""
+    """Return the result of `read`, or the one line of its error. Every other exception is a failure of the test."""
     TALLY[what] += 1
     try:
         return read()

@@ -1,4 +1,4 @@
-"""Any command line and any configuration is understood or refused in one line: no traceback, no crash, no nonsense."""
+"""Any command line and any configuration is accepted or refused in one line: no traceback, no crash, no nonsense."""
 
 import contextlib
 import io
@@ -43,7 +43,7 @@ OTHER_FLAGS = (
 
 
 def said(arguments: list[str]) -> tuple[int, str, str]:
-    """Exit code and what a command printed; leaving by --help is 0."""
+    """Return exit code, stdout and stderr of a command; an exit by --help is 0."""
     out, err = io.StringIO(), io.StringIO()
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
         try:
@@ -82,7 +82,7 @@ def test_any_line_of_train(recipe: str, pairs: list[list[str]]) -> None:
 @bounded
 @given(st.sampled_from(OTHERS), st.lists(st.sampled_from(OTHER_FLAGS) | VALUE, max_size=6))
 def test_any_line_of_the_others(command: str, words: list[str]) -> None:
-    """On folders that are no runs: nothing but the arguments is looked at."""
+    """Run commands in folders without runs: only the arguments matter."""
     if command == "plan":
         words = ["no-such-recipe", *words]
     with TemporaryDirectory() as folder, contextlib.chdir(folder):
@@ -109,7 +109,7 @@ TREES = [
 
 @st.composite
 def damaged_tree(draw: st.DrawFn) -> object:
-    """A saved configuration with a few of its nodes replaced, dropped or added."""
+    """Draw a saved configuration with a few of its nodes replaced, dropped or added."""
     tree = json.loads(json.dumps(draw(st.sampled_from(TREES))))
     for _ in range(draw(st.integers(1, 3))):
         node = tree
@@ -130,7 +130,7 @@ def damaged_tree(draw: st.DrawFn) -> object:
 
 
 def finite(config: Config) -> None:
-    """Nothing that was accepted holds a number that no step can work with."""
+    """Check that an accepted configuration contains only numbers that a step can use."""
     config.check()
     for leaf in config.leaves():
         for value in leaf.value if isinstance(leaf.value, tuple) else [leaf.value]:

@@ -1,4 +1,4 @@
-"""A crash or an error at every single call to the system: checkpoints and logs are the old or the new ones, whole."""
+"""A crash or an error at every single system call: checkpoints and logs are completely old or completely new."""
 
 import errno
 import itertools
@@ -26,7 +26,7 @@ def payload(step: int) -> dict:
 
 
 def ended(faults: Faults, operation) -> str | None:
-    """How an operation under `faults` ended: None if it was complete."""
+    """Run an operation under `faults`; return how it failed, or None if it was complete."""
     try:
         with failing(faults):
             operation()
@@ -40,7 +40,7 @@ def ended(faults: Faults, operation) -> str | None:
 
 
 def points(code: int | None):
-    """Faults at the first call, the second, ..."""
+    """Yield faults at the first call, the second, ..."""
     return (Faults(at, code) for at in range(POINTS))
 
 
@@ -58,7 +58,7 @@ def test_a_file_is_the_old_or_the_new_one(code: int | None, tmp_path: Path) -> N
         if code is not None and how is not None:
             assert f"{path} cannot be written" in how
             assert "is kept" in how
-        write_atomic(path, new)  # what a crash left behind is in nobody's way
+        write_atomic(path, new)  # the remains of a crash do no harm
         assert path.read_bytes() == new
         assert [p.name for p in tmp_path.iterdir()] == ["file"]
     else:
@@ -74,11 +74,11 @@ def test_every_crash_point_of_a_save_leaves_a_checkpoint(code: int | None, keep:
         for step in (10, 20):
             checkpoint.save(folder, step, payload(step), keep)
         how = ended(faults, lambda: checkpoint.save(folder, 30, payload(30), keep))  # noqa: B023
-        found, passed_over = checkpoint.newest(folder)
-        assert found is not None
+        newest, passed_over = checkpoint.newest(folder)
+        assert newest is not None
         assert passed_over == []
-        assert found["step"] in (20, 30)
-        assert found["state"]["w"].tolist() == [float(found["step"])] * 64
+        assert newest["step"] in (20, 30)
+        assert newest["state"]["w"].tolist() == [float(newest["step"])] * 64
         checkpoint.save(folder, 40, payload(40), keep)
         assert checkpoint.newest(folder)[0]["step"] == 40
         assert checkpoint.steps(folder)[0] == 40
@@ -86,9 +86,9 @@ def test_every_crash_point_of_a_save_leaves_a_checkpoint(code: int | None, keep:
         assert len(list(folder.iterdir())) == 2 * keep  # neither temporary files nor digests alone are left
         if faults.count <= number:
             assert how is None
-            assert found["step"] == 30
+            assert newest["step"] == 30
             break
-        if code is not None and found["step"] == 20:
+        if code is not None and newest["step"] == 20:
             assert "the checkpoint of step 20 is kept" in how
         tried += 1
     assert tried >= 8
@@ -113,13 +113,13 @@ def test_every_crash_point_of_a_log_leaves_its_rows(code: int | None, tmp_path: 
                     part.close()
 
         how = ended(faults, resume)
-        found = read_rows(folder / "stats.jsonl")
-        assert found[:2] == rows[:2]
-        assert [row["step"] for row in found] in ([1, 2], [1, 2, 3], [1, 2, 3, 4])
-        last = Log(folder, found[-1]["step"], 9, "test")
+        logged = read_rows(folder / "stats.jsonl")
+        assert logged[:2] == rows[:2]
+        assert [row["step"] for row in logged] in ([1, 2], [1, 2, 3], [1, 2, 3, 4])
+        last = Log(folder, logged[-1]["step"], 9, "test")
         last.write(9, {"loss": [0.0]})
         last.close()
-        assert read_rows(folder / "stats.jsonl") == [*found, {"step": 9, "loss": 0.0}]
+        assert read_rows(folder / "stats.jsonl") == [*logged, {"step": 9, "loss": 0.0}]
         if faults.count <= number:
             assert how is None
             break

@@ -1,4 +1,4 @@
-"""Hostile pickles: an array, a container or one line, and never the end of the interpreter."""
+"""Hostile pickles: they give an array, a container or one line, and never crash the interpreter."""
 
 import pickle
 import subprocess
@@ -16,15 +16,15 @@ from eblvm.engine.errors import UserError
 from . import hostile_pickles
 from .properties import bounded, read_or_refused
 
-# In a process of its own: what is left of a crash is its code. A gigabyte more than at the start is a filled memory.
+# Runs in a process of its own, so that a crash shows as an exit code; more than another gigabyte is an error.
 READER = """
 import resource, sys, time
 from pathlib import Path
 from eblvm.engine.data.readers import cifar
 from eblvm.engine.errors import UserError
 
-held = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
-resource.setrlimit(resource.RLIMIT_AS, (held + 2**30, held + 2**30))
+used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+resource.setrlimit(resource.RLIMIT_AS, (used + 2**30, used + 2**30))
 for path in sorted(Path(sys.argv[1]).iterdir()):
     print(path.name, flush=True)
     began = time.monotonic()
@@ -48,12 +48,12 @@ def test_no_hostile_pickle_ends_the_interpreter(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("title", hostile_pickles.ATTACKS)
 def test_attacks_are_refused_in_one_line(title: str) -> None:
-    """Alone an attack may be plain data that is no batch; in the place of a batch's data or labels nothing is read."""
+    """Alone an attack may be plain data but no batch; as a batch's data or labels nothing of it is read."""
     attack = hostile_pickles.ATTACKS[title]
     for wrap in (hostile_pickles.as_data, hostile_pickles.as_labels):
-        with pytest.raises(UserError, match=r"^batch") as told:
+        with pytest.raises(UserError, match=r"^batch") as refusal:
             cifar.python(wrap(attack), "batch")
-        assert "\n" not in str(told.value)
+        assert "\n" not in str(refusal.value)
 
 
 def test_the_array_over_chosen_bytes_is_refused_before_it_is_made() -> None:
@@ -75,15 +75,15 @@ def test_types_orders_and_layouts_survive() -> None:
         for order in ("C", "F"):
             array = np.arange(6).reshape(2, 3).astype(code).copy(order)
             for protocol in range(6):
-                found = pickles.loads(pickle.dumps(array, protocol=protocol), "batch")
-                assert np.array_equal(found, array)
-                assert (found.dtype.kind, found.dtype.itemsize) == (array.dtype.kind, array.dtype.itemsize)
+                loaded = pickles.loads(pickle.dumps(array, protocol=protocol), "batch")
+                assert np.array_equal(loaded, array)
+                assert (loaded.dtype.kind, loaded.dtype.itemsize) == (array.dtype.kind, array.dtype.itemsize)
 
 
 @bounded
 @given(st.data())
 def test_mutated_batches_are_read_or_refused(data: st.DataObject) -> None:
-    """A sound batch with bytes replaced, cut out and repeated."""
+    """Read a valid batch with bytes replaced, cut out and repeated."""
     content = bytearray(hostile_pickles.good(data.draw(st.integers(0, 5)))[0][:3000] + b".")
     if data.draw(st.booleans()):
         content = bytearray(hostile_pickles.good(2)[0])

@@ -1,4 +1,4 @@
-"""Files of every format, damaged in every way: images or one line, and never another exception."""
+"""Files of every format, damaged in every way: they give images or one line, and never another exception."""
 
 import gzip
 import io
@@ -34,7 +34,7 @@ PIXELS = (np.arange(24 * 8 * 6 * 3) % 251).astype(np.uint8)
 
 @cache
 def corpus() -> dict[str, dict[str, bytes]]:
-    """A sound file or folder of every format, small: {title: {name: content}}."""
+    """Return a small valid file or folder of every format: {title: {name: content}}."""
     with TemporaryDirectory() as name:
         folder = Path(name)
 
@@ -106,7 +106,7 @@ INTERESTING = [0, 1, 0x7F, 0x80, 0xFE, 0xFF, ord("0"), ord("9"), ord("-"), ord("
 
 @st.composite
 def damage(draw: st.DrawFn, content: bytes, reach: int = 600) -> bytes:
-    """Some bytes of the first or last `reach` replaced, cut, repeated or filled, and the end perhaps lost."""
+    """Draw a copy with some of the first or last `reach` bytes replaced, cut, repeated or zeroed, or the end lost."""
     made = bytearray(content)
     for _ in range(draw(st.integers(1, 5))):
         if not made:
@@ -138,7 +138,7 @@ def unpacked(folder: Path, files: dict[str, bytes]) -> Path:
 
 
 def looked_at(contents: Contents | str) -> None:
-    """A result is used as training uses it, at least to the last pixel."""
+    """Use a result as training does, to the last pixel."""
     if isinstance(contents, str):
         return
     for split in contents.splits.values():
@@ -191,7 +191,7 @@ def test_any_bytes_are_read_or_refused(name: str, data: st.DataObject) -> None:
 @bounded
 @given(st.data())
 def test_archives_of_damaged_arrays(data: st.DataObject) -> None:
-    """The damage is within the archive, whose checksums are right."""
+    """Read archives with damaged content and correct checksums."""
     buffer = io.BytesIO()
     np.save(buffer, PIXELS.reshape(24, 8, 6, 3))
     content = data.draw(damage(buffer.getvalue(), reach=140))
@@ -221,21 +221,21 @@ def test_any_manifest_is_read_or_refused(changes: dict) -> None:
 
 @bounded
 @given(st.data())
-def test_pictures_are_decoded_or_told(data: st.DataObject) -> None:
+def test_pictures_are_decoded_or_refused(data: st.DataObject) -> None:
     files = corpus()["pictures"]
     content = data.draw(damage(files[data.draw(st.sampled_from(sorted(files)))]))
-    (found,) = PillowDecoder(Framing(4))([content])
-    assert isinstance(found, str) or found.shape == (3, 4, 4)
+    (decoded,) = PillowDecoder(Framing(4))([content])
+    assert isinstance(decoded, str) or decoded.shape == (3, 4, 4)
 
 
 @needs_dali
 @bounded
 @given(st.data())
-def test_pictures_are_decoded_or_told_by_dali(data: st.DataObject) -> None:
+def test_pictures_are_decoded_or_refused_by_dali(data: st.DataObject) -> None:
     files = corpus()["pictures"]
     content = data.draw(damage(files[data.draw(st.sampled_from(sorted(files)))]))
-    (found,) = dali()([content])
-    assert isinstance(found, str) or found.shape == (3, 4, 4)
+    (decoded,) = dali()([content])
+    assert isinstance(decoded, str) or decoded.shape == (3, 4, 4)
 
 
 @cache
@@ -257,7 +257,7 @@ def test_tensors_are_read_or_refused(data: st.DataObject) -> None:
 @bounded
 @given(st.data())
 def test_a_damaged_checkpoint_is_passed_over(data: st.DataObject) -> None:
-    """Any damage of the newest one's files: the older is given, or the newest whole."""
+    """Damage the newest checkpoint's files: the older one is returned, or the complete newest one."""
     with TemporaryDirectory() as name:
         folder = Path(name)
         for step in (10, 20):
@@ -265,9 +265,9 @@ def test_a_damaged_checkpoint_is_passed_over(data: st.DataObject) -> None:
         path = checkpoint.path_of(folder, 20)
         path = data.draw(st.sampled_from((path, checkpoint.digest_of(path))))
         path.write_bytes(data.draw(damage(path.read_bytes(), reach=2000)))
-        found, _ = checkpoint.newest(folder)
-        assert found is not None
-        assert found["w"].tolist() == [float(found["step"])] * 9
+        newest, _ = checkpoint.newest(folder)
+        assert newest is not None
+        assert newest["w"].tolist() == [float(newest["step"])] * 9
 
 
 @bounded

@@ -4,16 +4,15 @@ import pytest
 import torch
 from torch import Tensor
 
+from eblvm.engine.methods.base import Loss, State
 from eblvm.engine.methods.bilevel import BilevelScore, ExactScore
-from eblvm.engine.methods.divergences import Kl, KlExact
 from eblvm.engine.methods.bism import Bism
-from eblvm.engine.methods.base import Loss
+from eblvm.engine.methods.divergences import Kl, KlExact
 from eblvm.engine.methods.losses.dsm import Dsm
 from eblvm.engine.methods.losses.mdsm import Mdsm
 from eblvm.engine.methods.losses.sm import Sm
 from eblvm.engine.methods.losses.ssm import Ssm
 from eblvm.engine.methods.score_matching import ScoreMatchingObjective
-from eblvm.engine.methods.base import State
 from eblvm.engine.models.posteriors import Exact
 from eblvm.engine.nets.grbm import GRBM
 from eblvm.engine.nets.posteriors import Bernoulli

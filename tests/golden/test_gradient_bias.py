@@ -9,8 +9,8 @@ import torch
 from eblvm.engine import recipes
 from eblvm.engine.evaluation.studies.gradient_bias import gradient_bias
 from eblvm.engine.methods.bilevel import BilevelScore
-from eblvm.engine.methods.divergences import KlExact
 from eblvm.engine.methods.bism import Bism
+from eblvm.engine.methods.divergences import KlExact
 from eblvm.engine.methods.losses.dsm import Dsm
 from eblvm.engine.methods.score_matching import ScoreMatchingObjective
 from eblvm.engine.nets.grbm import GRBM

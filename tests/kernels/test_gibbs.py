@@ -4,7 +4,6 @@ import pytest
 import torch
 from torch.func import vmap
 
-
 from eblvm.engine.nets.grbm import GRBM
 from eblvm.kernels import gibbs as package
 from eblvm.kernels.gibbs import Stream, gibbs, reference

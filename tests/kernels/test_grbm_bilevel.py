@@ -13,15 +13,15 @@ from torch.utils._pytree import tree_map
 from torch.utils.flop_counter import FlopCounterMode
 
 from eblvm.engine.errors import UserError
+from eblvm.engine.methods.base import State
 from eblvm.engine.methods.bilevel import BilevelScore
-from eblvm.engine.methods.divergences import Kl, KlExact
 from eblvm.engine.methods.bism import Bism
+from eblvm.engine.methods.divergences import Kl, KlExact
 from eblvm.engine.methods.grbm import fused as grbm_fused
 from eblvm.engine.methods.grbm.fused import fused_gradient, fused_step_for, fused_update_for
 from eblvm.engine.methods.losses.dsm import Dsm
 from eblvm.engine.methods.losses.ssm import Ssm
 from eblvm.engine.methods.score_matching import ScoreMatchingObjective
-from eblvm.engine.methods.base import State
 from eblvm.engine.methods.update import Update
 from eblvm.engine.models.posteriors import Exact
 from eblvm.engine.nets.grbm import GRBM

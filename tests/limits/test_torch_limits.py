@@ -1,4 +1,4 @@
-"""What torch can and cannot do that the design rests on. A red test here: torch changed, look at the design again."""
+"""Limits of torch that the design depends on. If a test fails here, torch has changed: review the design."""
 
 import pytest
 import torch
@@ -21,7 +21,7 @@ def x():
 
 
 def score_loss_gradient(energy, x, weight):
-    """d/dweight |d energy/dx|^2: the shape of every score-matching gradient."""
+    """Return d/dweight |d energy/dx|^2, which has the form of every score matching gradient."""
     x = x.clone().requires_grad_()
     (score,) = torch.autograd.grad(energy(x, weight), x, create_graph=True)
     return torch.autograd.grad(score.square().sum(), weight)[0]
@@ -57,12 +57,13 @@ def test_create_graph_through_checkpoint_is_exact(x):
 
 
 def test_checkpoint_saves_next_to_nothing_through_a_score():
-    """With create_graph=True the score pass recomputes the activations and its graph keeps them: segments.py exists."""
+    """With create_graph=True the score pass recomputes the activations and its graph keeps them, so checkpointing.py
+    is needed."""
     plain, plain_bytes = loss_gradient(lambda block, x: block(x))
-    checkpointed, bytes_held = loss_gradient(lambda block, x: checkpoint(block, x, use_reentrant=False))
+    checkpointed, kept_bytes = loss_gradient(lambda block, x: checkpoint(block, x, use_reentrant=False))
     for a, b in zip(plain, checkpointed, strict=True):
         torch.testing.assert_close(b, a, rtol=1e-12, atol=1e-12)
-    assert bytes_held > 0.8 * plain_bytes
+    assert kept_bytes > 0.8 * plain_bytes
 
 
 def test_create_graph_through_a_compiled_module_raises():
@@ -135,11 +136,11 @@ class SquareIntoBuffer(Square):
 
 
 def test_backward_into_a_fresh_buffer_loses_the_second_derivative(x):
-    """The danger that every kernel's second-order test guards against: no error, and the wrong gradient."""
+    """Show the danger that every kernel's second-order test guards against: no error, and a wrong gradient."""
     x.requires_grad_()
     (score,) = torch.autograd.grad(SquareIntoBuffer.apply(x).sum(), x, create_graph=True)
     assert torch.equal(score, 2 * x)
-    loss = (score.square() + 0 * x).sum()  # the term 0*x stands for the rest of the loss, which does reach x
+    loss = (score.square() + 0 * x).sum()  # the term 0*x represents the rest of the loss, which depends on x
     assert torch.equal(torch.autograd.grad(loss, x)[0], torch.zeros_like(x))  # it should be 8x
 
 

@@ -1,4 +1,4 @@
-"""BiDVL's recipes on real images: a few steps and all figures of each kind of net."""
+"""BiDVL's recipes on real images: a few steps and all evaluation figures of each kind of net."""
 
 import json
 from pathlib import Path

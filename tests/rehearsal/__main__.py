@@ -38,32 +38,32 @@ def main() -> None:
     parser.add_argument("--update", action="store_true")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
-    found = {}
+    results = {}
     for case in cases().values():
         if arguments.part not in case.name:
             continue
-        found[case.name] = facts = figures(case, arguments.sites)
+        results[case.name] = facts = figures(case, arguments.sites)
         print(f"{case.name:46} {facts['launches']:6} launches", *facts["faults"], sep="\n    ", file=sys.stderr)
         for name, number in facts.pop("sites")[:60]:
             print(f"{number:6} {name}", file=sys.stderr)
-    launches = {name: facts["launches"] for name, facts in found.items()}
+    launches = {name: facts["launches"] for name, facts in results.items()}
     parts = {name: partial(rehearsed_part, part) for name, part in PARTS.items()}
     for name, part in {**parts, **RUNS, "doctor --gpu": self_test}.items():
         if arguments.part in name:
-            found[name] = {"faults": faults_of(part)}
-            print(name, *found[name]["faults"], sep="\n    ", file=sys.stderr)
+            results[name] = {"faults": faults_of(part)}
+            print(name, *results[name]["faults"], sep="\n    ", file=sys.stderr)
     for name, fault in FAULTS.items():
         if arguments.part in f"fault: {name}":
-            found[f"fault: {name}"] = {"faults": found_in(fault)}
+            results[f"fault: {name}"] = {"faults": found_in(fault)}
             print(f"fault: {name}", *found_in(fault), sep="\n    ", file=sys.stderr)
     if arguments.json:
-        arguments.json.write_text(json.dumps(found))
+        arguments.json.write_text(json.dumps(results))
     if arguments.update:
         record.write(launches)
 
 
 def figures(case: Any, sites: bool) -> dict[str, Any]:
-    """A case's launches and its faults, in words."""
+    """Return a case's launches and its faults, in words."""
     try:
         seen = rehearsed(case.config, case.shape, sites)
     except Exception:

@@ -1,4 +1,4 @@
-"""What is rehearsed: every method on every model, and every option that changes a step."""
+"""The rehearsed cases: every method on every model, and every option that changes a step."""
 
 from collections.abc import Iterator
 from typing import Any, NamedTuple
@@ -17,12 +17,12 @@ class Case(NamedTuple):
 
 
 def cases() -> dict[str, Case]:
-    found = [*bars(), *grbm(), *mlp(), *deep(), *bidvl()]
-    return {case.name: case for case in found}
+    every = [*bars(), *grbm(), *mlp(), *deep(), *bidvl()]
+    return {case.name: case for case in every}
 
 
 def bars() -> Iterator[Case]:
-    """The steps whose launches are promised, at the published sizes."""
+    """Yield the steps whose launches are bounded, at the published sizes."""
     yield case("freyface bidsm N=5 K=5", recipe("freyface"), (560,))
     cifar = recipe("cifar10")
     yield case("cifar10 mdsm", cifar, (3, 32, 32), method="mdsm")

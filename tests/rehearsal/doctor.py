@@ -1,4 +1,4 @@
-"""`eblvm doctor --gpu` from its first to its last check on a fake GPU: none of them may raise. Figures say nothing."""
+"""`eblvm doctor --gpu` from its first to its last check on a fake GPU: none may raise. Its figures mean nothing."""
 
 import io
 import json
@@ -19,17 +19,17 @@ from eblvm.engine import selftest, selftest_kernels
 from eblvm.engine.cli import doctor, train
 from eblvm.engine.config import Config
 from eblvm.engine.methods.base import State
-from eblvm.engine.runs.state import to_tree
 from eblvm.engine.runs import checkpoint
+from eblvm.engine.runs.state import to_tree
 from tests.rehearsal.steps import nothing_drawn_on_the_host
 from tests.rehearsal.watch import Watch
 
-CHECKS = 37  # at least; one more where DALI is installed
+CHECKS = 37  # at least; one more if DALI is installed
 
 
 class Steps(selftest.Steps):
     """One step of each model on the GPU: every kind of step has a case of its own. On the host, whose native kernels
-    know no fake tensors, the GPU's again."""
+    cannot run fake tensors, the GPU's state again."""
 
     known: set[str]
     last: "Steps"
@@ -41,17 +41,17 @@ class Steps(selftest.Steps):
         super().__init__(config, shape, device)
         Steps.last = self
 
-    def take(self, number: int) -> None:
+    def run(self, number: int) -> None:
         if self.device.type == "cpu":
             return
         kind = f"{self.config.model.kind} {type(self.step).__name__}"
         if kind not in self.known:
             self.known.add(kind)
-            super().take(1)
+            super().run(1)
 
 
 def trained(command: list[str], **_: Any) -> None:
-    """In the place of torchrun: the run's flags are checked, and its checkpoint is written."""
+    """Replace torchrun: check the run's flags, and write its checkpoint."""
     words = command[command.index("eblvm") + 1 :]
     train.main([*words[1:], "--dry-run"])
     with unset_fake_temporarily():
@@ -67,7 +67,7 @@ def decoded(_: Any) -> tuple[Any]:
 
 
 def self_test() -> list[str]:
-    """What went wrong, in words."""
+    """Return the problems of the self-test, in words."""
     Steps.known = set()
     patches: list[Any] = [
         patch.object(selftest, "Steps", Steps),
@@ -83,20 +83,20 @@ def self_test() -> list[str]:
     except ImportError:
         pass
     said = io.StringIO()
-    with tempfile.TemporaryDirectory() as folder, ExitStack() as held:
+    with tempfile.TemporaryDirectory() as folder, ExitStack() as contexts:
         for one in (*patches, redirect_stdout(said), FakeTensorMode(allow_non_fake_inputs=True), Watch()):
-            held.enter_context(one)
-        with suppress(SystemExit):  # its figures are no figures
+            contexts.enter_context(one)
+        with suppress(SystemExit):  # its figures mean nothing
             doctor.main(["--gpu", "--json", f"{folder}/gpu.json"])
         record = json.loads(Path(folder, "gpu.json").read_text())
-    checks = {found["check"]: found for found in record["findings"]}
-    problems = [f"{name}: {found['problem']}" for name, found in checks.items() if found["problem"]]
-    problems += [f"{name} has no figure" for name, found in checks.items() if found["figure"] is None]
+    checks = {finding["check"]: finding for finding in record["findings"]}
+    problems = [f"{name}: {finding['problem']}" for name, finding in checks.items() if finding["problem"]]
+    problems += [f"{name} has no figure" for name, finding in checks.items() if finding["figure"] is None]
     if len(checks) < CHECKS or f"{len(checks)} checks on a fake GPU" not in said.getvalue():
         problems.append(f"{len(checks)} checks, expected {CHECKS}, and that it says so: {said.getvalue()[-300:]}")
     return problems
 
 
 def chains_on_the_gpu(chains: Callable[..., Any]) -> Callable[..., Any]:
-    """The host's are native."""
+    """Run the host's chains on the GPU too, as the host's kernel is native."""
     return lambda place: chains("cuda").cpu() if place == "cpu" else chains(place)

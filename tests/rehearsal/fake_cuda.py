@@ -1,7 +1,7 @@
-"""Two GPUs that compute nothing: `install()` makes torch take fake tensors of device cuda, in a build without CUDA.
+"""Two GPUs that compute nothing: `install()` makes torch accept fake tensors on device cuda, in a build without CUDA.
 
-Autograd asks a device for its guard and its hooks; `guard.cpp` has both. The rest of `torch.cuda` that the engine calls
-is replaced here. Call it before torch is imported.
+Autograd needs a device's guard and hooks; `guard.cpp` has both. The other functions of `torch.cuda` that the engine
+calls are replaced here. Call `install()` before torch is imported.
 """
 
 import ctypes
@@ -51,7 +51,7 @@ def install() -> None:
     plain = torch.tensor
 
     def tensor(data: Any, **options: Any) -> Any:
-        """As torch does it: made on the host, then copied."""
+        """Make a tensor as torch does: on the host, then copied."""
         device = options.pop("device", None) or default_device()
         made = plain(data, **options)
         return made if device is None or torch.device(device).type == "cpu" else made.to(device)
@@ -79,7 +79,7 @@ def loaded_guard(torch_folder: Path) -> ctypes.CDLL:
 
 
 def default_device() -> Any:
-    """That of `with torch.device(...)`, which knows torch's own `tensor` only."""
+    """Return the device of `with torch.device(...)`, which applies only to torch's own `tensor`."""
     from torch.overrides import _get_current_function_mode_stack
     from torch.utils._device import DeviceContext
 

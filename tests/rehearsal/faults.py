@@ -1,4 +1,4 @@
-"""One of every fault that a rehearsal is to find, so that it is known to find it.
+"""One example of every fault that a rehearsal must detect.
 
 Faults of whole runs have tests of their own. Each was seen to fail with its fault put back:
 
@@ -6,7 +6,7 @@ Faults of whole runs have tests of their own. Each was seen to fail with its fau
     a thread without its GPU, DALI on GPU 0         run: pictures; engine/test_device.py
     rank 0's tensors sent from its GPU              run: grbm
     process group without GPU or timeout            run: grbm; engine/test_device.py
-    plan's memory of another GPU                    run: network
+    the plan reads another GPU's memory             run: network
     precision, --deterministic not set              run: network, grbm; for evaluation engine/test_device.py
     Inception in tf32, versions of the CPU          engine/test_device.py
     the critic on the host                          part: critic

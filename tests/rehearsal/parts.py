@@ -1,6 +1,6 @@
-"""What surrounds a training step, on fake cuda tensors: sampling, likelihoods, validation, the critic.
+"""Code around the training step, on fake cuda tensors: sampling, likelihoods, validation, the critic.
 
-Here a wait for the device is no fault; a tensor on the wrong device is.
+Here a wait for the device is not a fault; a tensor on the wrong device is.
 """
 
 from collections.abc import Callable
@@ -91,7 +91,7 @@ def critic() -> Tensor:
 
 
 def bench_of_a_grbm() -> Tensor:
-    """`eblvm bench grbm`'s contestants."""
+    """Run the contestants of `eblvm bench grbm`."""
     case = Case(recipe("freyface").replaced(latent=40, batch=20, device="cuda"), POINT)
     with nothing_drawn_on_the_host():
         engine, naive = CaseStep(case), NaiveStep(published(case))
@@ -103,7 +103,7 @@ def bench_of_a_grbm() -> Tensor:
 
 
 def bench_of_a_network() -> Tensor:
-    """The engine's step of `eblvm bench deep`; modules of fake tensors, as the naive one's, cannot be cast."""
+    """Run the engine's step of `eblvm bench deep`; the naive step's modules of fake tensors cannot be cast."""
     small = {"width": 8, "depth": 12, "posterior_width": 8, "latent": 10, "head_width": 16, "batch": 6, "K": 2}
     config = recipe("cifar10").replaced(**small, device="cuda")
     with nothing_drawn_on_the_host():
@@ -113,7 +113,7 @@ def bench_of_a_network() -> Tensor:
 
 
 def bench_of_kernels() -> Tensor:
-    """`eblvm bench kernels`: every op and its reference."""
+    """Run `eblvm bench kernels`: every op and its reference."""
     x = torch.empty(1, **CUDA)
     for row in kernels_suite.rows():
         with torch.device("cuda"):
@@ -140,9 +140,9 @@ PARTS: dict[str, Callable[[], Tensor]] = {
 
 
 def rehearsed_part(part: Callable[[], Tensor]) -> list[str]:
-    """The faults of a part, in words."""
+    """Return the faults of a part, in words."""
     with FakeTensorMode(allow_non_fake_inputs=True), Watch() as watch:
-        found = part()
-        if found.device.type != "cuda":
-            watch.problems[f"its result is on {found.device}"] += 1
+        result = part()
+        if result.device.type != "cuda":
+            watch.problems[f"its result is on {result.device}"] += 1
     return list(watch.problems)

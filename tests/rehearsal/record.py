@@ -1,4 +1,4 @@
-"""The launches of every case as the repository has them: bench/records/launches.json."""
+"""The recorded launches of every case: bench/records/launches.json."""
 
 import json
 from pathlib import Path
@@ -11,9 +11,9 @@ ALLOWED = 0.02  # growth
 
 
 def read() -> dict[str, int]:
-    found = json.loads(PATH.read_text())
-    assert found["schema"] == SCHEMA
-    return found["launches"]
+    facts = json.loads(PATH.read_text())
+    assert facts["schema"] == SCHEMA
+    return facts["launches"]
 
 
 def write(launches: dict[str, int]) -> None:

@@ -1,8 +1,7 @@
-"""Whole runs as the second of two processes takes them: `train` from torchrun's environment on, on its own fake GPU.
+"""Whole runs as the second of two processes: `train` from torchrun's environment on, on its own fake GPU.
 
-The process group is torch's fake one, the first process's answers are made here, and DALI, where it is installed,
-builds its graph without decoding anything. What is looked at: where every tensor is, and what torch, NCCL and DALI are
-told.
+The process group is torch's fake one, the first process's answers are made here, and DALI, if it is installed, builds
+its graph without decoding anything. Checked are the device of every tensor, and the settings of torch, NCCL and DALI.
 """
 
 import os
@@ -42,14 +41,14 @@ SAMPLES = 60
 
 
 class Findings:
-    """What a run does that is not for its own GPU, in words."""
+    """Faults of a run, in words: everything that is not on its own GPU or not as configured."""
 
     def __init__(self) -> None:
         self.problems: list[str] = []
 
-    def equal(self, what: str, found: object, expected: object) -> None:
-        if found != expected:
-            self.problems.append(f"{what}: {found}, expected {expected}")
+    def equal(self, what: str, actual: object, expected: object) -> None:
+        if actual != expected:
+            self.problems.append(f"{what}: {actual}, expected {expected}")
 
     def on(self, what: str, tree: Any, device: torch.device) -> None:
         for place in {t.device for t in tree_leaves(tree) if isinstance(t, Tensor)}:
@@ -62,12 +61,12 @@ def grbm() -> list[str]:
 
 
 def network() -> list[str]:
-    """Its checkpointing is chosen by the free memory of its GPU."""
+    """Run a network whose checkpointing is chosen by the free memory of its GPU."""
     return second_of_two(small_network("cifar10", checkpoint="auto", precision="tf32"), images)
 
 
 def pictures() -> list[str]:
-    """Decoded by DALI on this process's GPU, in a thread that has to choose that GPU too."""
+    """Run on pictures decoded by DALI on this process's GPU, in a thread that has to select that GPU too."""
     return second_of_two(small_network("celeba64", input="dali"), images_on_demand)
 
 
@@ -86,9 +85,9 @@ def images_on_demand() -> Dataset:
 
 
 def second_of_two(config: Config, load: Callable[[], Dataset]) -> list[str]:
-    """Two steps of a run with its validation and its checkpoints, and everything before them."""
+    """Train two steps with validation and checkpoints, and run everything before them."""
     steps = {"steps": 2, "log_every": 1, "checkpoint_every": 1, "validations": 1, "device": "cuda", "timeout": 5.0}
-    config, found = config.replaced(**steps), Findings()
+    config, findings = config.replaced(**steps), Findings()
     given: dict[str, Any] = {}
     begin = dist.init_process_group
 
@@ -97,17 +96,17 @@ def second_of_two(config: Config, load: Callable[[], Dataset]) -> list[str]:
         begin("fake", store=FakeStore(), rank=how["rank"], world_size=how["world_size"])
 
     def from_rank0(action: Callable[[], Any]) -> Any:
-        """As rank 0 answers. Tensors arrive where they were: a GPU's would all be on rank 0's."""
+        """Answer as rank 0. Tensors arrive on the device they were on: those of a GPU would all be on rank 0's."""
         answer = action()
-        found.on("what rank 0 sends", answer, torch.device("cpu"))
+        findings.on("what rank 0 sends", answer, torch.device("cpu"))
         return answer
 
     def for_rank0(action: Callable[[], None]) -> None:
         saved = [x for x in getattr(action, "args", ()) if isinstance(x, dict)]
-        found.on("the state", [x["state"] for x in saved if "state" in x], OWN)
+        findings.on("the state", [x["state"] for x in saved if "state" in x], OWN)
 
     def memory(device: Any) -> tuple[int, int]:
-        found.equal("the GPU whose free memory is asked for", torch.device(device), OWN)
+        findings.equal("the GPU whose free memory is asked for", torch.device(device), OWN)
         return 2**36, 2**36
 
     patches: list[Any] = [
@@ -121,30 +120,30 @@ def second_of_two(config: Config, load: Callable[[], Dataset]) -> list[str]:
         patch.object(distributed, "on_rank0", for_rank0),
         patch.object(torch.cuda, "mem_get_info", memory),
         patch.object(type(config.dataset), "load", lambda *_: load()),
-        patch("eblvm.engine.training.loop.check_values", lambda *_: None),  # there are none
+        patch("eblvm.engine.training.loop.check_values", lambda *_: None),  # fake tensors have no values
     ]
     mode, folder = FakeTensorMode(allow_non_fake_inputs=True), tempfile.TemporaryDirectory()
     torch.cuda.set_device(0)
     try:
-        with ExitStack() as held:
-            for one in (folder, *patches, mode, nothing_drawn_on_the_host(), dali(mode, found)):
-                held.enter_context(one)
-            watch = held.enter_context(Watch())
+        with ExitStack() as contexts:
+            for one in (folder, *patches, mode, nothing_drawn_on_the_host(), dali(mode, findings)):
+                contexts.enter_context(one)
+            watch = contexts.enter_context(Watch())
             train(config, Path(folder.name) / "run", lambda _: None)
-        found.equal("the current GPU", torch.cuda.current_device(), 1)
-        found.equal("NCCL's GPU", given["device_id"], OWN)
-        found.equal("NCCL's patience", given["timeout"], timedelta(minutes=5))
-        found.equal("deterministic cuDNN", torch.backends.cudnn.deterministic, config.running.deterministic)
+        findings.equal("the current GPU", torch.cuda.current_device(), 1)
+        findings.equal("NCCL's GPU", given["device_id"], OWN)
+        findings.equal("NCCL's patience", given["timeout"], timedelta(minutes=5))
+        findings.equal("deterministic cuDNN", torch.backends.cudnn.deterministic, config.running.deterministic)
         products = torch.backends.cuda.matmul.fp32_precision
-        found.equal("products", products, "tf32" if config.model.precision == "tf32" else "ieee")
+        findings.equal("products", products, "tf32" if config.model.precision == "tf32" else "ieee")
     finally:
         torch.cuda.set_device(0)
-    return [*found.problems, *watch.problems]
+    return [*findings.problems, *watch.problems]
 
 
 @contextmanager
-def dali(mode: FakeTensorMode, found: Findings) -> Iterator[None]:
-    """DALI's graph is built for the GPU it is given, and run as far as the source that names the pictures."""
+def dali(mode: FakeTensorMode, findings: Findings) -> Iterator[None]:
+    """Build DALI's graph for its GPU, and run it as far as the source that names the pictures."""
     try:
         from nvidia.dali.pipeline import Pipeline
     except ImportError:
@@ -152,12 +151,12 @@ def dali(mode: FakeTensorMode, found: Findings) -> Iterator[None]:
         return
 
     def begin(threads: int, device: torch.device) -> None:
-        mode.__enter__()  # modes are a thread's own, as is the current GPU
+        mode.__enter__()  # every thread has its own modes and its own current GPU
         start_thread(threads, device)
 
     def run(pipeline: Any) -> tuple[Any]:
-        found.equal("DALI's GPU", pipeline.device_id, OWN.index)
-        found.equal("the current GPU of DALI's thread", torch.cuda.current_device(), OWN.index)
+        findings.equal("DALI's GPU", pipeline.device_id, OWN.index)
+        findings.equal("the current GPU of DALI's thread", torch.cuda.current_device(), OWN.index)
         return (SimpleNamespace(as_tensor=lambda: None),)
 
     class OneAtATime(ThreadPoolExecutor):  # as the mode is entered in two threads
@@ -166,13 +165,13 @@ def dali(mode: FakeTensorMode, found: Findings) -> Iterator[None]:
             wait([future])
             return future
 
-    with ExitStack() as held:
-        held.enter_context(patch.object(data_input, "ThreadPoolExecutor", OneAtATime))
-        for name, stand_in in (("build", lambda _: None), ("run", run), ("checkpoint", lambda _: b"\0")):
-            held.enter_context(patch.object(Pipeline, name, stand_in))
-        held.enter_context(patch.object(data_input, "start_thread", begin))
-        held.enter_context(patch.object(torch.cuda, "current_stream", lambda _: None))
-        held.enter_context(patch("nvidia.dali.plugin.pytorch.feed_ndarray", lambda *_, **__: None))
+    with ExitStack() as contexts:
+        contexts.enter_context(patch.object(data_input, "ThreadPoolExecutor", OneAtATime))
+        for name, replacement in (("build", lambda _: None), ("run", run), ("checkpoint", lambda _: b"\0")):
+            contexts.enter_context(patch.object(Pipeline, name, replacement))
+        contexts.enter_context(patch.object(data_input, "start_thread", begin))
+        contexts.enter_context(patch.object(torch.cuda, "current_stream", lambda _: None))
+        contexts.enter_context(patch("nvidia.dali.plugin.pytorch.feed_ndarray", lambda *_, **__: None))
         yield
 
 

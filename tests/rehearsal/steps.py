@@ -1,4 +1,4 @@
-"""One training step as the loop drives it, on fake cuda tensors."""
+"""One training step as the loop runs it, on fake cuda tensors."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -25,13 +25,13 @@ SAMPLES = 200
 
 
 def undrawn(kind: Any, key: Key, purpose: int, count: int, shape: Any, first: int, dtype: Any, device: Any) -> Tensor:
-    """In the place of philox's draws on the host, whose native op knows no fake tensors."""
+    """Replace philox's draws on the host, whose native op cannot run fake tensors."""
     return torch.empty(count, *shape, dtype=dtype, device=device)
 
 
 @contextmanager
 def nothing_drawn_on_the_host() -> Iterator[None]:
-    """Philox's native op knows no fake tensors."""
+    """Draw no noise on the host: philox's native op cannot run fake tensors."""
     drawn = philox._draw
 
     def draw(kind: Any, key: Any, purpose: int, count: int, shape: Any, first: int, dtype: Any, device: Any) -> Tensor:
@@ -43,15 +43,15 @@ def nothing_drawn_on_the_host() -> Iterator[None]:
 
 
 def fake_start(config: Config, objective: Any, seed: Tensor, shape: tuple[int, ...]) -> Any:
-    """The state at the beginning, as it is copied to the device; its values are nobody's concern."""
+    """Return the initial state, as it is copied to the device; its values do not matter."""
     v = torch.empty(*seed.shape, config.optimisation.batch, *shape, dtype=getattr(torch, config.running.dtype))
-    with nothing_drawn_on_the_host(), Watch():  # which answers for numbers that are asked of fake tensors
+    with nothing_drawn_on_the_host(), Watch():  # which returns numbers for fake tensors
         state = initial_state(config, objective, seed, v, torch.device("cpu"))
     return tree_map(lambda t: t.to("cuda") if isinstance(t, Tensor) else t, state)
 
 
 def rehearsed(config: Config, shape: tuple[int, ...], sites: bool = False) -> Watch:
-    """What a step in the middle of a run asks of the GPU, its minibatch, noise and rates included."""
+    """Watch a step in the middle of a run on the GPU, with its minibatch, noise and rates."""
     config.check()
     optimisation, method = config.optimisation, config.method
     dtype = getattr(torch, config.running.dtype)
@@ -64,7 +64,7 @@ def rehearsed(config: Config, shape: tuple[int, ...], sites: bool = False) -> Wa
         state = fake_start(config, update.objective, seed, shape)
         training_step = training_step_of(config, update)
         batches = open_input(config.dataset, dataset, seed, optimisation.batch)
-        for step in range(2):  # what the first one leaves behind, such as an epoch's order, the second one finds
+        for step in range(2):  # the second one uses what the first one stored, such as an epoch's order
             with Watch(sites) as watch:
                 v = batches.batch(step)
                 noise = update.objective.draw(Key(seed, step), v, 0, optimisation.batch)

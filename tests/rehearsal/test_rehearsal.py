@@ -1,4 +1,4 @@
-"""Every step on a GPU that is not there: no mixed devices, no native op, no waiting, no copy; launches as recorded.
+"""Every step on a fake GPU: no mixed devices, no native op, no waiting, no copy; launches as recorded.
 
 The fake device is set up before torch is imported, so the cases run in a process of their own, all in one.
 """
@@ -18,7 +18,7 @@ from tests.rehearsal.cases import cases
 
 ROOT = Path(__file__).resolve().parents[2]
 NAMES = list(cases())
-# What one step may launch at the published sizes; bench/records/launches.json has what it does launch.
+# Bounds on the launches of one step at the published sizes; bench/records/launches.json has the real numbers.
 BARS = {"freyface bidsm N=5 K=5": 90, "cifar10 mdsm": 480, "cifar10 bimdsm N=0": 700}
 
 pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="the fake device is compiled with g++")
@@ -48,18 +48,18 @@ PARTS = (
 
 @pytest.mark.parametrize("name", PARTS)
 def test_part(name: str, rehearsal: dict[str, Any]) -> None:
-    """Sampling and evaluation: nothing on another device."""
+    """Check sampling and evaluation: nothing on another device."""
     assert rehearsal[f"part: {name}"]["faults"] == []
 
 
 def test_self_test(rehearsal: dict[str, Any]) -> None:
-    """Every check of `eblvm doctor --gpu` runs to its figure."""
+    """Check that every check of `eblvm doctor --gpu` reaches its figure."""
     assert rehearsal["doctor --gpu"]["faults"] == []
 
 
 @pytest.mark.parametrize("name", ["grbm", "network", "pictures"])
 def test_run(name: str, rehearsal: dict[str, Any]) -> None:
-    """A whole run as the second of two processes: its own GPU everywhere, in torch, NCCL and DALI."""
+    """Check a whole run as the second of two processes: its own GPU everywhere, in torch, NCCL and DALI."""
     if name == "pictures" and importlib.util.find_spec("nvidia.dali") is None:
         pytest.skip("DALI is not installed")
     assert rehearsal[f"run: {name}"]["faults"] == []
@@ -72,14 +72,14 @@ def test_step(name: str, rehearsal: dict[str, Any]) -> None:
 
 
 def test_every_fault_is_found(rehearsal: dict[str, Any]) -> None:
-    """The rehearsal can fail: faults.py makes one of each."""
-    faults = {name: found["faults"] for name, found in rehearsal.items() if name.startswith("fault: ")}
+    """Check that the rehearsal can fail: faults.py makes one of each fault."""
+    faults = {name: facts["faults"] for name, facts in rehearsal.items() if name.startswith("fault: ")}
     assert len(faults) == 13
-    assert [name for name, found in faults.items() if not found] == []
+    assert [name for name, detected in faults.items() if not detected] == []
 
 
 def test_launches_are_as_recorded(rehearsal: dict[str, Any]) -> None:
-    """'python -m tests.rehearsal --update' if more launches are meant."""
+    """Compare with the record; 'python -m tests.rehearsal --update' if more launches are intended."""
     recorded = record.read()
     assert list(recorded) == NAMES
     allowed = {name: number * (1 + record.ALLOWED) for name, number in recorded.items()}

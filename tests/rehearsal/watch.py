@@ -1,4 +1,4 @@
-"""What a piece of code asks of a GPU: launches, and everything that would make the host wait or the kernel fail."""
+"""A watch on GPU code: its launches, and everything that would make the host wait or the kernel fail."""
 
 import traceback
 from collections import Counter
@@ -14,7 +14,7 @@ from triton.runtime.autotuner import Autotuner
 from triton.runtime.jit import JITFunction
 
 ROOT = Path(__file__).resolve().parents[2]
-# Operators that only look at memory, or reserve it.
+# Operators that only view memory, or reserve it.
 WITHOUT_LAUNCH = frozenset(
     "view _unsafe_view detach alias t transpose expand unsqueeze squeeze select slice permute as_strided empty "
     "empty_strided empty_like split split_with_sizes unbind lift_fresh new_empty reshape unfold diagonal view_as "
@@ -26,7 +26,7 @@ GRID_LIMITS = (2**31 - 1, 65_535, 65_535)
 
 
 class Watch(TorchDispatchMode):
-    """Counts while it is entered; `problems` are faults, `waits` and `copies` are faults inside a training step."""
+    """A counter of a `with` block; `problems` are faults, `waits` and `copies` are faults inside a training step."""
 
     current: "Watch | None" = None
 
@@ -76,7 +76,7 @@ class Watch(TorchDispatchMode):
                 kind = "" if asynchronous and pinned else "blocking "
                 self.copies[f"{kind}copy {source.device.type} -> {target.device.type} at {site()}"] += 1
                 return out
-        # A number of the host is passed by value.
+        # A scalar of the host is passed by value.
         elif "cuda" in before and any(t.dim() for t in tensors if t.device.type == "cpu"):
             self.problems[f"{name} mixes devices at {site()}"] += 1
         if name in WAITING and "cuda" in before:
@@ -91,7 +91,7 @@ def scalar_like(t: Tensor) -> bool | float | int:
 
 
 def site(depth: int = 3) -> str:
-    """The engine's own lines on the stack, innermost first."""
+    """Return the engine's own lines on the stack, innermost first."""
     own = []
     for frame in traceback.walk_stack(None):
         name = frame[0].f_code.co_filename
@@ -107,7 +107,7 @@ def flat(arguments: Any) -> list[Any]:
 
 
 def launched(kernel: Any, *args: Any, grid: Any = None, warmup: bool = False, **options: Any) -> None:
-    """In the place of Triton's launch: what the kernel is given is checked, nothing is compiled or run."""
+    """Replace Triton's launch: check the kernel's arguments, compile and run nothing."""
     watch, name = Watch.current, kernel.fn.__name__
     if watch is None:
         return
@@ -128,7 +128,7 @@ def launched(kernel: Any, *args: Any, grid: Any = None, warmup: bool = False, **
 
 
 def tuned(tuner: Any, *args: Any, **options: Any) -> None:
-    """In the place of Triton's autotuner, which needs a GPU to time on: the first configuration."""
+    """Replace Triton's autotuner, which needs a GPU to time on, by its first configuration."""
     tuner.fn.run(*args, **options, **tuner.configs[0].all_kwargs())
 
 

@@ -1,4 +1,4 @@
-"""Second-order checkpointing: exact, smaller, and loud where it cannot serve."""
+"""Second-order checkpointing: exact, with less memory, and an error where it does not apply."""
 
 from collections.abc import Callable
 
@@ -31,7 +31,7 @@ def energy(blocks: list[Block], x: Tensor, how) -> Tensor:
 
 
 def loss_gradient(how) -> tuple[list[Tensor], int]:
-    """The gradient of a score's loss, and the bytes that the graphs hold before its backward."""
+    """Return the gradient of a score's loss, and the bytes that the graphs keep before its backward."""
     blocks = [Block() for _ in range(3)]
     parameters = [p for block in blocks for p in block.parameters()]
     x = torch.linspace(-1, 1, 30, dtype=torch.float64).view(5, 6).requires_grad_()
@@ -39,11 +39,11 @@ def loss_gradient(how) -> tuple[list[Tensor], int]:
     with torch.autograd.graph.saved_tensors_hooks(lambda t: Saved(saved, t), lambda s: s.tensor):
         (score,) = torch.autograd.grad(energy(blocks, x, how), x, create_graph=True)
         loss = (score - 1).square().sum()
-    held = saved.live
-    return list(torch.autograd.grad(loss, parameters)), held
+    kept_bytes = saved.live
+    return list(torch.autograd.grad(loss, parameters)), kept_bytes
 
 
-def test_equals_the_plain_modules_and_holds_less() -> None:
+def test_equals_the_plain_modules_and_keeps_less() -> None:
     plain, plain_bytes = loss_gradient(lambda block, x: block(x))
     cut, cut_bytes = loss_gradient(checkpointed)
     for a, b in zip(plain, cut, strict=True):
@@ -70,9 +70,9 @@ def test_nested_segments() -> None:
 
 
 def test_derivative_of_the_parameters_gradient() -> None:
-    """As an unrolled step needs it: of a function of the gradient for x, parameters and both."""
+    """Differentiate a function of the gradient for x, parameters and both, as an unrolled step does."""
 
-    def found(how: Callable[..., Tensor], of_x: bool) -> list[Tensor]:
+    def second_order(how: Callable[..., Tensor], of_x: bool) -> list[Tensor]:
         block = Block()
         x = torch.linspace(-1, 1, 30, dtype=torch.float64).view(5, 6).requires_grad_()
         inputs = [*([x] if of_x else []), *block.parameters()]
@@ -80,7 +80,8 @@ def test_derivative_of_the_parameters_gradient() -> None:
         return list(torch.autograd.grad(sum(g.square().sum() for g in gradient), [x, *block.parameters()]))
 
     for of_x in (True, False):
-        for a, b in zip(found(lambda block, x: block(x), of_x), found(checkpointed, of_x), strict=True):
+        plain, cut = second_order(lambda block, x: block(x), of_x), second_order(checkpointed, of_x)
+        for a, b in zip(plain, cut, strict=True):
             assert a.abs().max() > 0
             torch.testing.assert_close(b, a, rtol=1e-12, atol=1e-12)
 

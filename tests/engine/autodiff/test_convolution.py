@@ -1,4 +1,4 @@
-"""A convolution with derivatives of its own against torch's: values, two orders, layouts, and what the peak holds."""
+"""A convolution with derivatives of its own against torch's: values, two orders, layouts, and peak memory."""
 
 import pytest
 import torch
@@ -20,7 +20,7 @@ SIZES = [
     (2, 3, 2, 4, 1, 1, 0),
     (2, 3, 2, 4, 3, 1, 0),
     (2, 3, 2, 7, 3, 2, 1),
-    (2, 3, 2, 6, 3, 2, 0),  # a last row that no place of the kernel reaches
+    (2, 3, 2, 6, 3, 2, 0),  # a last row that no kernel position reaches
     (2, 3, 2, 11, 4, 2, 1),
 ]
 
@@ -40,7 +40,7 @@ def arguments(
 
 
 def both_orders(conv, x: Tensor, w: Tensor, b: Tensor | None, *place) -> list[Tensor]:
-    """The value, its gradients, and those of a loss of the input's gradient, as a score is one."""
+    """Return the value, its gradients, and those of a loss of the input's gradient, such as a score's."""
     known = [t for t in (x, w, b) if t is not None]
     y = conv(x, w, b, *place)
     first = torch.autograd.grad(y.sin().sum(), known, retain_graph=True)
@@ -50,8 +50,8 @@ def both_orders(conv, x: Tensor, w: Tensor, b: Tensor | None, *place) -> list[Te
 
 
 def assert_as_torch(*given) -> None:
-    for found, expected in zip(both_orders(convolve, *given), both_orders(F.conv2d, *given), strict=True):
-        torch.testing.assert_close(found, expected, rtol=1e-12, atol=1e-12)
+    for actual, expected in zip(both_orders(convolve, *given), both_orders(F.conv2d, *given), strict=True):
+        torch.testing.assert_close(actual, expected, rtol=1e-12, atol=1e-12)
 
 
 @pytest.mark.parametrize("bias", [True, False])
@@ -80,10 +80,10 @@ def test_gradcheck(size: tuple[int, ...]) -> None:
 def test_channels_last(size: tuple[int, ...]) -> None:
     x, w, b, *place = arguments(*size)
     rows = [t.detach().contiguous(memory_format=torch.channels_last).requires_grad_() for t in (x, w)]
-    for found, expected in zip(
+    for actual, expected in zip(
         both_orders(convolve, *rows, b, *place), both_orders(F.conv2d, x, w, b, *place), strict=True
     ):
-        torch.testing.assert_close(found, expected, rtol=1e-12, atol=1e-12)
+        torch.testing.assert_close(actual, expected, rtol=1e-12, atol=1e-12)
     assert convolve(*rows, b, *place).stride() == F.conv2d(*rows, b, *place).stride()
 
 
@@ -94,8 +94,8 @@ def test_torch_func() -> None:
         score = torch.func.grad(lambda x: convolve(x, w, b, *place).sin().sum())(x)
         return score.cos().sum()
 
-    found = torch.func.vmap(torch.func.grad(loss), (None, 0))(w, torch.stack([x, 2 * x]))
-    for one, scale in zip(found, (1, 2), strict=True):
+    actual = torch.func.vmap(torch.func.grad(loss), (None, 0))(w, torch.stack([x, 2 * x]))
+    for one, scale in zip(actual, (1, 2), strict=True):
         torch.testing.assert_close(one, torch.func.grad(loss)(w, scale * x))
 
 
@@ -109,15 +109,15 @@ def test_batched_backward(size: tuple[int, ...]) -> None:
         products = torch.vmap(lambda u: torch.autograd.grad(score, x, u, create_graph=True)[0])(directions)
         return [products, *torch.autograd.grad(products.cos().sum(), (x, w, b))]
 
-    for found, expected in zip(curvatures(convolve), curvatures(F.conv2d), strict=True):
-        torch.testing.assert_close(found, expected, rtol=1e-12, atol=1e-12)
+    for actual, expected in zip(curvatures(convolve), curvatures(F.conv2d), strict=True):
+        torch.testing.assert_close(actual, expected, rtol=1e-12, atol=1e-12)
 
 
 def test_autocast_as_torch() -> None:
     x, w, b, *place = arguments(*SIZES[0], dtype=torch.float32)
     with torch.autocast("cpu", torch.bfloat16):
-        found, expected = (both_orders(conv, x, w, b, *place) for conv in (convolve, F.conv2d))
-    for one, other in zip(found, expected, strict=True):
+        actual, expected = (both_orders(conv, x, w, b, *place) for conv in (convolve, F.conv2d))
+    for one, other in zip(actual, expected, strict=True):
         assert one.dtype == other.dtype
         torch.testing.assert_close(one, other, rtol=0.03, atol=0.03)
 
@@ -126,14 +126,14 @@ def test_batches_of_gradients() -> None:
     x, w, b, *place = arguments(*SIZES[2])
     many = torch.stack([torch.ones(3, 4, 4, 4), torch.rand(3, 4, 4, 4)]).double()
     values = (conv(x, w, b, *place) for conv in (convolve, F.conv2d))
-    found, expected = (torch.autograd.grad(y, (x, w, b), many, is_grads_batched=True) for y in values)
-    for one, other in zip(found, expected, strict=True):
+    actual, expected = (torch.autograd.grad(y, (x, w, b), many, is_grads_batched=True) for y in values)
+    for one, other in zip(actual, expected, strict=True):
         torch.testing.assert_close(one, other, rtol=1e-12, atol=1e-12)
 
 
 @pytest.mark.parametrize(("batch", "outputs"), [(1, 3), (3, 1), (3, 3)])
 def test_results_are_no_views(batch: int, outputs: int) -> None:
-    """Else an operation in place on them fails, for some sizes of the batch alone."""
+    """Check for views: an operation in place on one fails, only for some batch sizes."""
     x, w, b, *place = arguments(batch, 2, outputs, 4, 3, 1, 1)
     y = convolve(x, w, b, *place)
     assert not y._is_view()
@@ -159,7 +159,7 @@ def test_errors_are_torchs() -> None:
 
 @pytest.fixture
 def passes(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The gradients that the library was asked for, in turn."""
+    """Record the gradients that the library computes, in order."""
     asked: list[str] = []
     library = convolution._library
 
@@ -180,7 +180,7 @@ def test_the_score_pass_leaves_the_weight_alone(passes: list[str]) -> None:
 
 
 def test_no_copies_of_images_in_the_second_order() -> None:
-    """torch's own copies the image and its cotangent twice."""
+    """Compare peaks with torch's own convolution, which copies the image and its cotangent twice."""
 
     def peak(conv) -> int:
         x, w, b, *place = arguments(8, 16, 16, 32, 3, 1, 1, dtype=torch.float32)

@@ -1,4 +1,4 @@
-"""Both dialects of the derivatives give the same numbers, and neither leaks through what it should hold fixed."""
+"""Both dialects of the derivatives give the same numbers, and neither leaks through what it should keep fixed."""
 
 import pytest
 import torch
@@ -14,9 +14,9 @@ def dialect(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
     return request.param
 
 
-def test_grad_holds_everything_else_fixed(dialect: str) -> None:
+def test_grad_keeps_everything_else_fixed(dialect: str) -> None:
     theta = torch.tensor(3.0, requires_grad=True)
-    x = 2 * theta  # depends on theta, yet d/dx of theta * x^2 must not see that
+    x = 2 * theta  # depends on theta, yet d/dx of theta * x^2 must ignore that
     gradient, aux = grad(lambda y: (theta * y**2, y.detach()), x)
     assert gradient.item() == pytest.approx(2 * 3 * 6)
     assert aux.item() == pytest.approx(6)
@@ -43,7 +43,7 @@ def test_vjp_is_differentiable_in_cotangent_and_closure(dialect: str) -> None:
     assert d_u.tolist() == [4, 12]
 
 
-def test_vjp_takes_trees_and_passes_over_constant_outputs(dialect: str) -> None:
+def test_vjp_accepts_trees_and_ignores_constant_outputs(dialect: str) -> None:
     x = {"a": torch.tensor(2.0), "b": torch.tensor(5.0)}
     _, pull = vjp(lambda t: (t["a"] * t["b"], torch.tensor(1.0)), x)
     pulled = pull((torch.tensor(1.0), torch.tensor(1.0)))

@@ -1,4 +1,4 @@
-"""Memory modes of the unroll: equal gradients, and `recompute` holds little more than phi and its moments a step."""
+"""Memory modes of the unroll: equal gradients, and `recompute` keeps little more than phi and its moments per step."""
 
 import weakref
 from itertools import pairwise
@@ -9,9 +9,8 @@ from torch import Tensor
 
 from eblvm.engine.autodiff.unroll import unroll
 from eblvm.engine.methods.bilevel import BilevelScore
-from eblvm.engine.methods.divergences import Kl
 from eblvm.engine.methods.bism import Bism
-
+from eblvm.engine.methods.divergences import Kl
 from eblvm.engine.nets.grbm import GRBM
 from eblvm.engine.nets.posteriors import Bernoulli
 from eblvm.engine.optim.adam import Adam
@@ -22,14 +21,14 @@ B, D, H = 200, 6, 5
 
 
 class Saved:
-    """A saved tensor; a weak set of these shows which ones the graph still holds."""
+    """A saved tensor; a weak set of these shows which ones the graph still keeps."""
 
     def __init__(self, tensor: Tensor):
         self.tensor = tensor
 
 
 def unrolled(memory: str, N: int, sgd: bool, hidden: tuple[int, ...]) -> tuple[list[Tensor], int]:
-    """(gradient of a function of phi_N for theta, bytes that the graph holds after the unroll)."""
+    """Return (gradient of a function of phi_N for theta, bytes that the graph keeps after the unroll)."""
     adam = Adam()
     energy, posterior = GRBM(D, H), Bernoulli(D, H, hidden)
     options = Bism(K=1, N=N, divergence=Kl(), unroll_optimizer="sgd" if sgd else "adam", unroll_memory=memory)
@@ -49,9 +48,9 @@ def unrolled(memory: str, N: int, sgd: bool, hidden: tuple[int, ...]) -> tuple[l
         noise = [philox.logistic(Key(0, n), 0, B, (H,))[None] for n in range(N)]
         contexts = [(theta, f, v, torch.tensor(1.0), n, {"unroll": torch.tensor(0.01)}) for n in noise]
         phi_N = unroll(estimator._unrolled_step, phi, () if sgd else adam.init(phi), contexts, memory)
-        held = {s.tensor.untyped_storage().data_ptr(): s.tensor.untyped_storage().nbytes() for s in list(live)}
+        kept = {s.tensor.untyped_storage().data_ptr(): s.tensor.untyped_storage().nbytes() for s in list(live)}
         value = sum(p.sin().sum() for p in phi_N.values())
-    return list(torch.autograd.grad(value, list(theta.values()), materialize_grads=True)), sum(held.values())
+    return list(torch.autograd.grad(value, list(theta.values()), materialize_grads=True)), sum(kept.values())
 
 
 def test_recompute_refuses_to_be_differentiated_twice() -> None:
@@ -63,7 +62,7 @@ def test_recompute_refuses_to_be_differentiated_twice() -> None:
 
 @pytest.mark.parametrize("hidden", [(), (8,)], ids=["linear", "mlp"])
 @pytest.mark.parametrize("sgd", [False, True], ids=["adam", "sgd"])
-def test_recompute_equals_store_and_holds_less(sgd: bool, hidden: tuple[int, ...]) -> None:
+def test_recompute_equals_store_and_keeps_less(sgd: bool, hidden: tuple[int, ...]) -> None:
     growth = {}
     for memory in ("store", "recompute"):
         (_, few), (gradient, many) = (unrolled(memory, N, sgd, hidden) for N in (2, 12))

@@ -1,4 +1,4 @@
-"""The command line: bad input is one line that says what to do, exit code 2, and nothing is lost."""
+"""The command line: bad input gives one line that says what to do and exit code 2, and nothing is lost."""
 
 import json
 from pathlib import Path

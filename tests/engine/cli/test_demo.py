@@ -1,4 +1,4 @@
-"""`eblvm demo` with few steps: three models, one of them trained beside the others, a table and a picture."""
+"""`eblvm demo` with few steps: three models, one of them in a second process, a table and a picture."""
 
 from pathlib import Path
 
@@ -30,7 +30,7 @@ def test_the_demo(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert (tmp_path / "density.png").stat().st_size > 10_000
 
 
-def test_a_run_beside_that_fails_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_failed_run_of_the_second_process_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "mlp-bidsm").write_text("a file in its place")
     assert main(["demo", "--out", str(tmp_path)]) == 2
     assert "mlp-bidsm was not trained: " in capsys.readouterr().err

@@ -1,4 +1,4 @@
-"""Help: commands in groups by task; each command's own fits a screen and ends with examples that exist."""
+"""Help: commands in groups by task; each command's help fits a screen and ends with examples of real commands."""
 
 import re
 import shlex
@@ -22,7 +22,7 @@ def test_commands_are_grouped_by_task() -> None:
 
 @pytest.mark.parametrize("name", [*commands(), "runs show", "runs compare", "runs clean", "data prepare", "data info"])
 def test_a_help_fits_a_screen_and_ends_with_two_examples(name: str, capsys: pytest.CaptureFixture[str]) -> None:
-    with suppress(SystemExit):  # argparse leaves so
+    with suppress(SystemExit):  # argparse exits this way
         main([*name.split(), "--help"])
     text = capsys.readouterr().out.rstrip()
     assert len(text.splitlines()) <= SCREEN

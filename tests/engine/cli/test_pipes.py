@@ -1,4 +1,4 @@
-"""A reader that has enough, a full disk behind stdout: quiet, or one line."""
+"""A closed pipe ends a command quietly, a full disk behind stdout with one line."""
 
 import os
 import subprocess

@@ -1,4 +1,4 @@
-"""`eblvm runs` and `eblvm sweep`: what folders say of themselves."""
+"""`eblvm runs` and `eblvm sweep`: lists, comparisons and rows from run folders."""
 
 import fcntl
 import json
@@ -24,13 +24,13 @@ def test_the_list(runs: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path
     with (runs / "a" / ".lock").open("r+b") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         assert main(["runs", str(runs), "--json", str(tmp_path / "runs.json")]) == 0
-    found = json.loads((tmp_path / "runs.json").read_text())["runs"]
-    assert [(Path(r["run"]).name, r["state"], r["step"]) for r in found] == [
+    listed = json.loads((tmp_path / "runs.json").read_text())["runs"]
+    assert [(Path(r["run"]).name, r["state"], r["step"]) for r in listed] == [
         ("a", "training", 20),
         ("b", "complete", 20),
     ]
     rows = [json.loads(line) for line in (runs / "a" / "stats.jsonl").read_text().splitlines()]
-    assert found[0]["best"]["validation"] == min(r["validation"] for r in rows if "validation" in r)
+    assert listed[0]["best"]["validation"] == min(r["validation"] for r in rows if "validation" in r)
     assert "next: eblvm runs show" in capsys.readouterr().out
     assert main(["runs", str(runs / "notes")]) == 0
     assert "start one: eblvm train" in capsys.readouterr().out

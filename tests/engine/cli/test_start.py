@@ -1,4 +1,4 @@
-"""The way in is quick: help, and errors before training, execute no line of torch."""
+"""Fast start: help, and errors before training, execute no line of torch."""
 
 import resource
 import subprocess
@@ -43,7 +43,7 @@ def test_help_and_errors_need_no_torch(arguments: str, code: int) -> None:
     command = [sys.executable, "-c", CODE, *arguments.split()]
     subprocess.run(command, capture_output=True)  # fills the caches of compiled files
     used = []
-    while len(used) < 10 and min(used, default=LIMIT_SECONDS) >= LIMIT_SECONDS:  # a busy machine only adds to it
+    while len(used) < 10 and min(used, default=LIMIT_SECONDS) >= LIMIT_SECONDS:  # a busy machine only adds time
         before = resource.getrusage(resource.RUSAGE_CHILDREN)
         done = subprocess.run(command, capture_output=True, text=True)
         after = resource.getrusage(resource.RUSAGE_CHILDREN)

@@ -9,9 +9,8 @@ from torch.nn import functional as F
 
 from eblvm.engine.config import Config
 from eblvm.engine.methods.alternating import AlternatingUpdate
-from eblvm.engine.methods.bidvl import BidvlObjective, Generated
-from eblvm.engine.methods.bidvl import Bidvl
 from eblvm.engine.methods.base import State
+from eblvm.engine.methods.bidvl import Bidvl, BidvlObjective, Generated
 from eblvm.engine.nets.base import Energy
 from eblvm.engine.nets.bidvl import part
 from eblvm.engine.nets.posteriors import Gaussian

@@ -8,8 +8,8 @@ from torch import Tensor
 
 from eblvm.engine.autodiff import mixed_precision
 from eblvm.engine.config import Config
-from eblvm.engine.methods.micro_batches import micro_batched
 from eblvm.engine.methods.base import State
+from eblvm.engine.methods.micro_batches import micro_batched
 from eblvm.engine.optim.schedule import step_rates
 from eblvm.engine.recipes import recipe
 from eblvm.engine.training.loop import training_step_of

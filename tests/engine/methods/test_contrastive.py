@@ -3,7 +3,6 @@
 import torch
 
 from eblvm.engine.methods.contrastive import ContrastiveDivergence
-
 from eblvm.engine.nets.grbm import GRBM
 from eblvm.engine.optim.adam import Adam
 from eblvm.kernels import philox

@@ -6,13 +6,12 @@ from torch.utils._pytree import tree_map
 
 from eblvm.engine.autodiff.curvature import score_and_curvature
 from eblvm.engine.autodiff.derivatives import grad
+from eblvm.engine.methods.base import ScoreEstimate
 from eblvm.engine.methods.bilevel import ExactScore
 from eblvm.engine.methods.losses.mdsm import Mdsm
 from eblvm.engine.methods.losses.sm import Sm
 from eblvm.engine.methods.losses.ssm import Ssm
 from eblvm.engine.methods.score_matching import ScoreMatchingObjective
-from eblvm.engine.methods.base import ScoreEstimate
-
 from eblvm.engine.nets.grbm import GRBM
 from eblvm.engine.optim.adam import Adam
 from eblvm.kernels import philox

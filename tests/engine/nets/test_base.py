@@ -1,4 +1,4 @@
-"""`Net.at`: a view of a net with other parameters, held to torch's own `functional_call`."""
+"""`Net.at`: a view of a net with other parameters, compared with torch's own `functional_call`."""
 
 from collections.abc import Callable
 
@@ -20,7 +20,7 @@ class Coupling(nn.Module):
 
 
 class Counted(Energy):
-    """With a buffer, and a module that is not there."""
+    """An energy with a buffer, and with a module that is None."""
 
     count: Tensor
 
@@ -72,7 +72,7 @@ def test_a_view_leaves_its_net_alone_and_outlives_others() -> None:
 
 
 def value(net: Net, how: str) -> Callable[[dict[str, Tensor], Tensor], Tensor]:
-    """The score at v, by a view or by functional_call."""
+    """Return the score at v, by a view or by functional_call."""
 
     def energy(params: dict[str, Tensor], x: Tensor) -> Tensor:
         h = torch.ones_like(x)

@@ -1,4 +1,4 @@
-"""Batch normalisation: torch's layer in training and in evaluation, running statistics included."""
+"""Batch normalisation: equal to torch's layer in training and in evaluation, running statistics included."""
 
 import torch
 from torch.func import functional_call
@@ -21,8 +21,8 @@ def test_training_and_evaluation_are_torchs() -> None:
     torch.testing.assert_close(buffers["net.0.mean"], theirs.running_mean)
     torch.testing.assert_close(buffers["net.0.var"], theirs.running_var)
     theirs.eval()
-    held = {name.removeprefix("net."): b for name, b in buffers.items()}
-    torch.testing.assert_close(functional_call(own, parameters | held, (x, None)), theirs(x))
+    own_buffers = {name.removeprefix("net."): b for name, b in buffers.items()}
+    torch.testing.assert_close(functional_call(own, parameters | own_buffers, (x, None)), theirs(x))
 
 
 def test_second_derivative() -> None:

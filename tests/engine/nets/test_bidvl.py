@@ -1,10 +1,9 @@
-"""The nets of BiDVL: shapes at every size, the published widths, what does not fit."""
+"""The nets of BiDVL: shapes at every size, the published widths, and errors for sizes that do not fit."""
 
 import pytest
 import torch
 
 from eblvm.engine.errors import UserError
-
 from eblvm.engine.nets.bidvl import nets_for
 from eblvm.engine.nets.bidvl_start import start_buffers
 from eblvm.engine.nets.spectral import Spectral
@@ -37,7 +36,7 @@ def test_shapes(model: str, size: int, energy: str) -> None:
 
 
 def test_the_released_start() -> None:
-    """Weights N(0, 0.02^2), biases of convolutions within 1/sqrt(fan in), batch norms 1 and 0."""
+    """Check weights N(0, 0.02^2), biases of convolutions within 1/sqrt(fan in), batch norms 1 and 0."""
     config = recipe("cifar10", method="bidvl").replaced(width=16, posterior_width=16, generator_width=16)
     assert config["initial"] == "normal"
     for net in nets_for(config.model, (3, 32, 32), joint=False):

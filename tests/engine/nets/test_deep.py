@@ -1,4 +1,4 @@
-"""The deep models: shapes, parameter counts, memory order, precision, compile, and what does not fit."""
+"""The deep models: shapes, parameter counts, memory order, precision, compile, and errors for sizes that do not fit."""
 
 import pytest
 import torch
@@ -25,12 +25,12 @@ def energy_for(config: Config, shape: tuple[int, ...]) -> Energy:
 
 
 def rates_of(config: Config, v: Tensor) -> dict[str, Tensor]:
-    """The learning rates of the first step."""
+    """Return the learning rates of the first step."""
     return step_rates(config.optimisation, 0, v, config.method.lower_lr, config.method.unroll_lr)
 
 
 def step(**changes) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-    """(gradient, info) of one step of a tiny model at its start."""
+    """Return (gradient, info) of one step of a tiny model with its initial weights."""
     config = recipe("cifar10").replaced(**{**TINY, "N": 2, "K": 2, **changes})
     config.check()
     v = philox.uniform(Key(1, 0), 0, config["batch"], (3, 16, 16))
@@ -91,7 +91,7 @@ def test_channels_last_gives_the_same_gradient() -> None:
 
 @pytest.mark.parametrize("checkpoint", ["none", "blocks"])
 def test_bf16_is_near_fp32(checkpoint: str) -> None:
-    """bf16 has 8 bits: a relative error of 2^-8 an operation, here some percent of the whole gradient."""
+    """Allow bf16, which has 8 bits, a relative error of 2^-8 per operation: some percent of the whole gradient."""
     exact, exact_info = step()
     rounded, info = step(precision="bf16", checkpoint=checkpoint)
     assert all(g.dtype == torch.float32 for g in rounded.values())

@@ -1,7 +1,6 @@
-"""The Bernoulli posterior: its density, its relaxed sample, its start."""
+"""The Bernoulli posterior: its density, its relaxed sample, its initial weights."""
 
 import torch
-
 
 from eblvm.engine.nets.posteriors import Bernoulli
 from eblvm.kernels import philox

@@ -21,7 +21,7 @@ TOLERANCE = 1e-10  # relative to the largest entry
 
 
 def published(shape: tuple[int, int, int], learns_q: bool = True, **options: object) -> Energy:
-    """The EBLVM, or the EBM, as published."""
+    """Return the published EBLVM, or the published EBM."""
     return Deep(network=Published(), **options).energy(shape, learns_q)  # type: ignore[arg-type]
 
 
@@ -43,7 +43,7 @@ def test_parameter_counts(shape: tuple[int, int, int], width: int, depth: int, t
 
 
 def test_sizes_that_the_vages_paper_reports() -> None:
-    """244 and 238 MB of fp32 parameters for the EBLVM and the EBM of CIFAR-10."""
+    """Check 244 and 238 MB of fp32 parameters for the EBLVM and the EBM of CIFAR-10."""
     megabytes = [4 * count(model) / 2**20 for model in (published(CIFAR10), published(CIFAR10, learns_q=False))]
     assert [round(size) for size in megabytes] == [244, 238]
 
@@ -131,7 +131,7 @@ def close(got: Tensor, expected: Tensor, name: str = "") -> None:
     ids=["plain", "blocks", "all", "channels_last"],
 )
 def test_equals_plain_layers(options: dict, visible: bool) -> None:
-    """Energy, score, and the gradient of a score loss."""
+    """Compare energy, score, and the gradient of a score loss."""
     size = {"width": WIDTH, "depth": DEPTH, **options}
     energy = published(SHAPE, not visible, latent=H, **size)
     theta = start(energy)
@@ -140,15 +140,15 @@ def test_equals_plain_layers(options: dict, visible: bool) -> None:
     v = philox.uniform(Key(1, 0), 0, B, SHAPE, dtype=torch.float64).requires_grad_()
     eps = philox.normal(Key(1, 1), 0, B, SHAPE, dtype=torch.float64)
     h = () if visible else (philox.normal(Key(1, 2), 0, B, (H,), dtype=torch.float64),)
-    found = []
+    results = []
     for e in (
         call(energy, theta, "free_energy" if visible else "energy", v, *h),
         functional_call(twin, twin_theta, (v, *h)),
     ):
         (score,) = torch.autograd.grad(-e.sum(), v, create_graph=True)
         loss = 0.5 * (score + eps).square().sum()
-        found.append((e, score, torch.autograd.grad(loss, list(theta.values()), materialize_grads=True)))
-    ours, expected = found
+        results.append((e, score, torch.autograd.grad(loss, list(theta.values()), materialize_grads=True)))
+    ours, expected = results
     close(ours[0], expected[0])
     close(ours[1], expected[1])
     for name, got, wanted in zip(theta, ours[2], expected[2], strict=True):
@@ -157,7 +157,7 @@ def test_equals_plain_layers(options: dict, visible: bool) -> None:
 
 
 def test_posterior_equals_plain_layers() -> None:
-    """Mean, log std, the score of log q(h|v), and that score's derivative by phi."""
+    """Compare mean, log std, the score of log q(h|v), and that score's derivative in phi."""
     posterior = StridedGaussian(SHAPE, H)
     phi = start(posterior)
     weight, bias = (phi[f"net.7.{name}"] for name in ("weight", "bias"))
@@ -166,29 +166,29 @@ def test_posterior_equals_plain_layers() -> None:
     twin_phi = dict(zip(dict(twin.named_parameters()), [*list(phi.values())[:6], *linear], strict=True))
     v = philox.uniform(Key(1, 0), 0, B, SHAPE, dtype=torch.float64).requires_grad_()
     h = philox.normal(Key(1, 2), 0, B, (H,), dtype=torch.float64)
-    found = []
+    results = []
     for p in (posterior.at(phi).params(v), functional_call(twin, twin_phi, (v,))):
         (score,) = torch.autograd.grad(posterior.log_prob(p, h).sum(), v, create_graph=True)
-        found.append((*p, score, *torch.autograd.grad(score.square().sum(), list(phi.values()))))
-    for got, expected in zip(*found, strict=True):
+        results.append((*p, score, *torch.autograd.grad(score.square().sum(), list(phi.values()))))
+    for got, expected in zip(*results, strict=True):
         close(got, expected)
 
 
 @pytest.mark.parametrize("checkpoint", ["none", "blocks"])
 def test_bf16_is_near_fp32(checkpoint: str) -> None:
     v, h = torch.rand(B, *SHAPE), torch.randn(B, H)
-    found = []
+    results = []
     for precision in ("fp32", "bf16"):
         energy = published(SHAPE, latent=H, width=WIDTH, depth=DEPTH, checkpoint=checkpoint, precision=precision)
         theta, x = energy.initial(Key(5, 0)), v.clone().requires_grad_()
         (score,) = torch.autograd.grad(-energy.at(theta).energy(x, h).sum(), x)
-        found.append(score)
-    assert found[1].dtype == torch.float32
-    assert 0 < (found[1] - found[0]).norm() < 0.05 * found[0].norm()
+        results.append(score)
+    assert results[1].dtype == torch.float32
+    assert 0 < (results[1] - results[0]).norm() < 0.05 * results[0].norm()
 
 
 def test_initial_parameters_are_uniform_by_fan_in() -> None:
-    """torch's own default for linear and convolutional layers: every weight and bias in +-1/sqrt(fan in)."""
+    """Check torch's default for linear and convolutional layers: every weight and bias in +-1/sqrt(fan in)."""
     energy = published(CIFAR10, latent=5, width=16, depth=12)
     theta = energy.initial(Key(0, 0))
     assert set(theta) == set(dict(energy.named_parameters()))

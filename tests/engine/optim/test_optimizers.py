@@ -4,9 +4,9 @@ import pytest
 import torch
 
 from eblvm.engine.optim.adam import Adam
-from eblvm.engine.optim.sgd import Momentum, Sgd
 from eblvm.engine.optim.base import Optimizer
 from eblvm.engine.optim.rmsprop import RmsProp
+from eblvm.engine.optim.sgd import Momentum, Sgd
 
 
 @pytest.mark.parametrize("weight_decay", [0.0, 0.1])

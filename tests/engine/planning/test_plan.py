@@ -10,8 +10,8 @@ from torch.utils._pytree import tree_leaves
 from eblvm.engine.cli import main
 from eblvm.engine.config import Config
 from eblvm.engine.errors import UserError
-from eblvm.engine.methods.micro_batches import micro_batched
 from eblvm.engine.methods.base import State
+from eblvm.engine.methods.micro_batches import micro_batched
 from eblvm.engine.methods.update import Update
 from eblvm.engine.optim.schedule import step_rates
 from eblvm.engine.planning import plan

@@ -2,7 +2,6 @@
 
 import torch
 
-
 from eblvm.engine.nets.grbm import GRBM
 from eblvm.engine.sampling.gibbs import gibbs, uniform_start
 from eblvm.kernels import philox

@@ -8,10 +8,10 @@ import torch
 from eblvm.engine import recipes
 from eblvm.engine.config import Config
 from eblvm.engine.methods import KINDS
+from eblvm.engine.optim.replicas import names, seeds
 from eblvm.engine.optim.schedule import learning_rates
 from eblvm.engine.runs import checkpoint
 from eblvm.engine.training.loop import train
-from eblvm.engine.optim.replicas import names, seeds
 
 
 def final_theta(config: Config, folder: Path) -> dict[str, torch.Tensor]:

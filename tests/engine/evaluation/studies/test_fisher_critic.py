@@ -4,9 +4,7 @@ import torch
 
 from eblvm.engine.evaluation.studies.fisher_critic import Critic, fisher_divergence
 from eblvm.engine.methods.divergences import Kl
-from eblvm.engine.methods.vages import Vages
-from eblvm.engine.methods.vages import VagesScore
-
+from eblvm.engine.methods.vages import Vages, VagesScore
 from eblvm.engine.nets.grbm import GRBM
 from eblvm.engine.nets.posteriors import Bernoulli
 from eblvm.engine.optim.adam import Adam

@@ -9,14 +9,14 @@ from torch.utils._pytree import tree_map
 
 from eblvm.engine.methods.bilevel import ExactScore
 from eblvm.engine.methods.divergences import Kl, KlExact
-from eblvm.engine.methods.importance import Importance
-from eblvm.engine.methods.vages import Vages
 from eblvm.engine.methods.grbm.fused import fused_gradient, fused_step_for, fused_update_for
+from eblvm.engine.methods.importance import Importance
 from eblvm.engine.methods.losses.dsm import Dsm
 from eblvm.engine.methods.losses.ksd import Ksd
 from eblvm.engine.methods.losses.ssm import Ssm
 from eblvm.engine.methods.score_matching import ScoreMatchingObjective
 from eblvm.engine.methods.update import Update
+from eblvm.engine.methods.vages import Vages
 from eblvm.engine.models.posteriors import Exact
 from eblvm.engine.nets.grbm import GRBM
 from eblvm.engine.nets.posteriors import Bernoulli

@@ -10,7 +10,6 @@ from eblvm.engine.methods.bilevel import ExactScore
 from eblvm.engine.methods.losses.fdssm import Fdssm
 from eblvm.engine.methods.losses.ssm import Ssm
 from eblvm.engine.methods.score_matching import ScoreMatchingObjective
-
 from eblvm.engine.nets.grbm import GRBM
 from eblvm.engine.optim.adam import Adam
 from eblvm.engine.runs.run import SavedRun
