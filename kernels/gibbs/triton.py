@@ -19,13 +19,12 @@ from torch import Tensor
 from eblvm.kernels.bernoulli_lower.triton import sigmoid
 from eblvm.kernels.gibbs import triton_wide
 from eblvm.kernels.grbm.triton import fits, problem_of
-from eblvm.kernels.grbm.triton_rows import latent, tile, vector, zeros
-from eblvm.kernels.grbm_bilevel.triton import stacked
-from eblvm.kernels.grbm_bilevel.triton_lower import put
+from eblvm.kernels.grbm.triton_rows import latent, put, tile, vector, zeros
 from eblvm.kernels.philox.triton import NORMAL, UNIFORM, draw_words, transform
 from eblvm.kernels.runtime import tiles
 from eblvm.kernels.runtime.tiles import Problem, Tiles
 from eblvm.kernels.runtime.triton_report import CAPABILITIES, Variant
+from eblvm.kernels.runtime.views import stacked
 
 
 @triton.jit

@@ -26,6 +26,12 @@ def tile(ptr, i, j, rows, width):
 
 
 @triton.jit
+def put(ptr, value, i, j, rows, width):
+    """Writes rows i and columns j of a row-major matrix, none outside."""
+    tl.store(ptr + i[:, None] * width + j[None, :], value, mask=(i < rows)[:, None] & (j < width)[None, :])
+
+
+@triton.jit
 def vector(ptr, i, size, real: tl.constexpr):
     return tl.load(ptr + i, mask=i < size, other=0.0).to(real)
 

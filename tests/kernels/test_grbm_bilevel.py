@@ -369,15 +369,39 @@ def test_without_the_native_library_the_reference_serves(monkeypatch) -> None:
     ("change", "message"),
     [
         ({"v": torch.zeros(7, 4).double()}, r"v of shape \[7, 4\]; expected \[7, 5\]"),
-        ({"perturb": [torch.zeros(7, 5).double()] * 2}, r"2 perturbations; expected 1 \(shared\) or one a step, 3"),
+        ({"perturb": [torch.zeros(7, 5).double()] * 2}, r"2 perturbations; expected 1 \(shared\) or one per step, 3"),
         ({"perturb": [torch.zeros(7, 5)]}, "perturb of dtype Float; expected that of W, Double"),
         ({"latent": []}, "0 latent noises; expected 3"),
-        ({"lr": torch.zeros(2).double()}, r"lr of shape \[2\]; expected \[\]"),
-        ({"K": -1}, "K=-1"),
+        ({"phi_rate": torch.zeros(2).double()}, r"phi_rate of shape \[2\]; expected \[\]"),
+        ({"unroll_rate": torch.zeros(2).double()}, r"unroll_rate of shape \[2\]; expected \[\]"),
+        ({"settings": {"K": -1}}, "K=-1"),
     ],
 )
 def test_errors_name_the_argument(change, message) -> None:
+    with pytest.raises(ValueError, match=message):
+        step_of_zeros(change)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"v": torch.zeros(7, 4).double()}, r"v of shape \(7, 4\); expected \(7, 5\)"),
+        ({"perturb": [torch.zeros(7, 5)]}, r"perturb\[0\] of dtype torch.float32; expected that of W, torch.float64"),
+        ({"latent": []}, "0 latent noises; expected 3"),
+        ({"unroll_rate": torch.zeros(2).double()}, r"unroll_rate of shape \(2,\); expected \(\)"),
+        ({"settings": {"N": -1}}, "N=-1; expected both at least 0"),
+    ],
+)
+def test_errors_of_the_reference_name_the_argument(change, message, monkeypatch) -> None:
+    monkeypatch.setattr(grbm_bilevel, "_NATIVE", False)
+    with pytest.raises(ValueError, match=message):
+        step_of_zeros(change)
+
+
+def step_of_zeros(change: dict[str, Any]) -> None:
+    """A step at K=N=1, which works, then one with the changed arguments."""
     D, H, B = 5, 4, 7
+    settings = grbm_bilevel.Settings(K=1, N=1, sigma=0.3, tau=0.1, exact=False, rule=grbm_bilevel.Rule())
     place = {"dtype": torch.float64}
     theta = grbm_bilevel.Theta(*(torch.zeros(s, **place) for s in ((D, H), (D,), (H,), (D,))))
     shapes = ((H, D), (H,), (H, D), (H,), (H, D), (H,), ())
@@ -387,20 +411,14 @@ def test_errors_name_the_argument(change, message) -> None:
         "latent": [torch.zeros(B, H, **place)] * 3,
         "theta": theta,
         "phi": grbm_bilevel.Phi(*(torch.ones(s, **place) for s in shapes)),
-        "lr": torch.tensor(0.1, **place),
-        "unroll_lr": torch.tensor(0.1, **place),
-        "K": 1,
-        "N": 1,
-        "sigma": 0.3,
-        "tau": 0.1,
-        "exact": False,
-        "sgd": False,
-        "auto_rate": False,
-        "rule": grbm_bilevel.Rule(),
+        "phi_rate": torch.tensor(0.1, **place),
+        "unroll_rate": torch.tensor(0.1, **place),
+        "settings": settings,
     }
     grbm_bilevel.grbm_bilevel(**arguments)
-    with pytest.raises(ValueError, match=message):
-        grbm_bilevel.grbm_bilevel(**(arguments | change))
+    if "settings" in change:
+        change = {"settings": settings._replace(**change["settings"])}
+    grbm_bilevel.grbm_bilevel(**(arguments | change))
 
 
 @needs_native

@@ -105,14 +105,7 @@ def _bilevel_gradient(
     assert isinstance(estimator.optimizer, Adam)
     exact = not estimator.options.divergence.reads_samples
     latents = noise["latent"][-1:] if exact else noise["latent"]
-    found = grbm_bilevel.grbm_bilevel(
-        v,
-        noise["perturb"],
-        [latent.select(-3, 0) for latent in latents],
-        grbm_bilevel.Theta(**state.theta),
-        packed(state),
-        rates["phi"],
-        rates["unroll"],
+    settings = grbm_bilevel.Settings(
         K=estimator.options.K,
         N=estimator.options.unrolled,
         sigma=loss.sigma,
@@ -122,8 +115,18 @@ def _bilevel_gradient(
         auto_rate=estimator.options.automatic_step,
         rule=estimator.optimizer.rule,
     )
-    info = {"loss": found.loss} | ({"lower": found.lower} if estimator.options.K else {})
-    return found.gradient._asdict(), unpacked(state, found.phi), info
+    result = grbm_bilevel.grbm_bilevel(
+        v,
+        noise["perturb"],
+        [latent.select(-3, 0) for latent in latents],
+        grbm_bilevel.Theta(**state.theta),
+        packed(state),
+        rates["phi"],
+        rates["unroll"],
+        settings,
+    )
+    info = {"loss": result.loss} | ({"lower": result.lower} if estimator.options.K else {})
+    return result.gradient._asdict(), unpacked(state, result.phi), info
 
 
 TrainingStep = Callable[[State, Tensor, Noise, Rates], tuple[State, Info]]

@@ -110,6 +110,9 @@ def lower_steps(
     assert isinstance(estimator.optimizer, Adam)
     K = estimator.options.K
     exact = not estimator.options.divergence.reads_samples
+    settings = grbm_bilevel.Settings(
+        K=K, sigma=sigma, tau=estimator.posterior.temperature, exact=exact, rule=estimator.optimizer.rule
+    )
     moved, lower = grbm_bilevel.lower_steps(
         v_BD,
         perturb if len(perturb) == 1 else perturb[:K],
@@ -117,11 +120,7 @@ def lower_steps(
         theta,
         packed(state),
         rates["phi"],
-        K=K,
-        sigma=sigma,
-        tau=estimator.posterior.temperature,
-        exact=exact,
-        rule=estimator.optimizer.rule,
+        settings,
     )
     return unpacked(state, moved), {"lower": lower}
 
