@@ -5,6 +5,7 @@ from torch import Tensor
 
 from eblvm.kernels import adam_unroll
 from eblvm.kernels.adam_unroll import Rule, reference
+from tests.kernels.comparison import assert_close
 
 SIZES = [(1,), (63,), (100, 3), (257,), (0,), (5, 0)]
 RULE = Rule(0.9, 0.95, 1e-8, 1e-16)
@@ -98,11 +99,3 @@ def through(backend: object):
 
 def plain(*tensors: Tensor) -> tuple[Tensor, ...]:
     return reference.step(*tensors, RULE)
-
-
-def assert_close(got: list[Tensor], expected: list[Tensor], tolerance: float) -> None:
-    for g, e in zip(got, expected, strict=True):
-        assert g.shape == e.shape
-        assert g.dtype == e.dtype
-        scale = float(e.abs().max()) if e.numel() else 0.0
-        torch.testing.assert_close(g, e, rtol=tolerance, atol=tolerance * max(scale, 1.0))

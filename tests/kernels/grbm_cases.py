@@ -1,4 +1,4 @@
-"""Inputs for the GRBM kernels, and their derivatives through any backend; shared by the native and Triton tests."""
+"""Inputs for the GRBM kernels, and their derivatives through any backend; for the native and the Triton tests."""
 
 from collections.abc import Callable, Sequence
 
@@ -12,13 +12,18 @@ HALF_TOLERANCE = {torch.bfloat16: 3e-2, torch.float16: 4e-3}
 
 
 def inputs(
-    size: tuple[int, int, int], dtype: torch.dtype = torch.float64, replicas: tuple[int, ...] = (), *, M: int = 0
+    size: tuple[int, int, int],
+    dtype: torch.dtype = torch.float64,
+    replicas: tuple[int, ...] = (),
+    *,
+    M: int = 0,
+    W_scale: float | None = None,
 ) -> list[Tensor]:
-    """v, W, b, c, log_sigma; then h, or with M its directions u [..., M, B, D]."""
+    """v, W, b, c, log_sigma; then h, or with M directions u [..., M, B, D]. W's scale is `W_scale`, or D^-1/2."""
     B, D, H = size
     generator = torch.Generator().manual_seed(B + D + H)
     shapes = ((B, D), (D, H), (D,), (H,), (D,), (M, B, D) if M else (B, H))
-    scales = (1.0, D**-0.5, 1.0, 1.0, 0.3, 1.0)
+    scales = (1.0, W_scale or D**-0.5, 1.0, 1.0, 0.3, 1.0)
     return [
         (s * torch.randn(*replicas, *shape, generator=generator, dtype=torch.float64)).to(dtype)
         for s, shape in zip(scales, shapes, strict=True)
@@ -36,14 +41,6 @@ def derivatives(apply: Callable[..., Sequence[Tensor]], *inputs: Tensor | None) 
     curved = sum((g * torch.linspace(-1, 1, g.numel(), dtype=g.dtype).view(g.shape)).sum() for g in first)
     second = torch.autograd.grad(curved, [*wanted, *cotangents], materialize_grads=True)
     return [t.detach() for t in (*results, *first, *second)]
-
-
-def assert_close(got: Sequence[Tensor], expected: Sequence[Tensor], tolerance: float) -> None:
-    for g, e in zip(got, expected, strict=True):
-        assert g.shape == e.shape
-        assert g.dtype == e.dtype
-        scale = float(e.abs().max()) if e.numel() else 0.0
-        torch.testing.assert_close(g, e, rtol=tolerance, atol=tolerance * max(scale, 1.0))
 
 
 def assert_flops_are_those_of_its_products(run: Callable[[], object]) -> None:

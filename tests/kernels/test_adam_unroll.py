@@ -13,19 +13,15 @@ from tests.kernels.adam_cases import (
     RULE,
     SIZES,
     TOLERANCE,
-    assert_close,
     check_in_place,
     derivatives,
     inputs,
     plain,
     through,
 )
+from tests.kernels.comparison import assert_close, backends, needs_native
 
-needs_native = pytest.mark.skipif(not adam_unroll._NATIVE, reason="the native library is not built")
-BACKENDS = [
-    pytest.param(reference, id="reference"),
-    pytest.param(adam_unroll._Native, id="native", marks=needs_native),
-]
+BACKENDS = backends(adam_unroll)
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=str)
@@ -182,7 +178,7 @@ def test_a_gradient_for_lr_is_an_error_under_func() -> None:
         grad(lambda rate: step(*tensors, t, rate, RULE)[0].sum())(lr)
 
 
-@needs_native
+@needs_native(adam_unroll)
 def test_native_op_checks_its_arguments() -> None:
     p, g, m, v, t, lr = inputs((4,), torch.float32)
     for arguments, message in (

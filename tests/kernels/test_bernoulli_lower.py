@@ -14,18 +14,14 @@ from tests.kernels.bernoulli_cases import (
     SIZES,
     TAU,
     TOLERANCE,
-    assert_close,
     by_autograd,
     derivatives,
     inputs,
     noise_of,
 )
+from tests.kernels.comparison import assert_close, backends, needs_native
 
-needs_native = pytest.mark.skipif(not bernoulli_lower._NATIVE, reason="the native library is not built")
-BACKENDS = [
-    pytest.param(bernoulli_lower.Reference, id="reference"),
-    pytest.param(bernoulli_lower._Native, id="native", marks=needs_native),
-]
+BACKENDS = backends(bernoulli_lower)
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=str)
@@ -132,7 +128,7 @@ def test_saved_bytes_with_drawn_noise() -> None:
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
-@needs_native
+@needs_native(bernoulli_lower)
 def test_native_at_the_edges(dtype) -> None:
     """Saturated logits stay finite, NaN stays NaN."""
     logits = torch.tensor([[-1e4, 1e4, 0.0, 90.0, -90.0]], dtype=dtype)
@@ -165,7 +161,7 @@ def test_errors_say_what_was_got(call, message) -> None:
         call(torch.zeros(2, 4))
 
 
-@needs_native
+@needs_native(bernoulli_lower)
 def test_native_op_checks_its_arguments() -> None:
     op, a = torch.ops.eblvm.bernoulli_lower, torch.zeros(2, 4)
     rest = (None, None, 0, 0, 0, 1.0)

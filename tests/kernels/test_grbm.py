@@ -7,20 +7,16 @@ from torch.func import grad, vjp, vmap
 from eblvm.engine.nets.grbm import GRBM
 from eblvm.kernels import grbm as package
 from eblvm.kernels.grbm import grbm, reference
+from tests.kernels.comparison import assert_close, backends, needs_native
 from tests.kernels.grbm_cases import (
     SIZES,
     TOLERANCE,
-    assert_close,
     assert_flops_are_those_of_its_products,
     derivatives,
     inputs,
 )
 
-needs_native = pytest.mark.skipif(not package._NATIVE, reason="the native library is not built")
-BACKENDS = [
-    pytest.param(reference, id="reference"),
-    pytest.param(package._Native, id="native", marks=needs_native),
-]
+BACKENDS = backends(package)
 GIVEN = pytest.mark.parametrize("given", [True, False], ids=["energy", "free-energy"])
 
 
@@ -131,7 +127,7 @@ def test_third_derivative(given) -> None:
     torch.testing.assert_close(third(grbm), third(reference.value), rtol=1e-10, atol=1e-10)
 
 
-@needs_native
+@needs_native(package)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
 def test_native_at_the_edges(dtype) -> None:
     """Saturated units stay finite, NaN stays NaN."""
@@ -144,7 +140,7 @@ def test_native_at_the_edges(dtype) -> None:
     assert all(t.isnan().all() for t in broken)
 
 
-@needs_native
+@needs_native(package)
 def test_more_threads_change_nothing() -> None:
     tensors = case(False, (63, 100, 37), replicas=(9,))
     one = derivatives(through(package._Native), *tensors)
@@ -175,7 +171,7 @@ def test_errors_say_what_was_got(change, message) -> None:
         grbm(**arguments)
 
 
-@needs_native
+@needs_native(package)
 def test_native_op_checks_its_arguments() -> None:
     v, W, b, c, log_sigma, h = inputs((5, 4, 3))
     op, first = torch.ops.eblvm.grbm, torch.ops.eblvm.grbm_first
@@ -192,7 +188,7 @@ def test_native_op_checks_its_arguments() -> None:
             call()
 
 
-@needs_native
+@needs_native(package)
 @GIVEN
 @pytest.mark.parametrize("wanted", [slice(1, 5), slice(0, 6)], ids=["parameters", "all"])
 def test_flops(given, wanted) -> None:

@@ -29,7 +29,7 @@ from eblvm.engine.nets.posteriors import Bernoulli
 from eblvm.engine.optim.optimizers import Adam
 from eblvm.engine.recipes import recipe
 from eblvm.kernels import grbm_bilevel, philox
-from eblvm.kernels.philox import Key
+from eblvm.kernels.philox import Key, Purpose
 from tests.golden import brute_force
 
 needs_native = pytest.mark.skipif(not grbm_bilevel._NATIVE, reason="the native library is not built")
@@ -69,9 +69,11 @@ def start(
     """(state of a run under way, batch, noise, rates), with the axes of `seed` first."""
     B, D, _ = size
     lead = seed.shape if isinstance(seed, Tensor) else ()
-    v = philox.normal(Key(seed, 0), 0, B, (D,), dtype=dtype)
+    v = philox.normal(Key(seed, 0), philox.purpose(Purpose.DATA), B, (D,), dtype=dtype)
     state = tree_map(lambda t: t.to(dtype), method.init(Key(seed, 0), v))
-    state.theta["log_sigma"] = 0.2 * philox.normal(Key(seed, 1), 0, 1, (D,), dtype=dtype).squeeze(-2)
+    state.theta["log_sigma"] = 0.2 * philox.normal(
+        Key(seed, 1), philox.purpose(Purpose.INIT_THETA), 1, (D,), dtype=dtype
+    ).squeeze(-2)
     moments = state.phi_opt._replace(
         m={k: 0.01 * torch.ones_like(p) for k, p in state.phi.items()},
         v={k: 0.02 + 0.01 * p.square() for k, p in state.phi.items()},
@@ -212,7 +214,7 @@ def test_replicas_equal_single_runs(size, shared, sgd) -> None:
 
 
 @pytest.mark.parametrize(("shared", "sgd"), [(False, False), (True, True)])
-def test_reference_takes_replicas(shared, sgd, monkeypatch) -> None:
+def test_replicas_of_the_reference_equal_single_runs(shared, sgd, monkeypatch) -> None:
     size = (7, 5, 4)
     method = objective(size, 2, 2, sgd=sgd, shared=shared, exact=sgd, auto=sgd)
     arguments = start(method, size, torch.tensor([3, 4, 5]))
@@ -225,7 +227,7 @@ def test_reference_takes_replicas(shared, sgd, monkeypatch) -> None:
 
 @pytest.mark.parametrize("sgd", [False, True], ids=["adam", "sgd"])
 @pytest.mark.parametrize("N", [0, 3])
-def test_reference_says_what_its_unroll_held(N, sgd, monkeypatch) -> None:
+def test_reference_says_what_its_unroll_keeps(N, sgd, monkeypatch) -> None:
     """The logits of every step and, for Adam, (g, m, v) of A and a."""
     size = B, D, H = (40, 41, 43)
     method = objective(size, N, 2, sgd=sgd, shared=True, exact=False)
@@ -235,17 +237,17 @@ def test_reference_says_what_its_unroll_held(N, sgd, monkeypatch) -> None:
 
 
 @needs_native
-def test_memory_is_what_the_step_takes() -> None:
+def test_memory_is_what_the_step_uses() -> None:
     """At (40, 41, 43) with N=3: Adam keeps (h', d delta/dl) and (g, m, v) of every step, the dual the first two."""
     size = B, D, H = (40, 41, 43)
-    found = {}
+    used = {}
     for sgd in (False, True):
         method = objective(size, 3, 2, sgd=sgd, shared=sgd, exact=False)
         fused(method, *start(method, size))
-        found[sgd] = grbm_bilevel.memory()
-    assert found[False][1] == 8 * 3 * (2 * B * H + 3 * (D * H + H))
-    assert found[True][1] == 8 * 3 * 2 * B * H
-    for scratch, tape in found.values():
+        used[sgd] = grbm_bilevel.memory()
+    assert used[False][1] == 8 * 3 * (2 * B * H + 3 * (D * H + H))
+    assert used[True][1] == 8 * 3 * 2 * B * H
+    for scratch, tape in used.values():
         assert tape < scratch
 
 
@@ -349,7 +351,7 @@ def test_a_step_that_is_differentiated_stays_with_autograd() -> None:
     torch.testing.assert_close(slope, (near[0] - near[1]) / 2e-6, rtol=1e-5, atol=1e-9)
 
 
-def test_without_the_native_library_the_reference_serves(monkeypatch) -> None:
+def test_without_the_native_library_the_reference_is_used(monkeypatch) -> None:
     monkeypatch.setenv("EBLVM_NATIVE", "0")
     program = (
         "import torch; from tests.kernels.test_grbm_bilevel import *;"
@@ -454,7 +456,7 @@ def test_the_exact_kl_draws_only_the_noise_that_is_read() -> None:
 @pytest.mark.parametrize("shared", [False, True], ids=["fresh", "shared"])
 @pytest.mark.parametrize("sgd", [False, True], ids=["adam", "sgd"])
 @pytest.mark.parametrize(("N", "K", "exact"), [(0, 2, False), (3, 2, False), (2, 0, True)])
-def test_blocks_of_units_take_their_steps_by_themselves(sgd, shared, exact, N, K) -> None:
+def test_blocks_of_units_run_their_steps_by_themselves(sgd, shared, exact, N, K) -> None:
     """As autograd, which knows no blocks, at a size with three of them, the last one smaller."""
     size = (21, 700, 450)
     method = objective(size, N, K, sgd=sgd, shared=shared, exact=exact)
@@ -471,7 +473,7 @@ def test_blocks_of_units_take_their_steps_by_themselves(sgd, shared, exact, N, K
 @pytest.mark.parametrize("sgd", [False, True])
 @pytest.mark.parametrize(("size", "seeds"), [((63, 100, 37), [1, 2, 3]), ((101, 130, 97), [1])])
 def test_more_threads_change_nothing(size: tuple[int, int, int], seeds: list[int], sgd: bool) -> None:
-    """Threads take a replica each, or blocks of one's units."""
+    """A thread computes a replica, or some blocks of units."""
     method = objective(size, 2, 2, sgd=sgd, shared=False, exact=False)
     arguments = start(method, size, torch.tensor(seeds))
     one = fused(method, *arguments)

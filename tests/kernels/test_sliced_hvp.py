@@ -7,20 +7,16 @@ from torch.func import grad, jacrev, vmap
 from eblvm.engine.nets.grbm import GRBM
 from eblvm.kernels import sliced_hvp as package
 from eblvm.kernels.sliced_hvp import reference, sliced_hvp
+from tests.kernels.comparison import assert_close, backends, needs_native
 from tests.kernels.grbm_cases import (
     SIZES,
     TOLERANCE,
-    assert_close,
     assert_flops_are_those_of_its_products,
     derivatives,
     inputs,
 )
 
-needs_native = pytest.mark.skipif(not package._NATIVE, reason="the native library is not built")
-BACKENDS = [
-    pytest.param(reference, id="reference"),
-    pytest.param(package._Native, id="native", marks=needs_native),
-]
+BACKENDS = backends(package)
 
 
 def through(backend):
@@ -137,7 +133,7 @@ def test_third_derivative() -> None:
     torch.testing.assert_close(third(sliced_hvp), third(reference.value), rtol=1e-10, atol=1e-10)
 
 
-@needs_native
+@needs_native(package)
 def test_more_threads_change_nothing() -> None:
     tensors = case((63, 100, 37), replicas=(9,))
     one = derivatives(through(package._Native), *tensors)
@@ -166,7 +162,7 @@ def test_errors_say_what_was_got(change, message) -> None:
         sliced_hvp(**arguments)
 
 
-@needs_native
+@needs_native(package)
 def test_native_op_checks_its_arguments() -> None:
     v, u, W, b, c, log_sigma = case((5, 4, 3))
     op = torch.ops.eblvm.sliced_hvp
@@ -180,7 +176,7 @@ def test_native_op_checks_its_arguments() -> None:
             call()
 
 
-@needs_native
+@needs_native(package)
 @pytest.mark.parametrize("wanted", [slice(2, 6), slice(0, 6)], ids=["parameters", "all"])
 def test_flops(wanted) -> None:
     tensors = case((40, 41, 43), M=3)

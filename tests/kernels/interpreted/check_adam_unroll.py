@@ -10,7 +10,6 @@ from tests.kernels.adam_cases import (
     RULE,
     SIZES,
     TOLERANCE,
-    assert_close,
     check_in_place,
     derivatives,
     inputs,
@@ -20,6 +19,7 @@ from tests.kernels.adam_cases import (
     plain_lists,
     through,
 )
+from tests.kernels.comparison import assert_close
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=str)

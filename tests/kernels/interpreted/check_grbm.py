@@ -7,7 +7,8 @@ from eblvm.bench.tools.traffic import count
 from eblvm.kernels import grbm
 from eblvm.kernels.grbm import reference, triton
 from eblvm.kernels.runtime import tiles
-from tests.kernels.grbm_cases import HALF_TOLERANCE, TOLERANCE, assert_close, derivatives, inputs
+from tests.kernels.comparison import assert_close
+from tests.kernels.grbm_cases import HALF_TOLERANCE, TOLERANCE, derivatives, inputs
 
 # The interpreter takes a while for every tile.
 SIZES = [(1, 1, 1), (63, 2, 4), (3, 100, 5), (2, 3, 257), (2, 257, 3), (0, 3, 2)]
