@@ -1,8 +1,8 @@
-"""The differentiable Adam step: what an unrolled lower step does to phi, with its reverse in one pass.
+"""The differentiable Adam step: the move of phi in an unrolled lower step, with its reverse in one pass.
 
     m' = b1 m + (1-b1) g;  v' = b2 v + (1-b2) g^2;  p' = p - lr/c1 m' / (sqrt(v'/c2 + eps_root) + eps);  ci = 1 - bi^t
 
-README.md derives the reverse. It saves (g, m, v), three times the parameters a step, and no intermediate.
+README.md derives the reverse. It saves (g, m, v), three times the parameters per step, and no intermediate.
 """
 
 from collections.abc import Sequence
@@ -45,10 +45,10 @@ def adam_unroll(
     _check(p, g, m, v, t, lr)
     if lr.requires_grad:
         raise ValueError("adam_unroll got lr that requires grad, and has no derivative for it; use reference.step")
-    serving = backend(p)
-    if serving is _Native and not torch.is_grad_enabled():
-        return serving.step(p, g, m, v, t, lr, rule)  # its own vmap rule; apply() costs more than a small step
-    return _step(serving, p, g, m, v, t, lr, rule)
+    chosen = backend(p)
+    if chosen is _Native and not torch.is_grad_enabled():
+        return chosen.step(p, g, m, v, t, lr, rule)  # its own vmap rule; apply() costs more than a small step
+    return _step(chosen, p, g, m, v, t, lr, rule)
 
 
 @torch.no_grad()
@@ -103,7 +103,7 @@ def _steps_(
 
         return triton_lists.steps_(p, g, m, v, step_count, lr, rule, weight_decay, clip_norm, average, decay, go)
     if go is not None:
-        raise ValueError("adam_unroll_ got go for tensors that Triton does not serve; branch on its value")
+        raise ValueError("adam_unroll_ got go for tensors without a Triton step of lists; branch on its value")
     if backend is _Native:
         t, norm = torch.ops.eblvm.adam_unroll_(p, g, m, v, step_count, lr, *rule, weight_decay, clip_norm)
     else:
@@ -126,14 +126,14 @@ def adam_steps(
 ) -> tuple[list[Tensor], list[Tensor], list[Tensor], Tensor]:
     """(p', m' and v' of every parameter, step_count + 1) by one launch, and its reverse by another.
 
-    Differentiable in p, g, m and v, to any order. For CUDA tensors that Triton serves (`serves_lists`)."""
-    found = _Steps.apply(_Lists, rule, step_count, lr, *p, *g, *m, *v)
+    Differentiable in p, g, m and v, to any order. For tensors of which `serves_lists` is true."""
+    results = _Steps.apply(_Lists, rule, step_count, lr, *p, *g, *m, *v)
     count = len(p)
-    return list(found[:count]), list(found[count : 2 * count]), list(found[2 * count : -1]), found[-1]
+    return list(results[:count]), list(results[count : 2 * count]), list(results[2 * count : -1]), results[-1]
 
 
 def all_finite(tensors: Sequence[Tensor]) -> Tensor:
-    """Are all elements of all tensors finite? A bool on their device, by one launch where Triton serves."""
+    """Are all elements of all tensors finite? A bool on their device, by one launch with Triton."""
     if not serves_lists(tensors[0]):
         return torch.stack([x.isfinite().all() for x in tensors]).all()
     from eblvm.kernels.adam_unroll import triton_lists
@@ -142,7 +142,7 @@ def all_finite(tensors: Sequence[Tensor]) -> Tensor:
 
 
 def restore_(tensors: Sequence[Tensor], before: Sequence[Tensor], go: Tensor) -> None:
-    """`tensors` become those of `before` where `go`, a bool on the device, is false; where Triton serves."""
+    """`tensors` become those of `before` where `go`, a bool on the device, is false; by Triton."""
     from eblvm.kernels.adam_unroll import triton_lists
 
     triton_lists.restore_(tensors, before, go)
@@ -154,7 +154,7 @@ def serves_lists(p: Tensor) -> bool:
 
 
 def lists_backend(p: Tensor) -> Any:
-    """What steps lists of parameters like p without a graph: `steps` and `reverses`, as `adam_steps` takes them."""
+    """`steps` and `reverses` of lists of parameters like p, without a graph."""
     return _Lists if has_lists(backend(p)) else _OneByOne(backend(p))
 
 
@@ -163,12 +163,12 @@ def has_lists(backend: Any) -> bool:
 
 
 def backend(p: Tensor) -> Any:
-    """What serves p: a function for every order, with the signatures of the reference."""
+    """The backend for p: a function for every order, with the signatures of the reference."""
     return backend_for("adam_unroll", p, reference, _Native if _NATIVE else None)
 
 
 def backends() -> list[Backend]:
-    """Which backend serves on which device, and why not the others."""
+    """The backends of this op: which is used on which device, and why not the others."""
     return op_backends("adam_unroll")
 
 
@@ -202,7 +202,7 @@ class _Native:
 
 
 class _Lists:
-    """The Triton steps of lists; imported when they are needed."""
+    """The Triton steps of lists; imported on first use."""
 
     @staticmethod
     def steps(*arguments: Any) -> Any:
@@ -236,7 +236,7 @@ class _OneByOne(NamedTuple):
 
 
 class _Steps(torch.autograd.Function):
-    """A step of Adam on a list; it saves what the reverse reads: all g, m and v."""
+    """A step of Adam on a list; it saves all g, m and v, which the reverse reads."""
 
     @staticmethod
     def forward(ctx: Any, lists: Any, rule: Rule, step_count: Tensor, lr: Tensor, *tensors: Tensor) -> Any:
@@ -262,8 +262,8 @@ class _Steps(torch.autograd.Function):
             zeros = [torch.zeros_like(x) for x in g]
             reverse: Any = reference.reverse
             every = zip(p_bar, m_bar or zeros, v_bar or zeros, g, m, v, strict=True)
-            found = [reverse(*one, step_count + 1, lr, ctx.rule) for one in every]
-            g_bar, m_bar_, v_bar_ = (list(part) for part in zip(*found, strict=True))
+            pulled = [reverse(*one, step_count + 1, lr, ctx.rule) for one in every]
+            g_bar, m_bar_, v_bar_ = (list(part) for part in zip(*pulled, strict=True))
         else:
             g_bar, m_bar_, v_bar_ = ctx.lists.reverses(p_bar, m_bar, v_bar, g, m, v, step_count, lr, ctx.rule)
         return None, None, None, None, *p_bar, *g_bar, *m_bar_, *v_bar_

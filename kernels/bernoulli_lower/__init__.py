@@ -1,9 +1,9 @@
-"""The pointwise heart of the lower step: KL(q || p) of a Bernoulli posterior for an energy that is linear in h.
+"""The pointwise part of the lower step: KL(q || p) of a Bernoulli posterior for an energy that is linear in h.
 
     kl = sum_H h (l - x) - softplus(l)   [..., B],   h = sigmoid((l + logistic noise) / tau), or the mean sigmoid(l)
 
 with logits l [..., B, H] of q and the energy's coefficient x [..., B, H] (a GRBM's c + vW). Its first derivative is the
-lower step's delta, its second what an unrolled step is pulled back by. README.md derives both.
+lower step's delta, its second the reverse of an unrolled step. README.md derives both.
 """
 
 from typing import Any, NamedTuple
@@ -66,12 +66,12 @@ def bernoulli_lower(logits: Tensor, x: Tensor, noise: Tensor | Stream | None, ta
 
 
 def backend(logits: Tensor) -> Any:
-    """What serves logits: a function for every order, with the signatures of the reference."""
+    """The backend for logits: a function for every order, with the signatures of the reference."""
     return backend_for("bernoulli_lower", logits, Reference, _Native if _NATIVE else None)
 
 
 def backends() -> list[Backend]:
-    """Which backend serves on which device, and why not the others."""
+    """The backends of this op: which is used on which device, and why not the others."""
     return op_backends("bernoulli_lower")
 
 

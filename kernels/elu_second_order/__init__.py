@@ -28,14 +28,14 @@ def elu_second_order(x: Tensor, alpha: float = 1.0) -> Tensor:
 
 
 def backend(x: Tensor) -> Any:
-    """What serves x: a function for every order, with the signatures of the reference."""
+    """The backend for x: a function for every order, with the signatures of the reference."""
     if x.device.type == "meta":
         return _Shapes
     return backend_for("elu_second_order", x, reference, _Native if _NATIVE else None)
 
 
 def backends() -> list[Backend]:
-    """Which backend serves on which device, and why not the others."""
+    """The backends of this op: which is used on which device, and why not the others."""
     return op_backends("elu_second_order")
 
 

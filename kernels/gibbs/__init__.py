@@ -45,7 +45,7 @@ def gibbs(
 ) -> tuple[Tensor, Tensor]:
     """(v, mean of the last p(v|h)) [..., B, D] after the sweeps; W [..., D, H], b and log_sigma [..., D], c [..., H].
 
-    `noise` holds one (uniform [..., B, H], normal [..., B, D]) a sweep, or is a `Stream`, which needs `sweeps`.
+    `noise` is one (uniform [..., B, H], normal [..., B, D]) per sweep, or a `Stream`, which needs `sweeps`.
     Samples carry no gradient. Leading axes are replicas.
     """
     lead = tuple(W.shape[:-2])
@@ -55,7 +55,7 @@ def gibbs(
     seed, step, purpose_h, purpose_v, first = None, 0, 0, 0, 0
     if isinstance(noise, Stream):
         if sweeps is None or sweeps < 0:
-            raise ValueError(f"gibbs got sweeps={sweeps} with a Stream; expected how many sweeps to draw")
+            raise ValueError(f"gibbs got sweeps={sweeps} with a Stream; expected the number of sweeps to draw")
         seed = torch.as_tensor(noise.key.seed).to(v.device)
         step, purpose_h, purpose_v, first = noise.key.step, noise.purpose_h, noise.purpose_v, noise.first
         if seed.dtype != torch.int64 or tuple(seed.shape) != lead:
@@ -76,7 +76,7 @@ def gibbs(
 
 
 def backends() -> list[Backend]:
-    """Which backend serves on which device, and why not the others."""
+    """The backends of this op: which is used on which device, and why not the others."""
     return op_backends("gibbs")
 
 

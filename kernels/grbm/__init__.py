@@ -1,4 +1,4 @@
-"""Energy and score of a Gaussian RBM in one pass, with a fused first order: what every score loss on a GRBM needs.
+"""Energy and score of a Gaussian RBM in one pass, with a fused first order, for every score loss on a GRBM.
 
 E(v, h) = 1/2 sum (v-b)^2/sigma^2 - c.h - v W h        grad_v -E = (b-v)/sigma^2 + h W^T
 F(v)    = 1/2 sum (v-b)^2/sigma^2 - sum softplus(c+vW)  grad_v -F = (b-v)/sigma^2 + sigmoid(c+vW) W^T
@@ -38,7 +38,7 @@ def grbm(
 
 
 def backends() -> list[Backend]:
-    """Which backend serves on which device, and why not the others."""
+    """The backends of this op: which is used on which device, and why not the others."""
     return op_backends("grbm")
 
 

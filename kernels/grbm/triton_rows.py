@@ -1,7 +1,7 @@
-"""One pass over W for a block of samples: what a GRBM gives each sample, with both products inside.
+"""One pass over W for a block of samples: the results per sample of a GRBM, with both products inside.
 
 A program keeps the [BM, D] result of its samples in registers while blocks of W stream past: x = c + v W of a block of
-latent units, then the block's share of a W^T. Nothing of size B x H is written. Shape tags: v_BD, W_DH, u_MBD.
+latent units, then the block's part of a W^T. Nothing of size B x H is written. Shape tags: v_BD, W_DH, u_MBD.
 """
 
 # The kernels are in a language of their own, which has no types and no unpacking.
@@ -13,7 +13,7 @@ import triton.language as tl
 
 from eblvm.kernels.bernoulli_lower.triton import sigmoid, softplus
 
-# What a row kernel gives. FREE: F(v) and its score; GIVEN: E(v, h) and its score; RESIDUAL: the denoising residual and
+# Results of a row kernel. FREE: F(v) and its score; GIVEN: E(v, h) and its score; RESIDUAL: the denoising residual and
 # loss; SLICED: 1/2 |score|^2, the score and u^T H u; PULL: the cotangent of v from those of F and of its score.
 FREE, GIVEN, RESIDUAL, SLICED, PULL = (tl.constexpr(i) for i in range(5))
 
@@ -63,10 +63,10 @@ def latent(
 @triton.jit
 def zeros(CHUNKS: tl.constexpr, ROWS: tl.constexpr, COLS: tl.constexpr, real: tl.constexpr):
     """A matrix wider than a power of two: a tuple of blocks."""
-    found = ()
+    blocks = ()
     for _ in tl.static_range(CHUNKS):
-        found = found + (tl.zeros([ROWS, COLS], dtype=real),)
-    return found
+        blocks = blocks + (tl.zeros([ROWS, COLS], dtype=real),)
+    return blocks
 
 
 @triton.jit

@@ -1,7 +1,7 @@
-"""One bi-level denoising step on a GRBM with a linear Bernoulli posterior, by hand: no autograd graph.
+"""One bi-level denoising step on a GRBM with a linear Bernoulli posterior in closed form, without an autograd graph.
 
 theta's gradient of mean_B 1/2 |s(v~) + eps/sigma|^2 through N unrolled lower steps, and phi after K real ones. With a
-batch that all steps share and unrolled SGD, the native unroll lives in the logits (the dual). README.md derives it all.
+batch that all steps share and unrolled SGD, the unroll is of the logits (the dual). README.md derives it all.
 """
 
 from collections.abc import Sequence
@@ -88,7 +88,7 @@ def serves(device: torch.device, dtype: torch.dtype) -> bool:
 
 
 def memory() -> tuple[int, int]:
-    """Bytes of scratch memory in this thread's last native step, and what of it was tape for the unroll's reverse."""
+    """Bytes of scratch memory in this thread's last native step, and of them those of the unroll's tape."""
     return torch.ops.eblvm.grbm_bilevel_memory()
 
 
@@ -97,7 +97,7 @@ def native() -> bool:
 
 
 def backends() -> list[Backend]:
-    """Which backend serves on which device, and why not the others."""
+    """The backends of this op: which is used on which device, and why not the others."""
     return op_backends("grbm_bilevel")
 
 
@@ -173,7 +173,7 @@ def _check(
 
 
 def flops(B: int, D: int, H: int, *, K: int, N: int, shared: bool, sgd: bool) -> int:
-    """Of the matrix products of one replica's step, as native.cpp takes them."""
+    """Of the matrix products of one replica's step, as native.cpp computes them."""
     full, square = 2 * B * D * H, 2 * B * B
     count = 2 * K + 4 + (0 if K + N == 0 else 1 if shared else K + N)  # real steps, upper level, x
     if N == 0:

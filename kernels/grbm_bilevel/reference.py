@@ -1,4 +1,4 @@
-"""The hand-derived bi-level step in torch: its products, `bernoulli_lower` and `adam_unroll`. README.md derives it.
+"""The bi-level step in closed form in torch: its products, `bernoulli_lower` and `adam_unroll`. README.md derives it.
 
 On a GPU these are the vendor's matrix products and the Triton kernels. Shape tags: B batch, D visible, H latent;
 leading axes are replicas. z are the posterior's logits, `x_bar` is the cotangent of x.
@@ -159,7 +159,7 @@ def grbm_bilevel(
     moved, lower_loss = _real_steps(batches, latent, theta, phi, phi_rate, settings)
     A, a, mA, ma, vA, va, step_count = moved
 
-    # N unrolled steps; the tape holds what their reverse reads.
+    # N unrolled steps; the tape has what their reverse reads.
     rate = step_size(V) if auto_rate else unroll_rate
     logits, tape = [], []
     for n in range(K, K + N):
@@ -193,7 +193,7 @@ def grbm_bilevel(
     z_bar = (r @ W - rA) * h * (1 - h) / tau + rA * s * (1 - s)
     A_bar, a_bar = plus_product(z_bar.mT @ V, s - h, r), z_bar.sum(-2)
     m_bar, v_bar, none = None, None, torch.zeros_like(z)
-    x_total: Tensor | None = None  # of a batch that all steps share, whose product is taken once
+    x_total: Tensor | None = None  # with one batch for all steps, whose product is computed once
     for n in reversed(range(N)):
         if sgd:
             A_grad_bar, a_grad_bar = -axes(rate, 2) * A_bar, -axes(rate, 1) * a_bar
@@ -230,7 +230,7 @@ def plus_sum(total: Tensor, x: Tensor) -> Tensor:
 
 
 def axes(scalar: Tensor, number: int) -> Tensor:
-    """A value a replica, to broadcast over `number` more axes."""
+    """A value per replica, to broadcast over `number` more axes."""
     return scalar.reshape(*scalar.shape, *[1] * number)
 
 

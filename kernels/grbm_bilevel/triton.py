@@ -16,9 +16,9 @@ from eblvm.kernels.grbm_bilevel import reference, triton_rate
 from eblvm.kernels.grbm_bilevel.reference import Phi, Result, Settings, Theta
 from eblvm.kernels.grbm_bilevel.triton_lower import lower_kernel
 from eblvm.kernels.grbm_bilevel.triton_upper import residual_kernel, reverse_kernel
+from eblvm.kernels.runtime.pointers import pointers, stacked
 from eblvm.kernels.runtime.tiles import ALL_REGISTERS
 from eblvm.kernels.runtime.triton_report import CAPABILITIES, Variant
-from eblvm.kernels.runtime.views import stacked
 
 BM, BH = 16, 16  # samples and latent units of a tile
 BV = 32  # visible units of a program that sums over samples
@@ -35,11 +35,9 @@ class Step(NamedTuple):
 
     def launch(self, kernel: Any, grid: tuple[int, ...], **others: Tensor) -> None:
         """The kernel on the tensors that its pointers name, `others` in the place of those of the step."""
-        tensors = self.tensors | others
-        pointers = {name: tensors[name.removesuffix("_ptr")] for name in kernel.arg_names if name.endswith("_ptr")}
-        values = self.sizes | self.constants
-        own = {name: values[name] for name in kernel.arg_names if name not in pointers}
-        kernel[grid](**pointers, **own, num_warps=WARPS, maxnreg=ALL_REGISTERS)
+        tensors, values = pointers(kernel, self.tensors | others), self.sizes | self.constants
+        own = {name: values[name] for name in kernel.arg_names if name not in tensors}
+        kernel[grid](**tensors, **own, num_warps=WARPS, maxnreg=ALL_REGISTERS)
 
 
 def lower_steps(
@@ -184,7 +182,7 @@ def gram_of(v: Tensor, eps: Tensor, sigma: float) -> Tensor:
 
 
 def blocks_of_d(precision: str, element: int) -> dict[str, int]:
-    """Columns of a gradient, and what of D a product takes at once: without tensor cores a thread holds whole rows."""
+    """Columns of D per tile of a gradient and per product: without tensor cores a thread has whole rows."""
     return {"BD": 16 if element == 8 else 32 if precision == "ieee" else 64, "BK": 16 if precision == "ieee" else 32}
 
 

@@ -1,7 +1,7 @@
 """The upper level of the bi-level GRBM step, and its reverse through the unrolled steps: a launch each.
 
-`residual_kernel` tiles B x D. `reverse_kernel` keeps BH latent units, like the lower one: their reverse asks no other
-unit either. Shape tags and derivation as in README.md.
+`residual_kernel` tiles B x D. A program of `reverse_kernel` has BH latent units, like the lower one: their reverse
+reads no other unit either. Shape tags and derivation as in README.md.
 """
 
 # The kernels are in a language of their own, which has no types.
@@ -216,7 +216,7 @@ def reverse_kernel(
                     noises = noise_ptr + (K + n) * replicas * latents
                 rate, c2 = corrections(done + (K + n + 1), lr, B1, B2, real)
 
-                # A^ after this step, from l^ of what came later; then the optimiser's reverse.
+                # A^ after this step, from l^ of the later ones; then the optimiser's reverse.
                 for begin in range(0, D, BD):
                     d = begin + tl.arange(0, BD)
                     A_bar = summed(z_bar_ptr, v_ptr, e_next, h, d, batch, D, H, SIGMA, real, PRECISION, BM, BH, BD)

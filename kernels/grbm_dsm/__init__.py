@@ -1,4 +1,4 @@
-"""One denoising score matching step on a GRBM, by hand: the fused residual, loss and all gradients, no autograd graph.
+"""One denoising score matching step on a GRBM in closed form: residual, loss and all gradients, no autograd graph.
 
 loss = mean_B 1/2 |s(v + sigma eps) + eps/sigma|^2,   s(v) = (b-v)/sigma_D^2 + sigmoid(c+vW) W^T
 """
@@ -63,7 +63,7 @@ def serves(device: torch.device, dtype: torch.dtype) -> bool:
 
 
 def backends() -> list[Backend]:
-    """Which backend serves on which device, and why not the others."""
+    """The backends of this op: which is used on which device, and why not the others."""
     return op_backends("grbm_dsm")
 
 

@@ -175,7 +175,7 @@ def permutation(key: Key, purpose: int, n: int, *, device: torch.device | str = 
 
 
 def backends() -> list[Backend]:
-    """The backends of philox: which is used on which device, and why not the others."""
+    """The backends of this op: which is used on which device, and why not the others."""
     return op_backends("philox")
 
 

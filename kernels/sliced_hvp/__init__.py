@@ -42,7 +42,7 @@ def sliced_hvp(v: Tensor, u: Tensor, W: Tensor, b: Tensor, c: Tensor, log_sigma:
 
 
 def backends() -> list[Backend]:
-    """Which backend serves on which device, and why not the others."""
+    """The backends of this op: which is used on which device, and why not the others."""
     return op_backends("sliced_hvp")
 
 

@@ -8,7 +8,7 @@ import torch
 from eblvm.kernels.adam_unroll import Rule
 from eblvm.kernels.grbm_bilevel import Phi, Settings, Theta, reference, triton, triton_rate
 from eblvm.kernels.grbm_bilevel.triton_lower import lower_kernel
-from eblvm.kernels.runtime.views import stacked
+from eblvm.kernels.runtime.pointers import stacked
 
 TOLERANCE = {torch.float64: 1e-10, torch.float32: 1e-4}
 SIGMA, TAU = 0.3, 0.4
