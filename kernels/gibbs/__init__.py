@@ -34,6 +34,32 @@ class Stream(NamedTuple):
 Noise = Stream | Sequence[tuple[Tensor, Tensor]]
 
 
+def _op_flops(v: Tensor, W: Tensor, *rest: Any, **_: Any) -> int:
+    """Of the two matrix products of a sweep."""
+    return 4 * v.shape[-2] * W.numel() * int(rest[-1])
+
+
+if _NATIVE:
+    register_flop_formula(torch.ops.eblvm.gibbs, get_raw=True)(_op_flops)
+
+
+def _triton() -> ModuleType:
+    from eblvm.kernels.gibbs import triton
+
+    return triton
+
+
+def _backend(v: Tensor) -> Any:
+    if torch.compiler.is_compiling():
+        return reference.gibbs
+    if _NATIVE and v.device.type == "cpu" and v.dtype in (torch.float32, torch.float64):
+        return torch.ops.eblvm.gibbs
+    # Kernels cannot be launched on the wrapped tensors of a torch.func transform; the reference can.
+    if TRITON and v.device.type == "cuda" and torch._C._functorch.maybe_current_level() is None:
+        return _triton().gibbs
+    return reference.gibbs
+
+
 def gibbs(
     v: Tensor,
     W: Tensor,
@@ -78,29 +104,3 @@ def gibbs(
 def backends() -> list[Backend]:
     """The backends of this op: which is used on which device, and why not the others."""
     return op_backends("gibbs")
-
-
-def _op_flops(v: Tensor, W: Tensor, *rest: Any, **_: Any) -> int:
-    """Of the two matrix products of a sweep."""
-    return 4 * v.shape[-2] * W.numel() * int(rest[-1])
-
-
-if _NATIVE:
-    register_flop_formula(torch.ops.eblvm.gibbs, get_raw=True)(_op_flops)
-
-
-def _triton() -> ModuleType:
-    from eblvm.kernels.gibbs import triton
-
-    return triton
-
-
-def _backend(v: Tensor) -> Any:
-    if torch.compiler.is_compiling():
-        return reference.gibbs
-    if _NATIVE and v.device.type == "cpu" and v.dtype in (torch.float32, torch.float64):
-        return torch.ops.eblvm.gibbs
-    # Kernels cannot be launched on the wrapped tensors of a torch.func transform; the reference can.
-    if TRITON and v.device.type == "cuda" and torch._C._functorch.maybe_current_level() is None:
-        return _triton().gibbs
-    return reference.gibbs

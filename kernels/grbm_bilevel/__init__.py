@@ -36,71 +36,6 @@ __all__ = [
 _NATIVE, _ = native_status("grbm_bilevel")
 
 
-def grbm_bilevel(
-    v: Tensor,
-    perturb: Sequence[Tensor],
-    latent: Sequence[Tensor],
-    theta: Theta,
-    phi: Phi,
-    phi_rate: Tensor,
-    unroll_rate: Tensor,
-    settings: Settings,
-) -> Result:
-    """The step at data v [..., B, D]; leading axes are replicas. No gradient flows through it.
-
-    `perturb`: standard normal [..., B, D], one for all steps or K+N+1; `latent`: logistic noise [..., B, H], K+N+1, or
-    the last one alone if `settings.exact`. `phi_rate` is the learning rate of the real steps, `unroll_rate` that of the
-    unrolled ones; both have the leading axes.
-    """
-    arguments = (v, perturb, latent, theta, phi, phi_rate, unroll_rate, settings)
-    if _NATIVE and v.device.type == "cpu":
-        out = _native(*arguments, upper=True)
-        return Result(Theta(*out[:4]), Phi(*out[4:11]), out[11], out[12])
-    _check(*arguments, upper=True)
-    return (_triton() if _launches(v) else reference).grbm_bilevel(*arguments)
-
-
-def lower_steps(
-    v: Tensor,
-    perturb: Sequence[Tensor],
-    latent: Sequence[Tensor],
-    theta: Theta,
-    phi: Phi,
-    phi_rate: Tensor,
-    settings: Settings,
-) -> tuple[Phi, Tensor]:
-    """The K real steps alone: phi after them, and the lower loss of the last, zero if K = 0.
-
-    `perturb` has one tensor for all steps or K, `latent` K, or none if `settings.exact`. Of the settings, K, sigma,
-    tau, exact and rule are read.
-    """
-    arguments, real = (v, perturb, latent, theta, phi, phi_rate), settings.real()
-    if _NATIVE and v.device.type == "cpu":
-        out = _native(*arguments, phi_rate, real, upper=False)
-        return Phi(*out[4:11]), out[12]
-    _check(*arguments, phi_rate, real, upper=False)
-    return (_triton() if _launches(v) and real.K else reference).lower_steps(*arguments, real)
-
-
-def serves(device: torch.device, dtype: torch.dtype) -> bool:
-    """Is there a step for such tensors?"""
-    return device.type in ("cpu", "cuda") and dtype in (torch.float32, torch.float64)
-
-
-def memory() -> tuple[int, int]:
-    """Bytes of scratch memory in this thread's last native step, and of them those of the unroll's tape."""
-    return torch.ops.eblvm.grbm_bilevel_memory()
-
-
-def native() -> bool:
-    return _NATIVE
-
-
-def backends() -> list[Backend]:
-    """The backends of this op: which is used on which device, and why not the others."""
-    return op_backends("grbm_bilevel")
-
-
 def _native(
     v: Tensor,
     perturb: Sequence[Tensor],
@@ -172,6 +107,79 @@ def _check(
         expect_dtype_and_device("grbm_bilevel", name, t, W)
 
 
+def _op_flops(v: Tensor, perturb: Sequence[Tensor], latent: Any, W: Tensor, *rest: Any, **_: Any) -> int:
+    B, D, H = v.shape[-2], *W.shape[-2:]
+    K, N, _sigma, _tau, _exact, sgd = rest[12:18]
+    one = flops(B, D, H, K=K, N=N, shared=len(perturb) == 1 and K + N > 0, sgd=sgd)
+    if not rest[-1]:
+        one -= 2 * B * D * H * 4  # the upper level's
+    return one * (W.numel() // (D * H))
+
+
+if _NATIVE:
+    register_flop_formula(torch.ops.eblvm.grbm_bilevel, get_raw=True)(_op_flops)
+
+
+def grbm_bilevel(
+    v: Tensor,
+    perturb: Sequence[Tensor],
+    latent: Sequence[Tensor],
+    theta: Theta,
+    phi: Phi,
+    phi_rate: Tensor,
+    unroll_rate: Tensor,
+    settings: Settings,
+) -> Result:
+    """The step at data v [..., B, D]; leading axes are replicas. No gradient flows through it.
+
+    `perturb`: standard normal [..., B, D], one for all steps or K+N+1; `latent`: logistic noise [..., B, H], K+N+1, or
+    the last one alone if `settings.exact`. `phi_rate` is the learning rate of the real steps, `unroll_rate` that of the
+    unrolled ones; both have the leading axes.
+    """
+    arguments = (v, perturb, latent, theta, phi, phi_rate, unroll_rate, settings)
+    if _NATIVE and v.device.type == "cpu":
+        out = _native(*arguments, upper=True)
+        return Result(Theta(*out[:4]), Phi(*out[4:11]), out[11], out[12])
+    _check(*arguments, upper=True)
+    return (_triton() if _launches(v) else reference).grbm_bilevel(*arguments)
+
+
+def lower_steps(
+    v: Tensor,
+    perturb: Sequence[Tensor],
+    latent: Sequence[Tensor],
+    theta: Theta,
+    phi: Phi,
+    phi_rate: Tensor,
+    settings: Settings,
+) -> tuple[Phi, Tensor]:
+    """The K real steps alone: phi after them, and the lower loss of the last, zero if K = 0.
+
+    `perturb` has one tensor for all steps or K, `latent` K, or none if `settings.exact`. Of the settings, K, sigma,
+    tau, exact and rule are read.
+    """
+    arguments, real = (v, perturb, latent, theta, phi, phi_rate), settings.real()
+    if _NATIVE and v.device.type == "cpu":
+        out = _native(*arguments, phi_rate, real, upper=False)
+        return Phi(*out[4:11]), out[12]
+    _check(*arguments, phi_rate, real, upper=False)
+    return (_triton() if _launches(v) and real.K else reference).lower_steps(*arguments, real)
+
+
+def serves(device: torch.device, dtype: torch.dtype) -> bool:
+    """Is there a step for such tensors?"""
+    return device.type in ("cpu", "cuda") and dtype in (torch.float32, torch.float64)
+
+
+def memory() -> tuple[int, int]:
+    """Bytes of scratch memory in this thread's last native step, and of them those of the unroll's tape."""
+    return torch.ops.eblvm.grbm_bilevel_memory()
+
+
+def native() -> bool:
+    return _NATIVE
+
+
 def flops(B: int, D: int, H: int, *, K: int, N: int, shared: bool, sgd: bool) -> int:
     """Of the matrix products of one replica's step, as native.cpp computes them."""
     full, square = 2 * B * D * H, 2 * B * B
@@ -184,14 +192,6 @@ def flops(B: int, D: int, H: int, *, K: int, N: int, shared: bool, sgd: bool) ->
     return full * (count + 2 * N + 2 + 2 * N - 1)  # forward; A from the upper level; reverse
 
 
-def _op_flops(v: Tensor, perturb: Sequence[Tensor], latent: Any, W: Tensor, *rest: Any, **_: Any) -> int:
-    B, D, H = v.shape[-2], *W.shape[-2:]
-    K, N, _sigma, _tau, _exact, sgd = rest[12:18]
-    one = flops(B, D, H, K=K, N=N, shared=len(perturb) == 1 and K + N > 0, sgd=sgd)
-    if not rest[-1]:
-        one -= 2 * B * D * H * 4  # the upper level's
-    return one * (W.numel() // (D * H))
-
-
-if _NATIVE:
-    register_flop_formula(torch.ops.eblvm.grbm_bilevel, get_raw=True)(_op_flops)
+def backends() -> list[Backend]:
+    """The backends of this op: which is used on which device, and why not the others."""
+    return op_backends("grbm_bilevel")

@@ -27,6 +27,14 @@ class Gradients(NamedTuple):
     log_sigma: Tensor
 
 
+def _flops(v: Tensor, eps: Tensor, W: Tensor, *_rest: Any, **_: Any) -> int:
+    return 2 * v.numel() * W.shape[-1] * 5
+
+
+if _NATIVE:
+    register_flop_formula(torch.ops.eblvm.grbm_dsm, get_raw=True)(_flops)
+
+
 def grbm_dsm(
     v: Tensor, eps: Tensor, W: Tensor, b: Tensor, c: Tensor, log_sigma: Tensor, sigma: float
 ) -> tuple[Tensor, Gradients]:
@@ -65,11 +73,3 @@ def serves(device: torch.device, dtype: torch.dtype) -> bool:
 def backends() -> list[Backend]:
     """The backends of this op: which is used on which device, and why not the others."""
     return op_backends("grbm_dsm")
-
-
-def _flops(v: Tensor, eps: Tensor, W: Tensor, *_rest: Any, **_: Any) -> int:
-    return 2 * v.numel() * W.shape[-1] * 5
-
-
-if _NATIVE:
-    register_flop_formula(torch.ops.eblvm.grbm_dsm, get_raw=True)(_flops)

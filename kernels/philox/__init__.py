@@ -95,90 +95,6 @@ class Options(Place, total=False):
     dtype: torch.dtype
 
 
-def words(key: Key, purpose: int, count: int, shape: tuple[int, ...] = (), **place: Unpack[Place]) -> Tensor:
-    """The raw 32-bit words as int64, [*seed.shape, count, *shape]: word j of sample i is word j%4 of block j//4."""
-    return _draw(Kind.WORDS, key, purpose, count, shape, dtype=torch.int64, **place)
-
-
-def uniform(key: Key, purpose: int, count: int, shape: tuple[int, ...] = (), **options: Unpack[Options]) -> Tensor:
-    """u = (r >> 8) 2^-24 in [0, 1), [*seed.shape, count, *shape], for the samples first .. first+count-1."""
-    return _draw(Kind.UNIFORM, key, purpose, count, shape, **options)
-
-
-def normal(key: Key, purpose: int, count: int, shape: tuple[int, ...] = (), **options: Unpack[Options]) -> Tensor:
-    """Standard normal z = sign sqrt(2) erfinv(1 - p), [*seed.shape, count, *shape], |z| up to 6.3."""
-    return _draw(Kind.NORMAL, key, purpose, count, shape, **options)
-
-
-def logistic(key: Key, purpose: int, count: int, shape: tuple[int, ...] = (), **options: Unpack[Options]) -> Tensor:
-    """Standard logistic sign log((2 - p) / p), [*seed.shape, count, *shape]: the difference of two Gumbels."""
-    return _draw(Kind.LOGISTIC, key, purpose, count, shape, **options)
-
-
-def gumbel(key: Key, purpose: int, count: int, shape: tuple[int, ...] = (), **options: Unpack[Options]) -> Tensor:
-    """Standard Gumbel -log(-log u) with u strictly inside (0, 1), [*seed.shape, count, *shape]."""
-    return _draw(Kind.GUMBEL, key, purpose, count, shape, **options)
-
-
-def rademacher(key: Key, purpose: int, count: int, shape: tuple[int, ...] = (), **options: Unpack[Options]) -> Tensor:
-    """+1 or -1 with equal odds, [*seed.shape, count, *shape]."""
-    return _draw(Kind.RADEMACHER, key, purpose, count, shape, **options)
-
-
-def streams(
-    draw: Callable[..., Tensor],
-    number: int,
-    key: Key,
-    purpose: int,
-    count: int,
-    shape: tuple[int, ...] = (),
-    **options: Unpack[Options],
-) -> list[Tensor]:
-    """`draw(key, purpose + i, ...)` for i < number, a function of this module; natively all in one call."""
-    kind, seed, dtype = KINDS[draw], torch.as_tensor(key.seed), options.get("dtype", torch.float32)
-    on_cpu = torch.device(options.get("device", "cpu")).type == seed.device.type == "cpu"
-    if not (_STREAMS and on_cpu and seed.dtype == torch.int64) or number < 2:
-        return [draw(key, purpose + i, count, shape, **options) for i in range(number)]
-    first, width = options.get("first", 0), math.prod(shape)
-    drawn = torch.ops.eblvm.philox_streams(seed, key.step, purpose, number, count, width, first, int(kind))
-    if len(shape) != 1:
-        drawn = [noise.view(*seed.shape, count, *shape) for noise in drawn]
-    return drawn if dtype == torch.float32 else [noise.to(dtype) for noise in drawn]
-
-
-KINDS = {
-    uniform: Kind.UNIFORM,
-    normal: Kind.NORMAL,
-    logistic: Kind.LOGISTIC,
-    gumbel: Kind.GUMBEL,
-    rademacher: Kind.RADEMACHER,
-}
-
-
-def bernoulli(key: Key, purpose: int, p: Tensor, *, first: int = 0) -> Tensor:
-    """1[u < p] with u uniform, for p [*seed.shape, count, *shape]; dtype and device of p, no gradient."""
-    if not p.is_floating_point():
-        raise ValueError(f"bernoulli got p of dtype {p.dtype}; expected probabilities of a floating dtype")
-    replicas = key.seed.dim() if isinstance(key.seed, Tensor) else 0
-    if p.dim() <= replicas:
-        raise ValueError(f"bernoulli got p of shape {tuple(p.shape)}; expected [*seed.shape, count, *shape]")
-    u = uniform(key, purpose, p.shape[replicas], tuple(p.shape[replicas + 1 :]), first=first, device=p.device)
-    return (u < p).to(p.dtype)
-
-
-def permutation(key: Key, purpose: int, n: int, *, device: torch.device | str = "cpu") -> Tensor:
-    """A random order of 0..n-1, int64 [*seed.shape, n]: the stable argsort of n 63-bit keys."""
-    if n < 0:
-        raise ValueError(f"permutation got n={n}; expected n >= 0")
-    pairs = words(key, purpose, 1, (n, 2), device=device).squeeze(-3)
-    return torch.argsort(pairs[..., 0] << 31 | pairs[..., 1] >> 1, dim=-1, stable=True)
-
-
-def backends() -> list[Backend]:
-    """The backends of this op: which is used on which device, and why not the others."""
-    return op_backends("philox")
-
-
 def _draw(
     kind: Kind,
     key: Key,
@@ -263,3 +179,87 @@ def _vmap_native(info: Any, in_dims: tuple[int | None, ...], seed: Tensor, *rest
 
 if _NATIVE:
     torch.library.register_vmap("eblvm::philox", _vmap_native)
+
+
+def words(key: Key, purpose: int, count: int, shape: tuple[int, ...] = (), **place: Unpack[Place]) -> Tensor:
+    """The raw 32-bit words as int64, [*seed.shape, count, *shape]: word j of sample i is word j%4 of block j//4."""
+    return _draw(Kind.WORDS, key, purpose, count, shape, dtype=torch.int64, **place)
+
+
+def uniform(key: Key, purpose: int, count: int, shape: tuple[int, ...] = (), **options: Unpack[Options]) -> Tensor:
+    """u = (r >> 8) 2^-24 in [0, 1), [*seed.shape, count, *shape], for the samples first .. first+count-1."""
+    return _draw(Kind.UNIFORM, key, purpose, count, shape, **options)
+
+
+def normal(key: Key, purpose: int, count: int, shape: tuple[int, ...] = (), **options: Unpack[Options]) -> Tensor:
+    """Standard normal z = sign sqrt(2) erfinv(1 - p), [*seed.shape, count, *shape], |z| up to 6.3."""
+    return _draw(Kind.NORMAL, key, purpose, count, shape, **options)
+
+
+def logistic(key: Key, purpose: int, count: int, shape: tuple[int, ...] = (), **options: Unpack[Options]) -> Tensor:
+    """Standard logistic sign log((2 - p) / p), [*seed.shape, count, *shape]: the difference of two Gumbels."""
+    return _draw(Kind.LOGISTIC, key, purpose, count, shape, **options)
+
+
+def gumbel(key: Key, purpose: int, count: int, shape: tuple[int, ...] = (), **options: Unpack[Options]) -> Tensor:
+    """Standard Gumbel -log(-log u) with u strictly inside (0, 1), [*seed.shape, count, *shape]."""
+    return _draw(Kind.GUMBEL, key, purpose, count, shape, **options)
+
+
+def rademacher(key: Key, purpose: int, count: int, shape: tuple[int, ...] = (), **options: Unpack[Options]) -> Tensor:
+    """+1 or -1 with equal odds, [*seed.shape, count, *shape]."""
+    return _draw(Kind.RADEMACHER, key, purpose, count, shape, **options)
+
+
+def streams(
+    draw: Callable[..., Tensor],
+    number: int,
+    key: Key,
+    purpose: int,
+    count: int,
+    shape: tuple[int, ...] = (),
+    **options: Unpack[Options],
+) -> list[Tensor]:
+    """`draw(key, purpose + i, ...)` for i < number, a function of this module; natively all in one call."""
+    kind, seed, dtype = KINDS[draw], torch.as_tensor(key.seed), options.get("dtype", torch.float32)
+    on_cpu = torch.device(options.get("device", "cpu")).type == seed.device.type == "cpu"
+    if not (_STREAMS and on_cpu and seed.dtype == torch.int64) or number < 2:
+        return [draw(key, purpose + i, count, shape, **options) for i in range(number)]
+    first, width = options.get("first", 0), math.prod(shape)
+    drawn = torch.ops.eblvm.philox_streams(seed, key.step, purpose, number, count, width, first, int(kind))
+    if len(shape) != 1:
+        drawn = [noise.view(*seed.shape, count, *shape) for noise in drawn]
+    return drawn if dtype == torch.float32 else [noise.to(dtype) for noise in drawn]
+
+
+KINDS = {
+    uniform: Kind.UNIFORM,
+    normal: Kind.NORMAL,
+    logistic: Kind.LOGISTIC,
+    gumbel: Kind.GUMBEL,
+    rademacher: Kind.RADEMACHER,
+}
+
+
+def bernoulli(key: Key, purpose: int, p: Tensor, *, first: int = 0) -> Tensor:
+    """1[u < p] with u uniform, for p [*seed.shape, count, *shape]; dtype and device of p, no gradient."""
+    if not p.is_floating_point():
+        raise ValueError(f"bernoulli got p of dtype {p.dtype}; expected probabilities of a floating dtype")
+    replicas = key.seed.dim() if isinstance(key.seed, Tensor) else 0
+    if p.dim() <= replicas:
+        raise ValueError(f"bernoulli got p of shape {tuple(p.shape)}; expected [*seed.shape, count, *shape]")
+    u = uniform(key, purpose, p.shape[replicas], tuple(p.shape[replicas + 1 :]), first=first, device=p.device)
+    return (u < p).to(p.dtype)
+
+
+def permutation(key: Key, purpose: int, n: int, *, device: torch.device | str = "cpu") -> Tensor:
+    """A random order of 0..n-1, int64 [*seed.shape, n]: the stable argsort of n 63-bit keys."""
+    if n < 0:
+        raise ValueError(f"permutation got n={n}; expected n >= 0")
+    pairs = words(key, purpose, 1, (n, 2), device=device).squeeze(-3)
+    return torch.argsort(pairs[..., 0] << 31 | pairs[..., 1] >> 1, dim=-1, stable=True)
+
+
+def backends() -> list[Backend]:
+    """The backends of this op: which is used on which device, and why not the others."""
+    return op_backends("philox")
