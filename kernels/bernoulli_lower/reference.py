@@ -6,7 +6,7 @@ last axis:
 
     kl = sum_H h (l - x) - softplus(l)
 
-`first` and `second` are its derivatives by hand; README.md derives them. All arguments [..., B, H] but g [..., B].
+`first` and `second` are its derivatives in closed form; README.md derives them. All arguments [..., B, H], g [..., B].
 """
 
 import torch

@@ -135,9 +135,8 @@ def _draw(
     block = block_of_thread()
     if block is not None and block.gathers(kind, seed, dtype):
         return block.add(int(kind), seed, key.step, purpose, count, width, first).view(*seed.shape, count, *shape)
-    if (
-        target.type == "meta"
-    ):  # for plans, which read shapes only; the reference would take seconds for its intermediates
+    # Plans read shapes only, and the reference would spend seconds on those of its intermediates.
+    if target.type == "meta":
         return torch.empty(*seed.shape, count, *shape, dtype=dtype, device=target)
     noise: Tensor = _backend(seed.device)(seed, key.step, purpose, count, width, first, int(kind))
     # Most of the time of a small draw would be these two.

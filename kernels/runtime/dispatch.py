@@ -71,7 +71,7 @@ NATIVE_LIBRARY, NATIVE_REASON = _load_native()
 
 
 def notice() -> str | None:
-    """A sentence for a run without native kernels that nobody switched off; None for other runs."""
+    """A sentence for a run without native kernels that are not switched off by choice; None for other runs."""
     if NATIVE_LIBRARY is None and NATIVE_REASON == NOT_BUILT:
         return f"native kernels are {NATIVE_REASON}; until then a slower PyTorch version is used"
     return None

@@ -1,4 +1,4 @@
-"""Inputs for the lower step's kernels, and what the reference says of them; shared by the native and Triton tests."""
+"""Inputs for the lower step's kernels, and the reference's results; for the native and the Triton tests."""
 
 import torch
 from torch import Tensor

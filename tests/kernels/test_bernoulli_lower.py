@@ -1,4 +1,4 @@
-"""The lower step's pointwise heart: every backend against torch's derivatives of the definition."""
+"""The pointwise part of the lower step: every backend against torch's derivatives of the definition."""
 
 import pytest
 import torch
@@ -119,7 +119,7 @@ def test_drawn_noise_is_the_philox_stream() -> None:
 
 
 def test_saved_bytes_with_drawn_noise() -> None:
-    """A stream keeps nothing but its inputs for backward."""
+    """A stream saves only its inputs for backward."""
     logits, x = (t.requires_grad_() for t in inputs((5, 7)))
     saved = []
     with torch.autograd.graph.saved_tensors_hooks(lambda t: (saved.append(t.nbytes), t)[1], lambda t: t):

@@ -461,7 +461,7 @@ def test_blocks_of_units_run_their_steps_by_themselves(sgd, shared, exact, N, K)
     size = (21, 700, 450)
     method = objective(size, N, K, sgd=sgd, shared=shared, exact=exact)
     arguments = start(method, size)
-    arguments[-1]["unroll"] *= 0.01  # with so many visible units larger steps diverge, and rounding with them
+    arguments[-1]["unroll"] *= 0.01  # with so many visible units larger steps diverge, and rounding errors grow
     with torch.profiler.profile(record_shapes=True) as profile:
         by_blocks = fused(method, *arguments)
     widths = {event.input_shapes[0][1] for event in profile.events() if event.name == "aten::addmm_"}

@@ -159,7 +159,7 @@ def test_normal_tail_beyond_five_sigma():
     assert abs(beyond - expected) < 4 * math.sqrt(expected)
 
 
-# The words whose sides matter: the centre, both ends, and the seam between the two polynomials.
+# Words at the boundaries: the centre, both ends, and the seam between the two polynomials.
 EDGES = torch.cat(
     [
         torch.tensor([0, 1, 2, 3, 2**31 - 1, 2**31, 2**31 + 1, 2**32 - 1]),
@@ -212,8 +212,8 @@ def test_bernoulli_is_uniform_below_p():
     assert philox.bernoulli(key, PURPOSE, p.double(), first=7).dtype == torch.float64
     assert not philox.bernoulli(Key(1, 0), PURPOSE, torch.zeros(10_000)).any()
     assert philox.bernoulli(Key(1, 0), PURPOSE, torch.ones(10_000)).all()
-    share = philox.bernoulli(Key(1, 0), PURPOSE, torch.full((100_000,), 0.3)).mean().item()
-    assert abs(share - 0.3) < 5 * math.sqrt(0.21 / 100_000)
+    fraction = philox.bernoulli(Key(1, 0), PURPOSE, torch.full((100_000,), 0.3)).mean().item()
+    assert abs(fraction - 0.3) < 5 * math.sqrt(0.21 / 100_000)
 
 
 @pytest.mark.parametrize("n", [0, 1, 63, 100, 257])
@@ -349,8 +349,8 @@ def test_purposes_are_frozen():
 def test_backends_serve_every_device_once():
     rows = kernels.backends()
     for op, device in {(row.op, row.device) for row in rows}:
-        serving = [row.name for row in rows if (row.op, row.device) == (op, device) and row.serves]
-        assert len(serving) == 1, (op, device, serving)
+        used = [row.name for row in rows if (row.op, row.device) == (op, device) and row.serves]
+        assert len(used) == 1, (op, device, used)
     assert all(row.reason for row in rows)
 
 

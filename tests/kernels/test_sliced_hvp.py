@@ -11,9 +11,13 @@ from tests.kernels.comparison import assert_close, backends, needs_native
 from tests.kernels.grbm_cases import (
     SIZES,
     TOLERANCE,
+    assert_every_gradient_alone,
     assert_flops_are_those_of_its_products,
+    assert_gradcheck,
+    assert_same_with_two_threads,
     derivatives,
     inputs,
+    strided,
 )
 
 BACKENDS = backends(package)
@@ -41,27 +45,17 @@ def test_value_and_derivatives(backend, replicas, M, size, dtype, nan_filled) ->
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_non_contiguous_inputs(backend) -> None:
     tensors = case((7, 6, 5))
-    strided = [torch.stack([t, t], -1)[..., 0] for t in tensors]
-    assert_close(derivatives(through(backend), *strided), derivatives(reference.value, *tensors), 1e-12)
+    assert_close(derivatives(through(backend), *strided(tensors)), derivatives(reference.value, *tensors), 1e-12)
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_only_what_is_wanted_is_computed(backend) -> None:
-    tensors = case((7, 6, 5))
-    everything = derivatives(through(backend), *tensors)[2:8]
-    for i in range(6):
-        leaves = [t.clone() for t in tensors]
-        leaf = leaves[i].requires_grad_()
-        results = through(backend)(*leaves)[:2]
-        loss = sum((t * torch.linspace(0.5, 1.5, t.numel(), dtype=t.dtype).view(t.shape)).sum() for t in results)
-        torch.testing.assert_close(torch.autograd.grad(loss, leaf)[0], everything[i], rtol=1e-12, atol=1e-12)
+    assert_every_gradient_alone(through(backend), case((7, 6, 5)))
 
 
 def test_gradcheck() -> None:
-    tensors = [t.requires_grad_() for t in case((3, 4, 2))]
-    for f in (sliced_hvp, lambda *t: reference.value(*t)[:2]):
-        assert torch.autograd.gradcheck(f, tensors)
-        assert torch.autograd.gradgradcheck(f, tensors)
+    assert_gradcheck(sliced_hvp, case((3, 4, 2)))
+    assert_gradcheck(lambda *t: reference.value(*t)[:2], case((3, 4, 2)))
 
 
 def test_it_is_the_models_hessian() -> None:
@@ -135,13 +129,7 @@ def test_third_derivative() -> None:
 
 @needs_native(package)
 def test_more_threads_change_nothing() -> None:
-    tensors = case((63, 100, 37), replicas=(9,))
-    one = derivatives(through(package._Native), *tensors)
-    torch.set_num_threads(2)
-    try:
-        assert_close(derivatives(through(package._Native), *tensors), one, 1e-12)
-    finally:
-        torch.set_num_threads(1)
+    assert_same_with_two_threads(through(package._Native), case((63, 100, 37), replicas=(9,)))
 
 
 @pytest.mark.parametrize(
