@@ -1,6 +1,6 @@
 """Kernel ops: each has a reference (the specification) and faster backends with the same name and signature.
 
-`backends()` says which backend serves which device, and why the others do not.
+`backends()` says which backend is used on which device, and why the others are not.
 """
 
 from eblvm.kernels import (

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, NamedTuple, cast
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 
@@ -54,20 +54,32 @@ def gradient_for(
     estimator: Vages | Importance, loss: Loss, nets: Nets, device: torch.device, dtype: torch.dtype
 ) -> Gradient | None:
     """Return the fused gradient of samples from a linear posterior, or None if it has none on these nets."""
-    if not isinstance(loss, Dsm | Ksd) or not linear_lower_level(estimator, nets, device, dtype):
+    sigma = loss.sigma if isinstance(loss, Dsm) else 0.0
+    settings = linear_settings(estimator, nets, device, dtype, sigma)
+    if not isinstance(loss, Dsm | Ksd) or settings is None:
         return None
     weighed = _vages if estimator.kind == "vages" else _importance
-    return partial(_gradient, weighed, estimator, loss, nets)
+    return partial(_gradient, weighed, settings, estimator, loss, nets)
 
 
-def linear_lower_level(lower: LowerLevel, nets: Nets, device: torch.device, dtype: torch.dtype) -> bool:
-    """Do the kernels make these steps on q: a GRBM, linear logits, the KL with one sample or in closed form, Adam?"""
+def linear_settings(
+    lower: LowerLevel, nets: Nets, device: torch.device, dtype: torch.dtype, sigma: float
+) -> grbm_bilevel.Settings | None:
+    """Return what the kernels need to make these steps on q, or None if they do not make them.
+
+    They do for a GRBM, linear logits, the KL with one sample or in closed form, and plain Adam.
+    """
     q, divergence, adam = nets.posterior, lower.divergence, nets.phi_optimizer
     if type(nets.energy) is not modules.GRBM or type(q) is not modules.Bernoulli or len(q.net) != 1:
-        return False
+        return None
     known = type(divergence) is KlExact or (type(divergence) is Kl and divergence.latent_samples == 1)
-    plain = type(adam) is Adam and adam.clip_norm is None and not adam.weight_decay
-    return known and plain and grbm_bilevel.serves(device, dtype)
+    if not known or type(adam) is not Adam or adam.clip_norm is not None or adam.weight_decay:
+        return None
+    if not grbm_bilevel.serves(device, dtype):
+        return None
+    return grbm_bilevel.Settings(
+        K=lower.K, sigma=sigma, tau=q.temperature, exact=not divergence.reads_samples, rule=adam.rule
+    )
 
 
 def _dsm_gradient(
@@ -89,13 +101,13 @@ def _ksd_gradient(
 
 
 def _gradient(
-    weighed: Callable[..., Weighed], estimator: Vages | Importance, loss: Dsm | Ksd, nets: Nets,
-    state: State, v_BD: Tensor, noise: Noise, rates: Rates, finish: Finish | None = None,
+    weighed: Callable[..., Weighed], settings: grbm_bilevel.Settings, estimator: Vages | Importance, loss: Dsm | Ksd,
+    nets: Nets, state: State, v_BD: Tensor, noise: Noise, rates: Rates, finish: Finish | None = None,
 ) -> tuple[Params, State, Info]:  # fmt: skip
     # Without noise the one perturbation, of size zero, may be anything.
-    perturb, sigma = (noise["perturb"], loss.sigma) if isinstance(loss, Dsm) else ([v_BD], 0.0)
-    state, info = lower_steps(estimator, nets, state, v_BD, perturb, sigma, noise, rates)
-    v_BD = v_BD + sigma * perturb[-1] if sigma else v_BD
+    perturb = noise["perturb"] or [v_BD]
+    state, info = lower_steps(settings, state, v_BD, perturb, noise, rates)
+    v_BD = v_BD + settings.sigma * perturb[-1] if settings.sigma else v_BD
     at = _At.of(state.theta.params, v_BD)
     phi = state.phi.params
     A_HD, a_H = (at.W_DH.mT, at.c_H) if estimator.posterior.exact else (phi[WEIGHT], phi[BIAS])
@@ -167,26 +179,15 @@ def _importance(
 
 
 def lower_steps(
-    lower: LowerLevel, nets: Nets, state: State, v_BD: Tensor, perturb: list[Tensor], sigma: float, noise: Noise,
-    rates: Rates,
-) -> tuple[State, Info]:  # fmt: skip
+    settings: grbm_bilevel.Settings, state: State, v_BD: Tensor, perturb: list[Tensor], noise: Noise, rates: Rates
+) -> tuple[State, Info]:
     """Make the K real steps on q, by `kernels/grbm_bilevel`."""
-    if not lower.K:
+    K, theta = settings.K, grbm_bilevel.Theta(**state.theta.params)
+    if not K:
         return state, {}
-    K, exact = lower.K, not lower.divergence.reads_samples
-    phi, divergence = grbm_bilevel.lower_steps(
-        v_BD,
-        perturb if len(perturb) == 1 else perturb[:K],
-        [] if exact else [latent.select(-2, 0) for latent in noise["latent"][:K]],
-        grbm_bilevel.Theta(**state.theta.params),
-        packed(state),
-        rates["phi"],
-        K=K,
-        sigma=sigma,
-        tau=cast("Bernoulli", nets.posterior).temperature,
-        exact=exact,
-        rule=cast("Adam", nets.phi_optimizer).rule,
-    )
+    perturb = perturb if len(perturb) == 1 else perturb[:K]
+    latents = [] if settings.exact else [latent.select(-2, 0) for latent in noise["latent"][:K]]
+    phi, divergence = grbm_bilevel.lower_steps(v_BD, perturb, latents, theta, packed(state), rates["phi"], settings)
     return unpacked(state, phi), {"lower": divergence}
 
 

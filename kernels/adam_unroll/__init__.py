@@ -1,8 +1,8 @@
-"""The differentiable Adam step: what an unrolled lower step does to phi, with its reverse in one pass.
+"""The differentiable Adam step: the move of phi in an unrolled lower step, with its reverse in one pass.
 
     m' = b1 m + (1-b1) g;  v' = b2 v + (1-b2) g^2;  p' = p - lr/c1 m' / (sqrt(v'/c2 + eps_root) + eps);  ci = 1 - bi^t
 
-README.md derives the reverse. It saves (g, m, v), three times the parameters a step, and no intermediate.
+README.md derives the reverse. It saves (g, m, v), three times the parameters per step, and no intermediate.
 """
 
 from collections.abc import Sequence
@@ -35,53 +35,6 @@ _NATIVE, _ = native_status("adam_unroll")
 DEFAULT = Rule()
 
 
-def adam_unroll(
-    p: Tensor, g: Tensor, m: Tensor, v: Tensor, t: Tensor, lr: Tensor, rule: Rule = DEFAULT
-) -> tuple[Tensor, Tensor, Tensor]:
-    """(p', m', v'), differentiable in p, g, m and v, to any order; lr and t get no gradient.
-
-    t is the number of this step, from 1, in p's dtype. t and lr have no axes, or the leading (replica) axes of p.
-    """
-    _check(p, g, m, v, t, lr)
-    if lr.requires_grad:
-        raise ValueError("adam_unroll got lr that requires grad, and has no derivative for it; use reference.step")
-    serving = backend(p)
-    if serving is _Native and not torch.is_grad_enabled():
-        return serving.step(p, g, m, v, t, lr, rule)  # its own vmap rule; apply() costs more than a small step
-    return _step(serving, p, g, m, v, t, lr, rule)
-
-
-@torch.no_grad()
-def adam_unroll_(
-    p: Sequence[Tensor],
-    g: Sequence[Tensor],
-    m: Sequence[Tensor],
-    v: Sequence[Tensor],
-    step_count: Tensor,
-    lr: Tensor,
-    rule: Rule = DEFAULT,
-    weight_decay: float = 0.0,
-    clip_norm: float | None = None,
-    average: Sequence[Tensor] = (),
-    decay: float = 0.0,
-    go: Tensor | None = None,
-) -> tuple[Tensor, Tensor]:
-    """The step after `step_count` others, of all parameters at once, in the place of p, m and v, without a derivative.
-    (step_count + 1, the norm of all g), each for every replica. No new memory where g has p's order in memory.
-
-    Their gradient is g, scaled down to a norm of at most `clip_norm`, plus weight_decay p. `average` becomes
-    decay average + (1 - decay) p'. With `go`, a bool on the device, nothing moves where it is false."""
-    if not len(p) == len(g) == len(m) == len(v) > 0:
-        got = f"{len(p)}, {len(g)}, {len(m)} and {len(v)}"
-        raise ValueError(f"adam_unroll_ got {got} of p, g, m and v; expected as many of each, at least one")
-    for one in zip(p, g, m, v, strict=True):
-        _check(*one, step_count, lr)
-    lists = list(p), list(g), list(m), list(v)
-    return _steps_(
-        backend(p[0]), *lists, step_count, lr, rule, weight_decay, clip_norm, average=list(average), decay=decay, go=go
-    )
-
-
 def _steps_(
     backend: Any,
     p: list[Tensor],
@@ -103,7 +56,7 @@ def _steps_(
 
         return triton_lists.steps_(p, g, m, v, step_count, lr, rule, weight_decay, clip_norm, average, decay, go)
     if go is not None:
-        raise ValueError("adam_unroll_ got go for tensors that Triton does not serve; branch on its value")
+        raise ValueError("adam_unroll_ got go for tensors without a Triton step of lists; branch on its value")
     if backend is _Native:
         t, norm = torch.ops.eblvm.adam_unroll_(p, g, m, v, step_count, lr, *rule, weight_decay, clip_norm)
     else:
@@ -113,63 +66,6 @@ def _steps_(
     for e, x in zip(average, p, strict=bool(average)):
         e.copy_(torch.lerp(x, e, decay))
     return t, norm
-
-
-def adam_steps(
-    p: Sequence[Tensor],
-    g: Sequence[Tensor],
-    m: Sequence[Tensor],
-    v: Sequence[Tensor],
-    step_count: Tensor,
-    lr: Tensor,
-    rule: Rule = DEFAULT,
-) -> tuple[list[Tensor], list[Tensor], list[Tensor], Tensor]:
-    """(p', m' and v' of every parameter, step_count + 1) by one launch, and its reverse by another.
-
-    Differentiable in p, g, m and v, to any order. For CUDA tensors that Triton serves (`serves_lists`)."""
-    found = _Steps.apply(_Lists, rule, step_count, lr, *p, *g, *m, *v)
-    count = len(p)
-    return list(found[:count]), list(found[count : 2 * count]), list(found[2 * count : -1]), found[-1]
-
-
-def all_finite(tensors: Sequence[Tensor]) -> Tensor:
-    """Are all elements of all tensors finite? A bool on their device, by one launch where Triton serves."""
-    if not serves_lists(tensors[0]):
-        return torch.stack([x.isfinite().all() for x in tensors]).all()
-    from eblvm.kernels.adam_unroll import triton_lists
-
-    return triton_lists.all_finite(tensors)
-
-
-def restore_(tensors: Sequence[Tensor], before: Sequence[Tensor], go: Tensor) -> None:
-    """`tensors` become those of `before` where `go`, a bool on the device, is false; where Triton serves."""
-    from eblvm.kernels.adam_unroll import triton_lists
-
-    triton_lists.restore_(tensors, before, go)
-
-
-def serves_lists(p: Tensor) -> bool:
-    """Is there a step of all tensors at once for p, outside of torch.func's transforms?"""
-    return has_lists(backend(p)) and not torch._C._are_functorch_transforms_active()
-
-
-def lists_backend(p: Tensor) -> Any:
-    """What steps lists of parameters like p without a graph: `steps` and `reverses`, as `adam_steps` takes them."""
-    return _Lists if has_lists(backend(p)) else _OneByOne(backend(p))
-
-
-def has_lists(backend: Any) -> bool:
-    return getattr(backend, "__name__", "") == f"{__name__}.triton"
-
-
-def backend(p: Tensor) -> Any:
-    """What serves p: a function for every order, with the signatures of the reference."""
-    return backend_for("adam_unroll", p, reference, _Native if _NATIVE else None)
-
-
-def backends() -> list[Backend]:
-    """Which backend serves on which device, and why not the others."""
-    return op_backends("adam_unroll")
 
 
 def _check(p: Tensor, g: Tensor, m: Tensor, v: Tensor, t: Tensor, lr: Tensor) -> None:
@@ -202,7 +98,7 @@ class _Native:
 
 
 class _Lists:
-    """The Triton steps of lists; imported when they are needed."""
+    """The Triton steps of lists; imported on first use."""
 
     @staticmethod
     def steps(*arguments: Any) -> Any:
@@ -236,7 +132,7 @@ class _OneByOne(NamedTuple):
 
 
 class _Steps(torch.autograd.Function):
-    """A step of Adam on a list; it saves what the reverse reads: all g, m and v."""
+    """A step of Adam on a list; it saves all g, m and v, which the reverse reads."""
 
     @staticmethod
     def forward(ctx: Any, lists: Any, rule: Rule, step_count: Tensor, lr: Tensor, *tensors: Tensor) -> Any:
@@ -262,8 +158,8 @@ class _Steps(torch.autograd.Function):
             zeros = [torch.zeros_like(x) for x in g]
             reverse: Any = reference.reverse
             every = zip(p_bar, m_bar or zeros, v_bar or zeros, g, m, v, strict=True)
-            found = [reverse(*one, step_count + 1, lr, ctx.rule) for one in every]
-            g_bar, m_bar_, v_bar_ = (list(part) for part in zip(*found, strict=True))
+            pulled = [reverse(*one, step_count + 1, lr, ctx.rule) for one in every]
+            g_bar, m_bar_, v_bar_ = (list(part) for part in zip(*pulled, strict=True))
         else:
             g_bar, m_bar_, v_bar_ = ctx.lists.reverses(p_bar, m_bar, v_bar, g, m, v, step_count, lr, ctx.rule)
         return None, None, None, None, *p_bar, *g_bar, *m_bar_, *v_bar_
@@ -283,3 +179,107 @@ def _pull_step(backend: Any, arguments: Any, kept: Any, cotangents: Any, wanted:
 
 _step = order("step", _pull_step, forgets=(0,))
 _reverse = order("reverse", by_reference(reference.reverse))
+
+
+def adam_unroll(
+    p: Tensor, g: Tensor, m: Tensor, v: Tensor, t: Tensor, lr: Tensor, rule: Rule = DEFAULT
+) -> tuple[Tensor, Tensor, Tensor]:
+    """(p', m', v'), differentiable in p, g, m and v, to any order; lr and t get no gradient.
+
+    t is the number of this step, from 1, in p's dtype. t and lr have no axes, or the leading (replica) axes of p.
+    """
+    _check(p, g, m, v, t, lr)
+    if lr.requires_grad:
+        raise ValueError("adam_unroll got lr that requires grad, and has no derivative for it; use reference.step")
+    chosen = backend(p)
+    if chosen is _Native and not torch.is_grad_enabled():
+        return chosen.step(p, g, m, v, t, lr, rule)  # its own vmap rule; apply() costs more than a small step
+    return _step(chosen, p, g, m, v, t, lr, rule)
+
+
+@torch.no_grad()
+def adam_unroll_(
+    p: Sequence[Tensor],
+    g: Sequence[Tensor],
+    m: Sequence[Tensor],
+    v: Sequence[Tensor],
+    step_count: Tensor,
+    lr: Tensor,
+    rule: Rule = DEFAULT,
+    weight_decay: float = 0.0,
+    clip_norm: float | None = None,
+    average: Sequence[Tensor] = (),
+    decay: float = 0.0,
+    go: Tensor | None = None,
+) -> tuple[Tensor, Tensor]:
+    """The step after `step_count` others, of all parameters at once, in the place of p, m and v, without a derivative.
+    (step_count + 1, the norm of all g), each for every replica. No new memory where g has p's order in memory.
+
+    Their gradient is g, scaled down to a norm of at most `clip_norm`, plus weight_decay p. `average` becomes
+    decay average + (1 - decay) p'. With `go`, a bool on the device, nothing moves where it is false."""
+    if not len(p) == len(g) == len(m) == len(v) > 0:
+        got = f"{len(p)}, {len(g)}, {len(m)} and {len(v)}"
+        raise ValueError(f"adam_unroll_ got {got} of p, g, m and v; expected as many of each, at least one")
+    for one in zip(p, g, m, v, strict=True):
+        _check(*one, step_count, lr)
+    lists = list(p), list(g), list(m), list(v)
+    return _steps_(
+        backend(p[0]), *lists, step_count, lr, rule, weight_decay, clip_norm, average=list(average), decay=decay, go=go
+    )
+
+
+def adam_steps(
+    p: Sequence[Tensor],
+    g: Sequence[Tensor],
+    m: Sequence[Tensor],
+    v: Sequence[Tensor],
+    step_count: Tensor,
+    lr: Tensor,
+    rule: Rule = DEFAULT,
+) -> tuple[list[Tensor], list[Tensor], list[Tensor], Tensor]:
+    """(p', m' and v' of every parameter, step_count + 1) by one launch, and its reverse by another.
+
+    Differentiable in p, g, m and v, to any order. For tensors of which `serves_lists` is true."""
+    results = _Steps.apply(_Lists, rule, step_count, lr, *p, *g, *m, *v)
+    count = len(p)
+    return list(results[:count]), list(results[count : 2 * count]), list(results[2 * count : -1]), results[-1]
+
+
+def all_finite(tensors: Sequence[Tensor]) -> Tensor:
+    """Are all elements of all tensors finite? A bool on their device, by one launch with Triton."""
+    if not serves_lists(tensors[0]):
+        return torch.stack([x.isfinite().all() for x in tensors]).all()
+    from eblvm.kernels.adam_unroll import triton_lists
+
+    return triton_lists.all_finite(tensors)
+
+
+def restore_(tensors: Sequence[Tensor], before: Sequence[Tensor], go: Tensor) -> None:
+    """`tensors` become those of `before` where `go`, a bool on the device, is false; by Triton."""
+    from eblvm.kernels.adam_unroll import triton_lists
+
+    triton_lists.restore_(tensors, before, go)
+
+
+def serves_lists(p: Tensor) -> bool:
+    """Is there a step of all tensors at once for p, outside of torch.func's transforms?"""
+    return has_lists(backend(p)) and not torch._C._are_functorch_transforms_active()
+
+
+def lists_backend(p: Tensor) -> Any:
+    """`steps` and `reverses` of lists of parameters like p, without a graph."""
+    return _Lists if has_lists(backend(p)) else _OneByOne(backend(p))
+
+
+def has_lists(backend: Any) -> bool:
+    return getattr(backend, "__name__", "") == f"{__name__}.triton"
+
+
+def backend(p: Tensor) -> Any:
+    """The backend for p: a function for every order, with the signatures of the reference."""
+    return backend_for("adam_unroll", p, reference, _Native if _NATIVE else None)
+
+
+def backends() -> list[Backend]:
+    """The backends of this op: which is used on which device, and why not the others."""
+    return op_backends("adam_unroll")

@@ -70,26 +70,26 @@ void check_scalars(const at::Tensor& g, const at::Tensor& t, const at::Tensor& l
   }
 }
 
-constexpr int64_t kPiece = 32768;  // elements that one thread takes
+constexpr int64_t kThreadElements = 32768;  // elements of one thread's work
 
-// body(begin, end) over the pieces of n elements; without the call of a parallel loop where there is but one.
+// body(begin, end) over the chunks of n elements; a single chunk needs no parallel loop.
 template <typename Body>
-void in_pieces(int64_t n, const Body& body) {
-  if (n <= kPiece) return body(0, n);
-  parallel_for(0, (n + kPiece - 1) / kPiece, 1, [&](int64_t i, int64_t end) {
-    for (; i < end; ++i) body(i * kPiece, std::min(n, (i + 1) * kPiece));
+void in_chunks(int64_t n, const Body& body) {
+  if (n <= kThreadElements) return body(0, n);
+  parallel_for(0, (n + kThreadElements - 1) / kThreadElements, 1, [&](int64_t i, int64_t end) {
+    for (; i < end; ++i) body(i * kThreadElements, std::min(n, (i + 1) * kThreadElements));
   });
 }
 
-// body(rule, begin, size) over pieces that share one (t, lr).
+// body(rule, begin, size) over chunks, each within one replica, whose (t, lr) make the rule.
 template <typename T, typename Body>
-void for_pieces(const at::Tensor& g, const at::Tensor& t, const at::Tensor& lr, double b1, double b2, double eps,
-                double eps_root, const Body& body) {
+void for_replicas(const at::Tensor& g, const at::Tensor& t, const at::Tensor& lr, double b1, double b2, double eps,
+                  double eps_root, const Body& body) {
   const at::Tensor ts = t.contiguous(), lrs = lr.contiguous();
   const int64_t replicas = ts.numel(), size = replicas ? g.numel() / replicas : 0;
   for (int64_t i = 0; i < replicas; ++i) {
     const AdamRule<T> rule(b1, b2, eps, eps_root, ts.const_data_ptr<T>()[i], lrs.const_data_ptr<T>()[i]);
-    in_pieces(size, [&](int64_t begin, int64_t end) { body(rule, i * size + begin, end - begin); });
+    in_chunks(size, [&](int64_t begin, int64_t end) { body(rule, i * size + begin, end - begin); });
   }
 }
 
@@ -107,15 +107,15 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> step_cpu(const at::Tensor& p, con
     const T *ps = p_.const_data_ptr<T>(), *gs = g_.const_data_ptr<T>(), *ms = m_.const_data_ptr<T>(),
             *vs = v_.const_data_ptr<T>();
     T *to_p = p_to.mutable_data_ptr<T>(), *to_m = m_to.mutable_data_ptr<T>(), *to_v = v_to.mutable_data_ptr<T>();
-    for_pieces<T>(g, t, lr, b1, b2, eps, eps_root, [&](const AdamRule<T>& rule, int64_t at, int64_t n) {
+    for_replicas<T>(g, t, lr, b1, b2, eps, eps_root, [&](const AdamRule<T>& rule, int64_t at, int64_t n) {
       step_loop(rule, n, ps + at, gs + at, ms + at, vs + at, to_p + at, to_m + at, to_v + at);
     });
   });
   return {p_to, m_to, v_to};
 }
 
-// One parameter, its gradient and its moments in one memory order, with the replicas leading in it: their own memory where they
-// have such an order, else copies.
+// One parameter, its gradient and its moments in one memory order with the replicas first: views where they have it already,
+// else copies.
 struct Place {
   at::Tensor p, g, m, v;
 };
@@ -126,39 +126,39 @@ Place place_of(const at::Tensor& p, const at::Tensor& g, const at::Tensor& m, co
   return {p, g.strides() == p.strides() ? g : at::empty_like(p).copy_(g), m, v};
 }
 
-// Of n elements, in the same order for any number of threads.
+// The sum over n elements is in the same order for any number of threads.
 template <typename T>
 double sum_of_all_squares(int64_t n, const T* x) {
-  if (n <= kPiece) return sum_of_squares(n, x);
-  std::vector<double> sums((n + kPiece - 1) / kPiece);
-  in_pieces(n, [&](int64_t begin, int64_t end) { sums[begin / kPiece] = sum_of_squares(end - begin, x + begin); });
+  if (n <= kThreadElements) return sum_of_squares(n, x);
+  std::vector<double> sums((n + kThreadElements - 1) / kThreadElements);
+  in_chunks(n, [&](int64_t begin, int64_t end) { sums[begin / kThreadElements] = sum_of_squares(end - begin, x + begin); });
   return std::accumulate(sums.begin(), sums.end(), 0.0);
 }
 
-// Adam's step of many parameters in their own memory. Gives the number of steps with this one and the norm of all of the
-// gradient, for each replica.
+// Adam's step of many parameters in place. Returns the number of steps after it and the norm of the whole gradient, for each
+// replica.
 std::tuple<at::Tensor, at::Tensor> steps_in_place_cpu(at::TensorList p, at::TensorList g, at::TensorList m, at::TensorList v,
-                                                      const at::Tensor& taken, const at::Tensor& lr, double b1, double b2,
+                                                      const at::Tensor& step_count, const at::Tensor& lr, double b1, double b2,
                                                       double eps, double eps_root, double weight_decay,
                                                       std::optional<double> clip_norm) {
   TORCH_CHECK_VALUE(p.size() == g.size() && p.size() == m.size() && p.size() == v.size(), "adam_unroll_ got ", p.size(), ", ",
                     g.size(), ", ", m.size(), " and ", v.size(), " of p, g, m and v; expected as many of each");
   for (size_t i = 0; i < p.size(); ++i) {
-    check_scalars(g[i], taken, lr);
+    check_scalars(g[i], step_count, lr);
     check("p", p[i], g[i]);
     check("m", m[i], g[i]);
     check("v", v[i], g[i]);
   }
-  const at::Tensor before = taken.contiguous(), rates = lr.contiguous();
+  const at::Tensor before = step_count.contiguous(), rates = lr.contiguous();
   at::Tensor after = at::empty_like(before), norm = at::empty_like(before);
-  AT_DISPATCH_FLOATING_TYPES(taken.scalar_type(), "adam_unroll_", [&] {
+  AT_DISPATCH_FLOATING_TYPES(step_count.scalar_type(), "adam_unroll_", [&] {
     using T = scalar_t;
-    const int64_t replicas = taken.numel();
+    const int64_t replicas = step_count.numel();
     const auto data = [](const at::Tensor& x) { return x.mutable_data_ptr<T>(); };
 
     std::vector<double> squares(replicas);
     for (const at::Tensor& x : g) {
-      const at::Tensor dense = taken.dim() == 0 && x.is_non_overlapping_and_dense() ? x : x.contiguous();
+      const at::Tensor dense = step_count.dim() == 0 && x.is_non_overlapping_and_dense() ? x : x.contiguous();
       const T* const gs = data(dense);
       const int64_t size = replicas ? x.numel() / replicas : 0;
       for (int64_t r = 0; r < replicas; ++r) squares[r] += sum_of_all_squares(size, gs + r * size);
@@ -170,16 +170,16 @@ std::tuple<at::Tensor, at::Tensor> steps_in_place_cpu(at::TensorList p, at::Tens
       data(norm)[r] = static_cast<T>(length);
       data(after)[r] = data(before)[r] + T(1);
       rules.emplace_back(b1, b2, eps, eps_root, data(after)[r], data(rates)[r]);
-      // A norm that is no number is none within bounds: it shows in all parameters.
+      // A NaN norm compares false and so scales the gradient: the NaN reaches all parameters.
       scales.push_back(clip_norm && !(length <= *clip_norm) ? static_cast<T>(*clip_norm / length) : T(1));
     }
 
     for (size_t i = 0; i < p.size(); ++i) {
-      const Place place = place_of(p[i], g[i], m[i], v[i], taken.dim() > 0);
+      const Place place = place_of(p[i], g[i], m[i], v[i], step_count.dim() > 0);
       T *const ps = data(place.p), *const gs = data(place.g), *const ms = data(place.m), *const vs = data(place.v);
       const int64_t size = replicas ? p[i].numel() / replicas : 0;
       for (int64_t r = 0; r < replicas; ++r) {
-        in_pieces(size, [&](int64_t begin, int64_t end) {
+        in_chunks(size, [&](int64_t begin, int64_t end) {
           const int64_t k = r * size + begin;
           step_in_place_loop(rules[r], end - begin, scales[r], static_cast<T>(weight_decay), ps + k, gs + k, ms + k, vs + k);
         });
@@ -210,7 +210,7 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> reverse_cpu(const at::Tensor& p_b
     const T *pbs = pb.const_data_ptr<T>(), *mbs = mb.const_data_ptr<T>(), *vbs = vb.const_data_ptr<T>();
     const T *gs = g_.const_data_ptr<T>(), *ms = m_.const_data_ptr<T>(), *vs = v_.const_data_ptr<T>();
     T *to_g = g_to.mutable_data_ptr<T>(), *to_m = m_to.mutable_data_ptr<T>(), *to_v = v_to.mutable_data_ptr<T>();
-    for_pieces<T>(g, t, lr, b1, b2, eps, eps_root, [&](const AdamRule<T>& rule, int64_t at, int64_t n) {
+    for_replicas<T>(g, t, lr, b1, b2, eps, eps_root, [&](const AdamRule<T>& rule, int64_t at, int64_t n) {
       reverse_loop(rule, n, pbs + at, mbs + at, vbs + at, gs + at, ms + at, vs + at, to_g + at, to_m + at, to_v + at);
     });
   });
@@ -223,7 +223,8 @@ TORCH_LIBRARY_FRAGMENT(eblvm, m) {
   const std::string rest = "Tensor g, Tensor m, Tensor v, Tensor t, Tensor lr, float b1, float b2, float eps, float eps_root)";
   m.def(("adam_unroll(Tensor p, " + rest + " -> (Tensor, Tensor, Tensor)").c_str());
   m.def(
-      "adam_unroll_(Tensor(a!)[] p, Tensor[] g, Tensor(b!)[] m, Tensor(c!)[] v, Tensor taken, Tensor lr, float b1, float b2, "
+      "adam_unroll_(Tensor(a!)[] p, Tensor[] g, Tensor(b!)[] m, Tensor(c!)[] v, Tensor step_count, Tensor lr, float b1, float "
+      "b2, "
       "float eps, float eps_root, float weight_decay, float? clip_norm) -> (Tensor, Tensor)");
   m.def(("adam_unroll_reverse(Tensor p_bar, Tensor m_bar, Tensor v_bar, " + rest + " -> (Tensor, Tensor, Tensor)").c_str());
 }

@@ -57,7 +57,7 @@ def decayed(p: list[Tensor], g: list[Tensor], weight_decay: float) -> list[Tenso
 def reverse(
     p_bar: Tensor, m_bar: Tensor, v_bar: Tensor, g: Tensor, m: Tensor, v: Tensor, t: Tensor, lr: Tensor, rule: Rule
 ) -> tuple[Tensor, ...]:
-    """The cotangents of (g, m, v) from those of (p', m', v'), by hand; that of p is p_bar itself."""
+    """The cotangents of (g, m, v) from those of (p', m', v'), in closed form; that of p is p_bar."""
     b1, b2, eps, eps_root = rule
     m = b1 * m + (1 - b1) * g
     v = b2 * v + (1 - b2) * g.square()

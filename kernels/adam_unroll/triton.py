@@ -117,7 +117,7 @@ def _constants(rule: Rule) -> dict[str, float]:
 def variants() -> list[Variant]:
     from eblvm.kernels.adam_unroll import triton_lists
 
-    found = triton_lists.variants()
+    variants = triton_lists.variants()
     inputs = ("g_ptr", "m_ptr", "v_ptr", "rate_ptr", "c2_ptr")
     names = {
         "step": ("p_ptr", *inputs, "p_to", "m_to", "v_to"),
@@ -127,5 +127,5 @@ def variants() -> list[Variant]:
         for name, kernel in (("step", step_kernel), ("reverse", reverse_kernel)):
             signature = dict.fromkeys(names[name], f"*{element}") | {"size": "i64"}
             values = _constants(Rule()) | {"WIDE": element == "fp64", "BLOCK": BLOCK}
-            found.append(Variant(f"adam_unroll {name} {element}", kernel, signature, values))
-    return found
+            variants.append(Variant(f"adam_unroll {name} {element}", kernel, signature, values))
+    return variants

@@ -1,8 +1,4 @@
-"""The Triton kernels of Adam on a list of tensors; `triton_lists.py` launches them.
-
-A program finds its tensor by its number, from a tuple of pointers among the kernel's arguments, so no table of pointers
-is copied to the device.
-"""
+"""The Triton kernels of Adam on a list of tensors; `triton_lists.py` launches them."""
 
 # The kernels are in a language of their own, which has no types.
 # mypy: disable-error-code="no-untyped-def,untyped-decorator"
@@ -11,24 +7,7 @@ import triton
 import triton.language as tl
 
 from eblvm.kernels.adam_unroll.triton import moments
-
-
-@triton.jit
-def pointer(tile, pointers, FIRST: tl.constexpr, COUNT: tl.constexpr):
-    """The tensor that a tile belongs to."""
-    found = pointers[0]
-    for i in tl.static_range(1, COUNT):
-        found = tl.where(tile >= FIRST[i], pointers[i], found)
-    return found
-
-
-@triton.jit
-def number(tile, numbers: tl.constexpr, FIRST: tl.constexpr, COUNT: tl.constexpr):
-    """The number that belongs to that tensor."""
-    found = tile * 0 + numbers[0]
-    for i in tl.static_range(1, COUNT):
-        found = tl.where(tile >= FIRST[i], numbers[i], found)
-    return found
+from eblvm.kernels.runtime.selection import number, pointer
 
 
 @triton.jit
@@ -177,7 +156,7 @@ def squares_kernel(
 
 @triton.jit
 def norm_kernel(squares_ptr, norm_to, scale_to, tiles, CLIP: tl.constexpr, WIDE: tl.constexpr, BLOCK: tl.constexpr):
-    """The norm from the tiles' sums, in a fixed order, and what scales it down to CLIP."""
+    """The norm from the tiles' sums, in a fixed order, and the factor that scales it down to CLIP."""
     replica = tl.program_id(0).to(tl.int64)
     total = tl.zeros((BLOCK,), tl.float64 if WIDE else tl.float32)
     for begin in range(0, tiles, BLOCK):
@@ -192,7 +171,7 @@ def norm_kernel(squares_ptr, norm_to, scale_to, tiles, CLIP: tl.constexpr, WIDE:
 
 @triton.jit
 def finite_kernel(x_ptrs, bad_to, FIRST: tl.constexpr, SIZES: tl.constexpr, COUNT: tl.constexpr, BLOCK: tl.constexpr):
-    """1 to `bad_to`, which holds 0, if an element is infinite or NaN. Whoever finds one writes the same."""
+    """1 to `bad_to`, which is 0, if an element is infinite or NaN. All programs that see one write the same."""
     tile = tl.program_id(0)
     size = number(tile, SIZES, FIRST, COUNT)
     i = (tile - number(tile, FIRST, FIRST, COUNT)) * BLOCK + tl.arange(0, BLOCK)

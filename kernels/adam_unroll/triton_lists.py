@@ -1,7 +1,7 @@
 """Adam on a list of tensors in Triton: one launch for all of them, whatever their number and their order in memory.
 
-Tensors are walked in their own order in memory: p, g, m and v of one parameter share it. Bias corrections, the step's
-number, weight decay, clipping and the moving average are part of the launch.
+Tensors are walked in their own order in memory: p, g, m and v of one parameter have the same. Bias corrections, the
+step's number, weight decay, clipping and the moving average are part of the launch.
 """
 
 import math
@@ -25,8 +25,8 @@ from eblvm.kernels.adam_unroll.triton_list_kernels import (
 from eblvm.kernels.runtime.triton_report import Variant
 
 WARPS = 8
-MOST = 64  # tensors of a launch: six pointers each stay below the 4 KiB that every driver takes as arguments
-ALIGNED = 64  # elements: where a tensor's results may begin
+MOST = 64  # tensors of a launch: six pointers each stay below the 4 KiB of arguments that every driver accepts
+ALIGNED = 64  # elements: a tensor's results begin at multiples
 
 
 def all_finite(tensors: Sequence[Tensor]) -> Tensor:
@@ -109,7 +109,7 @@ def steps(
             **part.constants, **rule_constants(rule, out.dtype == torch.float64), DECAY=weight_decay, EMA=0.0,
             CLIPS=False, IN_PLACE=False, GATED=False, COUNTS=k == 0, num_warps=WARPS,
         )  # fmt: skip
-    return *taken(out, room, starts, p_), after
+    return *results_of(out, room, starts, p_), after
 
 
 def reverses(
@@ -123,7 +123,7 @@ def reverses(
     lr: Tensor,
     rule: Rule,
 ) -> tuple[list[Tensor], list[Tensor], list[Tensor]]:
-    """The cotangents of all g, m and v from those of p', m' and v'; none: those of m' and v' are zero."""
+    """The cotangents of all g, m and v from those of p', m' and v'; None for those of m' and v' is zero."""
     lead = step_count.shape
     g_ = [walkable((x,), lead)[0] for x in g]
     others = [p_bar, m_bar or p_bar, v_bar or p_bar, m, v]
@@ -135,11 +135,11 @@ def reverses(
             step_count, lr.contiguous(), out, room, **part.constants,
             **rule_constants(rule, out.dtype == torch.float64), MOMENTS=m_bar is not None, num_warps=WARPS,
         )  # fmt: skip
-    return taken(out, room, starts, g_)
+    return results_of(out, room, starts, g_)
 
 
 def norms(g: Sequence[Tensor], lead: torch.Size, clip_norm: float | None) -> tuple[Tensor, Tensor]:
-    """(The norm of all g, what scales it down to at most `clip_norm`), of every replica."""
+    """(the norm of all g, the factor that scales it down to at most `clip_norm`), of every replica."""
     walked = [walkable((x,), lead)[0] for x in g]
     parts = list(launches(walked, lead))
     tiles = sum(part.grid[0] for part in parts)
@@ -155,12 +155,12 @@ def norms(g: Sequence[Tensor], lead: torch.Size, clip_norm: float | None) -> tup
 
 
 def tile_size(dtype: torch.dtype) -> int:
-    """Elements of a program: registers for eight a thread, four of float64."""
+    """Elements of a program: eight per thread, four of float64, fit into registers."""
     return 1024 if dtype == torch.float64 else 2048
 
 
 class Launch(NamedTuple):
-    """A part of a list: which of its tensors, and the kernel's constants for them."""
+    """A part of a list: the numbers of its tensors, and the kernel's constants for them."""
 
     chosen: list[int]
     grid: tuple[int, int]
@@ -207,7 +207,7 @@ def strides(x: Tensor) -> tuple[int, ...]:
 
 
 def results(tensors: Sequence[Tensor]) -> tuple[Tensor, int, list[int]]:
-    """Memory for three results of every tensor, elements of one of the three, and where each tensor's begin."""
+    """(memory for three results of every tensor, the elements of one of the three, the begin of each tensor's)."""
     starts, room = [], 0
     for x in tensors:
         starts.append(room)
@@ -215,7 +215,7 @@ def results(tensors: Sequence[Tensor]) -> tuple[Tensor, int, list[int]]:
     return tensors[0].new_empty(3 * room), room, starts
 
 
-def taken(
+def results_of(
     out: Tensor, room: int, starts: Sequence[int], like: Sequence[Tensor]
 ) -> tuple[list[Tensor], list[Tensor], list[Tensor]]:
     """The three results of every tensor, with its shape and order."""
@@ -226,16 +226,16 @@ def taken(
 
 def rule_constants(rule: Rule, wide: bool) -> dict[str, float]:
     """Constexprs, since a float argument of a kernel is float32."""
-    found = {"B1": rule.b1, "B2": rule.b2, "EPS": rule.eps, "EPS_ROOT": rule.eps_root, "WIDE": wide}
+    constants = {"B1": rule.b1, "B2": rule.b2, "EPS": rule.eps, "EPS_ROOT": rule.eps_root, "WIDE": wide}
     for name, b in (("LOG_B1", rule.b1), ("LOG_B2", rule.b2)):
         base = b if wide else float(np.float32(b))
-        found[name] = math.log(base) if base else -1e30  # 0^t = 0
-    return found
+        constants[name] = math.log(base) if base else -1e30  # 0^t = 0
+    return constants
 
 
 def variants() -> list[Variant]:
-    """Lists of three tensors; a run's own has as many as its model."""
-    found = []
+    """For lists of three tensors; a run's list has as many as its model."""
+    variants = []
     three: dict[str, Any] = {"FIRST": (0, 5, 6), "SIZES": (5000, 64, 63), "COUNT": 3}
     for element in ("fp32", "fp64"):
         wide, pointers, one = element == "fp64", (f"*{element}",) * 3, f"*{element}"
@@ -250,21 +250,23 @@ def variants() -> list[Variant]:
         for name, in_place in (("in place", True), ("new", False)):
             options = {"DECAY": 0.0, "EMA": 0.999 if in_place else 0.0, "CLIPS": in_place, "IN_PLACE": in_place}
             constants = rule | options | {"GATED": in_place, "COUNTS": True}
-            found.append(Variant(f"adam_unroll steps {name} {element}", steps_kernel, lists | ends, constants, WARPS))
+            variants.append(
+                Variant(f"adam_unroll steps {name} {element}", steps_kernel, lists | ends, constants, WARPS)
+            )
         lists = dict.fromkeys(("p_bar_ptrs", "m_bar_ptrs", "v_bar_ptrs", "g_ptrs", "m_ptrs", "v_ptrs"), pointers)
         ends = dict.fromkeys(("t_ptr", "lr_ptr", "out_ptr"), one) | {"room": "i32"}
         constants = rule | {"MOMENTS": True}
-        found.append(Variant(f"adam_unroll reverses {element}", reverses_kernel, lists | ends, constants, WARPS))
+        variants.append(Variant(f"adam_unroll reverses {element}", reverses_kernel, lists | ends, constants, WARPS))
         how = {"WIDE": wide, "BLOCK": block}
         signature = {"x_ptrs": pointers, "out_ptr": one, "tiles": "i32", "before": "i32"}
-        found.append(Variant(f"adam_unroll squares {element}", squares_kernel, signature, three | how, WARPS))
-        found.append(
+        variants.append(Variant(f"adam_unroll squares {element}", squares_kernel, signature, three | how, WARPS))
+        variants.append(
             Variant(
                 f"adam_unroll finite {element}", finite_kernel, {"x_ptrs": pointers, "bad_to": "*i32"}, three, WARPS
             )
         )
         signature = {"x_ptrs": pointers, "from_ptrs": pointers, "go_ptr": "*i1"}
-        found.append(Variant(f"adam_unroll restore {element}", restore_kernel, signature, three, WARPS))
+        variants.append(Variant(f"adam_unroll restore {element}", restore_kernel, signature, three, WARPS))
         signature = {"squares_ptr": one, "norm_to": one, "scale_to": one, "tiles": "i32"}
-        found.append(Variant(f"adam_unroll norm {element}", norm_kernel, signature, how | {"CLIP": 1.0}))
-    return found
+        variants.append(Variant(f"adam_unroll norm {element}", norm_kernel, signature, how | {"CLIP": 1.0}))
+    return variants

@@ -1,11 +1,11 @@
-// The pointwise heart of the lower step on the CPU: value, first and second derivative, each one pass.
+// The pointwise part of the lower step on the CPU: value, first and second derivative, each one pass.
 // Noise is a tensor, or drawn from its Philox stream a row at a time and never stored, or absent (the closed form).
 
 #include <vector>
 
+#include "../philox/philox.h"
 #include "../runtime/parallel.h"
 #include "../runtime/tensors.h"
-#include "../philox/philox.h"
 #include "pointwise.h"
 
 namespace {
@@ -67,7 +67,7 @@ EBLVM_ROWS(double, false, sampled)
 EBLVM_ROWS(double, true, exact)
 #undef EBLVM_ROWS
 
-// Where the noise comes from; `seed` has the leading (replica) axes of the logits.
+// The source of the noise; `seed` has the leading (replica) axes of the logits.
 struct Noise {
   std::optional<at::Tensor> given, seed;
   int64_t step, purpose, first;
@@ -96,8 +96,8 @@ void for_rows(const at::Tensor& logits, const at::Tensor& x, const Noise& noise,
                             1,
                             width};
         for (int64_t chunk = 0; chunk < stream.chunks(); ++chunk) {
-          const Piece piece = draw_words(stream, chunk, words);
-          fill_logistic(words, drawn.data() + piece.offset, piece.size);
+          const Range range = draw_words(stream, chunk, words);
+          fill_logistic(words, drawn.data() + range.offset, range.size);
         }
         if constexpr (std::is_same_v<T, float>) {
           n = drawn.data();

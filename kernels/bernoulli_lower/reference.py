@@ -1,4 +1,4 @@
-"""The specification of the lower step's pointwise heart, in plain torch ops.
+"""The specification of the pointwise part of the lower step, in plain torch ops.
 
 A Bernoulli posterior with logits l, an energy that is linear in h with coefficient x, and either a relaxed sample
 h = sigmoid((l + noise) / tau) or, with `noise=None`, the mean h = sigmoid(l) (the KL in closed form). Summed over the
@@ -6,7 +6,7 @@ last axis:
 
     kl = sum_H h (l - x) - softplus(l)
 
-`first` and `second` are its derivatives by hand; README.md derives them. All arguments [..., B, H] but g [..., B].
+`first` and `second` are its derivatives in closed form; README.md derives them. All arguments [..., B, H], g [..., B].
 """
 
 import torch

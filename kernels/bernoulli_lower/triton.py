@@ -1,6 +1,6 @@
-"""The pointwise heart of the lower step in Triton: value, first and second derivative, each one pass.
+"""The pointwise part of the lower step in Triton: value, first and second derivative, each one pass.
 
-Arithmetic is float32 (float64 for float64 inputs) whatever the inputs' type. A program takes BLOCK * 4 columns of some
+Arithmetic is float32 (float64 for float64 inputs) whatever the inputs' type. A program reads BLOCK * 4 columns of some
 rows at once, since noise comes in blocks of four words.
 """
 
@@ -38,7 +38,7 @@ def softplus(z):
 
 @triton.jit
 def coefficients(l, x, noise, TAU: tl.constexpr, MEAN: tl.constexpr):  # noqa: E741
-    """sigmoid(l), h, dh/dl, delta = dkl/dl and d delta/dl: what follows the products that give l and x."""
+    """sigmoid(l), h, dh/dl, delta = dkl/dl and d delta/dl, from l and x."""
     s = sigmoid(l)
     gap = l - x
     if MEAN:
@@ -77,7 +77,7 @@ def lower_kernel(
     WIDE: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
-    """One row [H] a program, in pieces of 4 * BLOCK columns; per-row results are summed over the pieces."""
+    """One row [H] a program, in blocks of 4 * BLOCK columns; per-row results are summed over the blocks."""
     row = tl.program_id(0).to(tl.int64)
     real = tl.float64 if WIDE else tl.float32
     total = tl.zeros([4 * BLOCK], dtype=real)
@@ -188,8 +188,8 @@ def _launch(
         return
     kind = EXACT if noise is None and seed is None else DRAWN if noise is None else GIVEN
     inputs = [t if t is None else t.contiguous() for t in (logits, x, noise, seed, g, u, w)]
-    filler = inputs[0]  # a pointer that this order or noise does not read
-    arguments = [filler if t is None else t for t in (*inputs, *outputs)]
+    absent = logits.new_empty(0)  # in the place of what this order or noise does not read
+    arguments = [absent if t is None else t for t in (*inputs, *outputs)]
     lower_kernel[(logits.numel() // width,)](
         *arguments,
         *stream,
@@ -206,7 +206,7 @@ def _launch(
 
 def variants() -> list[Variant]:
     """Every order and noise in float32; the other types with given noise, since only the loads differ."""
-    found = []
+    variants = []
     for element in ("fp32", "bf16", "fp64"):
         for noise, n in (("given", GIVEN), ("drawn", DRAWN), ("exact", EXACT)):
             if element != "fp32" and noise != "given":
@@ -219,5 +219,5 @@ def variants() -> list[Variant]:
                 constants = {"TAU": 0.1, "NOISE": n.value, "ORDER": o.value, "WIDE": wide}
                 constants["BLOCK"] = WIDE_BLOCK if wide else BLOCK
                 name = f"bernoulli_lower {order} {noise} {element}"
-                found.append(Variant(name, lower_kernel, signature, constants, fp_fusion=noise != "drawn"))
-    return found
+                variants.append(Variant(name, lower_kernel, signature, constants, fp_fusion=noise != "drawn"))
+    return variants

@@ -18,27 +18,6 @@ __all__ = ["backend", "backends", "elu_second_order"]
 _NATIVE, _ = native_status("elu_second_order")
 
 
-def elu_second_order(x: Tensor, alpha: float = 1.0) -> Tensor:
-    """y = x for x > 0, else alpha (exp(x) - 1), for any shape; differentiable to any order, the first two fused."""
-    if not x.is_floating_point():
-        raise ValueError(f"elu_second_order got x of dtype {x.dtype}; expected a floating dtype")
-    if not alpha > 0:
-        raise ValueError(f"elu_second_order got alpha={alpha}; expected a positive number")
-    return _value(backend(x), x, alpha)
-
-
-def backend(x: Tensor) -> Any:
-    """What serves x: a function for every order, with the signatures of the reference."""
-    if x.device.type == "meta":
-        return _Shapes
-    return backend_for("elu_second_order", x, reference, _Native if _NATIVE else None)
-
-
-def backends() -> list[Backend]:
-    """Which backend serves on which device, and why not the others."""
-    return op_backends("elu_second_order")
-
-
 class _Native:
     value = staticmethod(torch.ops.eblvm.elu_second_order) if _NATIVE else None
     first = staticmethod(torch.ops.eblvm.elu_second_order_first) if _NATIVE else None
@@ -72,3 +51,24 @@ def _pull_first(backend: Any, arguments: Any, kept: Any, cotangents: Any, wanted
 _value = order("value", _pull_value)
 _first = order("first", _pull_first)
 _second = order("second", by_reference(reference.second))
+
+
+def elu_second_order(x: Tensor, alpha: float = 1.0) -> Tensor:
+    """y = x for x > 0, else alpha (exp(x) - 1), for any shape; differentiable to any order, the first two fused."""
+    if not x.is_floating_point():
+        raise ValueError(f"elu_second_order got x of dtype {x.dtype}; expected a floating dtype")
+    if not alpha > 0:
+        raise ValueError(f"elu_second_order got alpha={alpha}; expected a positive number")
+    return _value(backend(x), x, alpha)
+
+
+def backend(x: Tensor) -> Any:
+    """The backend for x: a function for every order, with the signatures of the reference."""
+    if x.device.type == "meta":
+        return _Shapes
+    return backend_for("elu_second_order", x, reference, _Native if _NATIVE else None)
+
+
+def backends() -> list[Backend]:
+    """The backends of this op: which is used on which device, and why not the others."""
+    return op_backends("elu_second_order")

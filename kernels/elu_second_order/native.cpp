@@ -8,7 +8,7 @@
 
 namespace {
 
-// The exponential is taken of every x and chosen where x <= 0, since compilers do worse with a condition before it.
+// The exponential of every x is computed and selected where x <= 0: compilers vectorise a branch worse.
 #define EBLVM_LOOPS(T)                                                                                                   \
   EBLVM_CLONES void value_loop(int64_t n, const T* __restrict x, T alpha, T* __restrict y) {                             \
     for (int64_t i = 0; i < n; ++i) {                                                                                    \

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from eblvm.kernels.runtime.triton_report import Variant
 
-BLOCK, WIDE_BLOCK = 1024, 512  # fewer elements a thread in float64, where it would spill
+BLOCK, WIDE_BLOCK = 1024, 512  # fewer elements per thread in float64, where it would spill
 VALUE, FIRST, SECOND = tl.constexpr(0), tl.constexpr(1), tl.constexpr(2)
 
 
@@ -80,12 +80,12 @@ def _launch(
 
 
 def variants() -> list[Variant]:
-    found = []
+    variants = []
     for element in ("fp32", "bf16", "fp64"):
         for name, order in (("value", VALUE), ("first", FIRST), ("second", SECOND)):
             pointers = ("u_ptr", "g_ptr", "x_ptr", "out_ptr", "out_x_ptr")
             signature = dict.fromkeys(pointers, f"*{element}") | {"size": "i64"}
             wide = element == "fp64"
             constants = {"ALPHA": 1.0, "ORDER": order.value, "WIDE": wide, "BLOCK": WIDE_BLOCK if wide else BLOCK}
-            found.append(Variant(f"elu_second_order {name} {element}", elu_kernel, signature, constants))
-    return found
+            variants.append(Variant(f"elu_second_order {name} {element}", elu_kernel, signature, constants))
+    return variants

@@ -4,12 +4,12 @@
 #include <cmath>
 #include <vector>
 
+#include "../grbm/sizes.h"
+#include "../philox/philox.h"
 #include "../runtime/batched.h"
 #include "../runtime/parallel.h"
 #include "../runtime/product.h"
 #include "../runtime/tensors.h"
-#include "../grbm/sizes.h"
-#include "../philox/philox.h"
 
 namespace {
 
@@ -50,27 +50,27 @@ struct Draw {
   int64_t step, purpose_h, purpose_v, first;
 };
 
-// body(offset, size, noise) over pieces of [rows, width]; the pieces of a stream are drawn here.
+// body(offset, size, noise) over chunks of [rows, width]; a stream's chunks are drawn here.
 template <typename Fill, typename Body>
-void for_pieces(const Stream& stream, Fill fill, const Body& body) {
+void for_chunks(const Stream& stream, Fill fill, const Body& body) {
   parallel_for(0, stream.chunks(), 16, [&](int64_t begin, int64_t end) {
     alignas(64) uint32_t words[4 * kChunk];
     alignas(64) float noise[4 * kChunk];
     for (int64_t chunk = begin; chunk < end; ++chunk) {
-      const Piece piece = draw_words(stream, chunk, words);
-      fill(words, noise, piece.size);
-      body(piece.offset, piece.size, noise);
+      const Range range = draw_words(stream, chunk, words);
+      fill(words, noise, range.size);
+      body(range.offset, range.size, noise);
     }
   });
 }
 
-// One replica's sweeps; v and mean are its [B, D] results, v holding the start.
+// One replica's sweeps; v and mean are its [B, D] results, and v is the start.
 template <typename T>
 void run(int64_t B, int64_t D, int64_t H, const T* W, const T* b, const T* c, const T* sigma,
          const std::vector<const T*>& uniforms, const std::vector<const T*>& normals, const Draw& draw, int64_t replica,
          int64_t sweeps, T* x, T* v, T* mean) {
-  // Rows of v from `offset` on, a piece of which may begin and end within a row.
-  const auto move_piece = [&](int64_t offset, int64_t size, const auto* noise) {
+  // Elements of v from `offset` on; a chunk may begin and end within a row.
+  const auto move_range = [&](int64_t offset, int64_t size, const auto* noise) {
     for (int64_t done = 0; done < size;) {
       const int64_t column = (offset + done) % D, n = std::min(size - done, D - column);
       move(n, noise + done, b + column, sigma + column, mean + offset + done, v + offset + done);
@@ -89,16 +89,16 @@ void run(int64_t B, int64_t D, int64_t H, const T* W, const T* b, const T* c, co
                     width};
     };
     if (draw.seeds) {
-      for_pieces(stream(draw.purpose_h, H), fill_uniform,
+      for_chunks(stream(draw.purpose_h, H), fill_uniform,
                  [&](int64_t offset, int64_t size, const float* u) { decide(size, u, x + offset); });
     } else {
       decide(B * H, uniforms[i], x);
     }
     product<T>({x, B, H}, Matrix<T>{W, D, H}.t(), 1, 0, mean);
     if (draw.seeds) {
-      for_pieces(stream(draw.purpose_v, D), fill_normal, move_piece);
+      for_chunks(stream(draw.purpose_v, D), fill_normal, move_range);
     } else {
-      move_piece(0, B * D, normals[i]);
+      move_range(0, B * D, normals[i]);
     }
   }
 }

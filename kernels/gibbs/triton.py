@@ -1,8 +1,8 @@
 """Block Gibbs sweeps in Triton: all sweeps of a block of chains in one launch, with the products and the noise inside.
 
-A chain asks no other chain, so a program keeps BM of them for all sweeps: x = c + v W of a block of latent units, h
-drawn behind it, the block's part of h W^T into registers; after the last block v is drawn. Where D does not fit into
-registers, `triton_wide.py` serves.
+Chains are independent, so a program runs all sweeps of BM chains: x = c + v W of a block of latent units, h drawn
+behind it, the block's part of h W^T into registers; after the last block v is drawn. Where D does not fit into
+registers, `triton_wide.py` is used.
 """
 
 # The kernels are in a language of their own, which has no types and no unpacking.
@@ -19,11 +19,10 @@ from torch import Tensor
 from eblvm.kernels.bernoulli_lower.triton import sigmoid
 from eblvm.kernels.gibbs import triton_wide
 from eblvm.kernels.grbm.triton import fits, problem_of
-from eblvm.kernels.grbm.triton_rows import latent, tile, vector, zeros
-from eblvm.kernels.grbm_bilevel.triton import stacked
-from eblvm.kernels.grbm_bilevel.triton_lower import put
+from eblvm.kernels.grbm.triton_rows import latent, put, tile, vector, zeros
 from eblvm.kernels.philox.triton import NORMAL, UNIFORM, draw_words, transform
 from eblvm.kernels.runtime import tiles
+from eblvm.kernels.runtime.pointers import stacked
 from eblvm.kernels.runtime.tiles import Problem, Tiles
 from eblvm.kernels.runtime.triton_report import CAPABILITIES, Variant
 
@@ -111,8 +110,8 @@ def gibbs(
     batch, replicas = v.shape[-2], W.shape[:-2].numel()
     out, mean = (torch.empty(v.shape, dtype=v.dtype, device=v.device) for _ in range(2))
     v, W, b, c, log_sigma = (t.contiguous() for t in (v, W, b, c, log_sigma))
-    # A pointer that is not used stands for what is not there; the seeds are read in any case, as integers.
-    u, n = (v, v) if seed is not None else (stacked(uniforms), stacked(normals))
+    # Noise that is drawn has no tensors; the seeds are read in any case, as integers.
+    u, n = (v.new_empty(0),) * 2 if seed is not None else (stacked(uniforms), stacked(normals))
     seeds = torch.zeros(replicas, dtype=torch.int64, device=v.device) if seed is None else seed.contiguous()
     problem = problem_of("rows", v, W, 2)
 
@@ -134,7 +133,7 @@ def _constants(problem: Problem, t: Tiles, drawn: bool) -> dict[str, object]:
 
 def variants() -> list[Variant]:
     """Frey face's sizes: float32 with drawn noise on every architecture, tf32 and given noise at cc 80."""
-    found = []
+    variants = []
     for element, precision, drawn in (("fp32", "ieee", True), ("fp32", "tf32", True), ("fp32", "ieee", False)):
         everywhere = precision == "ieee" and drawn
         for capability in CAPABILITIES if everywhere else (80,):
@@ -145,10 +144,10 @@ def variants() -> list[Variant]:
             signature |= dict.fromkeys(("step", "purpose_h", "purpose_v", "first"), "i64")
             label = f"gibbs {'drawn' if drawn else 'given'} {element} {precision}"
             values = _constants(problem, t, drawn)
-            found.append(
+            variants.append(
                 Variant(
                     label, sweeps_kernel, signature, values, t.warps, not drawn, (capability,), fused=True,
                     registers=t.registers,
                 )
             )  # fmt: skip
-    return found + triton_wide.variants()
+    return variants + triton_wide.variants()

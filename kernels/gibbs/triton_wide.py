@@ -87,7 +87,8 @@ def gibbs(
     if v.numel() == 0:
         return v, mean
     b, c, log_sigma = b.contiguous(), c.contiguous(), log_sigma.contiguous()
-    seeds = v if seed is None else seed.contiguous()  # a pointer that is not read where noise is given
+    absent = v.new_empty(0)  # seeds of noise that is given, tensors of noise that is drawn
+    seeds = absent if seed is None else seed.contiguous()
     count, (D, H) = v.shape[-2], W.shape[-2:]
     rows = v.numel() // D
     how = {
@@ -97,7 +98,7 @@ def gibbs(
         "enable_fp_fusion": seed is None,
     }
     for i in range(sweeps):
-        u, n = (v, v) if seed is not None else (uniforms[i].contiguous(), normals[i].contiguous())
+        u, n = (absent, absent) if seed is not None else (uniforms[i].contiguous(), normals[i].contiguous())
         x = v @ W
         h = torch.empty_like(x)
         grid = (rows, triton.cdiv(H, 4 * BLOCK))
@@ -110,7 +111,7 @@ def gibbs(
 
 
 def variants() -> list[Variant]:
-    found = []
+    variants = []
     pointers = {
         "decide": (decide_kernel, ("x_ptr", "c_ptr", "noise_ptr", "h_ptr")),
         "move": (move_kernel, ("m_ptr", "b_ptr", "log_sigma_ptr", "noise_ptr", "mean_ptr", "v_ptr")),
@@ -121,5 +122,5 @@ def variants() -> list[Variant]:
             signature |= dict.fromkeys(("step", "purpose", "first", "count", "width"), "i64")
             constants = {"DRAWN": drawn, "WIDE": element == "fp64", "BLOCK": BLOCK}
             label = f"gibbs {name} {'drawn' if drawn else 'given'} {element}"
-            found.append(Variant(label, kernel, signature, constants, fp_fusion=not drawn))
-    return found
+            variants.append(Variant(label, kernel, signature, constants, fp_fusion=not drawn))
+    return variants

@@ -1,4 +1,4 @@
-"""Energy and score of a Gaussian RBM in one pass, with a fused first order: what every score loss on a GRBM needs.
+"""Energy and score of a Gaussian RBM in one pass, with a fused first order, for every score loss on a GRBM.
 
 E(v, h) = 1/2 sum (v-b)^2/sigma^2 - c.h - v W h        grad_v -E = (b-v)/sigma^2 + h W^T
 F(v)    = 1/2 sum (v-b)^2/sigma^2 - sum softplus(c+vW)  grad_v -F = (b-v)/sigma^2 + sigmoid(c+vW) W^T
@@ -18,28 +18,6 @@ from eblvm.kernels.runtime.orders import by_reference, order
 __all__ = ["backends", "grbm"]
 
 _NATIVE, _ = native_status("grbm")
-
-
-def grbm(
-    v: Tensor, W: Tensor, b: Tensor, c: Tensor, log_sigma: Tensor, h: Tensor | None = None
-) -> tuple[Tensor, Tensor]:
-    """(energy [..., B], score [..., B, D]): E(v, h) and grad_v of -E; without h the free energy F(v) and grad_v of -F.
-
-    v [..., B, D], W [..., D, H], b and log_sigma [..., D], c [..., H], h [..., B, H]; leading axes are replicas.
-    Differentiable in everything, to any order; the first is fused.
-    """
-    expect_grbm("grbm", v, W, b, c, log_sigma, {} if h is None else {"h": (h, ("B", "H"))})
-    if torch.compiler.is_compiling():
-        energy, score, *_ = reference.value(v, W, b, c, log_sigma, h)
-    else:
-        backend = backend_for("grbm", v, reference, _Native if _NATIVE else None)
-        energy, score, *_ = _value(backend, v, W, b, c, log_sigma, h)
-    return energy, score
-
-
-def backends() -> list[Backend]:
-    """Which backend serves on which device, and why not the others."""
-    return op_backends("grbm")
 
 
 class _Native:
@@ -75,3 +53,25 @@ def _first_flops(g: Tensor, r: Tensor, kept: Tensor, v: Tensor, W: Tensor, *rest
 if _NATIVE:
     register_flop_formula(torch.ops.eblvm.grbm, get_raw=True)(_value_flops)
     register_flop_formula(torch.ops.eblvm.grbm_first, get_raw=True)(_first_flops)
+
+
+def grbm(
+    v: Tensor, W: Tensor, b: Tensor, c: Tensor, log_sigma: Tensor, h: Tensor | None = None
+) -> tuple[Tensor, Tensor]:
+    """(energy [..., B], score [..., B, D]): E(v, h) and grad_v of -E; without h the free energy F(v) and grad_v of -F.
+
+    v [..., B, D], W [..., D, H], b and log_sigma [..., D], c [..., H], h [..., B, H]; leading axes are replicas.
+    Differentiable in everything, to any order; the first is fused.
+    """
+    expect_grbm("grbm", v, W, b, c, log_sigma, {} if h is None else {"h": (h, ("B", "H"))})
+    if torch.compiler.is_compiling():
+        energy, score, *_ = reference.value(v, W, b, c, log_sigma, h)
+    else:
+        backend = backend_for("grbm", v, reference, _Native if _NATIVE else None)
+        energy, score, *_ = _value(backend, v, W, b, c, log_sigma, h)
+    return energy, score
+
+
+def backends() -> list[Backend]:
+    """The backends of this op: which is used on which device, and why not the others."""
+    return op_backends("grbm")

@@ -1,4 +1,4 @@
-// The loops of GRBM steps that are no matrix products, one clone for every instruction set. Each takes one row or more.
+// The loops between the matrix products of GRBM steps, one clone for every instruction set. Each runs over one row or more.
 
 #pragma once
 
@@ -10,7 +10,7 @@
 
 namespace {
 
-// x becomes sigmoid(x + c); gives sum softplus(x + c). Both from one exp(-|x + c|).
+// x becomes sigmoid(x + c); returns sum softplus(x + c). Both from one exp(-|x + c|).
 template <typename T>
 EBLVM_INLINE T activate_body(int64_t H, const T* __restrict c, T* __restrict x) {
   return sum_of<T>(H, [&](int64_t i) __attribute__((always_inline)) {
@@ -22,7 +22,7 @@ EBLVM_INLINE T activate_body(int64_t H, const T* __restrict c, T* __restrict x) 
   });
 }
 
-// The latent part of the score, in m, becomes the score; gives 1/2 sum (v-b)^2/sigma^2, if kGiven less v.m.
+// The latent part of the score, in m, becomes the score; returns 1/2 sum (v-b)^2/sigma^2, if kGiven less v.m.
 template <bool kGiven, typename T>
 EBLVM_INLINE T score_body(int64_t D, const T* __restrict v, const T* __restrict b, const T* __restrict precision,
                           T* __restrict m) {
@@ -35,7 +35,7 @@ EBLVM_INLINE T score_body(int64_t D, const T* __restrict v, const T* __restrict 
   });
 }
 
-// From cotangents g of the energy and r of the score: adds to those of b and log_sigma, and gives v's; without `scores`
+// From cotangents g of the energy and r of the score: adds to those of b and log_sigma, and writes v's; without `scores`
 // (the energy's own part of it, if kGiven) only the explicit part, to which the latents add theirs.
 template <bool kGiven, typename T>
 EBLVM_INLINE void visible_body(int64_t D, T g, const T* __restrict r, const T* __restrict scores, const T* __restrict v,

@@ -24,7 +24,7 @@ std::vector<at::Tensor> grbm_value_cpu(const at::Tensor& v, const at::Tensor& W,
   AT_DISPATCH_FLOATING_TYPES(W.scalar_type(), "grbm", [&] {
     using T = scalar_t;
     parallel_for(0, n.replicas, n.replicas_per_thread(1), [&](int64_t begin, int64_t end) {
-      T* const precision = Workspace<T>::of_thread().take(n.D);
+      T* const precision = Workspace<T>::of_thread().allocate(n.D);
       for (int64_t r = begin; r < end; ++r) {
         const T *vs = n.part<T>(in[0], r), *bs = n.part<T>(in[2], r), *cs = n.part<T>(in[3], r);
         const Matrix<T> weights{n.part<T>(in[1], r), n.D, n.H};
@@ -58,7 +58,7 @@ struct First {
   T *W_bar, *b_bar, *c_bar, *log_sigma_bar, *v_bar, *h_bar;
 
   void free_energy(Workspace<T>& memory) const {
-    T *const rows = memory.take(2 * B * D), *const latents = memory.take(2 * B * H);  // [v; r] and [x_bar; mean]
+    T *const rows = memory.allocate(2 * B * D), *const latents = memory.allocate(2 * B * H);  // [v; r] and [x_bar; mean]
     std::copy(v, v + B * D, rows);
     std::copy(r, r + B * D, rows + B * D);
     std::copy(latent, latent + B * H, latents + B * H);
@@ -72,7 +72,7 @@ struct First {
   }
 
   void given(Workspace<T>& memory) const {
-    T* const pulled = memory.take(B * D);  // r - g v
+    T* const pulled = memory.allocate(B * D);  // r - g v
     for_rows(B, D, [&](int64_t i) { add_scaled(D, r + i * D, -g[i], v + i * D, pulled + i * D); });
     visible(memory);
     std::fill(c_bar, c_bar + H, T(0));
@@ -87,7 +87,7 @@ struct First {
 
  private:
   void visible(Workspace<T>& memory) const {
-    T *const precision = memory.take(D), *const nowhere = v_bar ? nullptr : memory.take(D);
+    T *const precision = memory.allocate(D), *const nowhere = v_bar ? nullptr : memory.allocate(D);
     precisions(D, log_sigma, precision);
     std::fill(b_bar, b_bar + D, T(0));
     std::fill(log_sigma_bar, log_sigma_bar + D, T(0));

@@ -41,20 +41,20 @@ def first(
     g = g.unsqueeze(-1)
     z = v - b.unsqueeze(-2)
     away = z * precision(log_sigma)
-    found = []
+    gradients = []
     if h is None:
         x_bar = kept * (1 - kept) * (r @ W) - g * kept
-        found += [v.mT @ x_bar + r.mT @ kept, x_bar.sum(-2)]
+        gradients += [v.mT @ x_bar + r.mT @ kept, x_bar.sum(-2)]
         if wants_v:
-            found.append(g * away - r * precision(log_sigma) + x_bar @ W.mT)
+            gradients.append(g * away - r * precision(log_sigma) + x_bar @ W.mT)
     else:
         pulled = r - g * v
-        found += [pulled.mT @ h, -(g * h).sum(-2)]
+        gradients += [pulled.mT @ h, -(g * h).sum(-2)]
         if wants_v:
-            found.append(-g * kept - r * precision(log_sigma))
+            gradients.append(-g * kept - r * precision(log_sigma))
         if wants_h:
-            found.append(pulled @ W - g * c.unsqueeze(-2))
-    W_bar, c_bar, *rest = found
+            gradients.append(pulled @ W - g * c.unsqueeze(-2))
+    W_bar, c_bar, *rest = gradients
     b_bar = (r * precision(log_sigma) - g * away).sum(-2)
     return W_bar, b_bar, c_bar, (away * (2 * r - g * z)).sum(-2), *rest
 

@@ -11,20 +11,20 @@
 
 namespace {
 
-// Where a replica of each of several contiguous tensors begins.
+// Pointers to the parts of a replica in several contiguous tensors.
 template <typename T>
 struct Parts {
   std::vector<T*> data;
   std::vector<int64_t> size;
 
   std::vector<T*> of(int64_t replica) const {
-    std::vector<T*> found = data;
-    for (size_t i = 0; i < found.size(); ++i) found[i] += replica * size[i];
-    return found;
+    std::vector<T*> pointers = data;
+    for (size_t i = 0; i < pointers.size(); ++i) pointers[i] += replica * size[i];
+    return pointers;
   }
 };
 
-constexpr int64_t kFewProducts = 1 << 20;  // multiply-adds that one thread has done before a second one has begun
+constexpr int64_t kFewProducts = 1 << 20;  // multiply-adds of one thread in the time that a second one needs to start
 
 struct Sizes {
   const char* op;
@@ -43,7 +43,7 @@ struct Sizes {
     expect("v", v, {B, D});
   }
 
-  // How many replicas a second thread is worth, if each takes so many passes over its data.
+  // The number of replicas from which a second thread pays, with `passes` over the data of each.
   int64_t replicas_per_thread(int64_t passes) const {
     return std::max<int64_t>(1, kFewProducts / std::max<int64_t>(1, passes * B * H * (D + 8)));
   }
@@ -70,22 +70,22 @@ struct Sizes {
 
   at::Tensor made(std::initializer_list<int64_t> own) const { return at::empty(with(own), W.options()); }
 
-  // torch's own way to a pointer takes longer than a loop of a small model. T is const where the tensors are only read.
+  // torch's checked access to a pointer costs more than a loop of a small model. T is const for tensors that are only read.
   template <typename T>
   Parts<T> parts(const std::vector<at::Tensor>& tensors) const {
-    Parts<T> found;
+    Parts<T> parts;
     for (const at::Tensor& t : tensors) {
-      found.size.push_back(replicas ? t.numel() / replicas : 0);
+      parts.size.push_back(replicas ? t.numel() / replicas : 0);
       if constexpr (std::is_const_v<T>) {
-        found.data.push_back(t.const_data_ptr<std::remove_const_t<T>>());
+        parts.data.push_back(t.const_data_ptr<std::remove_const_t<T>>());
       } else {
-        found.data.push_back(t.mutable_data_ptr<T>());
+        parts.data.push_back(t.mutable_data_ptr<T>());
       }
     }
-    return found;
+    return parts;
   }
 
-  // Where replica r of a contiguous tensor begins.
+  // The part of replica r in a contiguous tensor.
   template <typename T>
   const T* part(const at::Tensor& t, int64_t r) const {
     return t.const_data_ptr<T>() + r * (t.numel() / replicas);
@@ -97,9 +97,9 @@ struct Sizes {
 };
 
 inline std::vector<at::Tensor> contiguous(const std::vector<at::Tensor>& list) {
-  std::vector<at::Tensor> found;
-  for (const at::Tensor& t : list) found.push_back(t.contiguous());
-  return found;
+  std::vector<at::Tensor> tensors;
+  for (const at::Tensor& t : list) tensors.push_back(t.contiguous());
+  return tensors;
 }
 
 }  // namespace

@@ -2,7 +2,7 @@
 
 `triton_rows.py` has the kernel of the samples, `triton_columns.py` that of the parameters; `grbm_dsm` and `sliced_hvp`
 are launches of the same two. Sums are float32 (float64 for float64 inputs) whatever the inputs' type, and always in the
-same order. Where D does not fit into registers, `triton_wide.py` serves: torch's products and a kernel after each.
+same order. Where D does not fit into registers, `triton_wide.py` is used: torch's products and a kernel after each.
 """
 
 from collections.abc import Iterator
@@ -15,16 +15,15 @@ from eblvm.kernels.grbm import triton_wide
 from eblvm.kernels.grbm.triton_columns import columns_kernel
 from eblvm.kernels.grbm.triton_rows import FREE, GIVEN, PULL, RESIDUAL, SLICED, rows_kernel
 from eblvm.kernels.runtime import tiles
+from eblvm.kernels.runtime.pointers import pointers
 from eblvm.kernels.runtime.tiles import Problem, Tiles, power_of_two
 from eblvm.kernels.runtime.triton_report import CAPABILITIES, Variant
 
 BV = 64  # visible units of a program that sums over samples; a thread loads four of a row at once
 ROW_PRODUCTS = {FREE.value: 2, GIVEN.value: 1, RESIDUAL.value: 2, SLICED.value: 3, PULL.value: 3}
 COLUMN_PRODUCTS = {FREE.value: 4, GIVEN.value: 2, RESIDUAL.value: 5, SLICED.value: 6}  # v + sigma eps costs too
-ROWS_POINTERS = "v eps h g r u W b c log_sigma row curvature out part ticket"
-COLUMNS_POINTERS = (
-    "g r v eps h score u k row W b c log_sigma W_bar b_bar c_bar log_sigma_bar v_bar h_bar loss part ticket"
-)
+OF_ROWS = ("eps", "h", "g", "r", "u")  # tensors that not every kind reads
+OF_COLUMNS = ("eps", "h", "g", "r", "u", "score", "k", "row", "v_bar", "h_bar", "loss")
 
 
 def fits(v: Tensor) -> bool:
@@ -42,13 +41,13 @@ def launch_rows(
     sigma: float = 0.0,
     **others: Tensor,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """(a value of each sample [..., B], u^T H u [..., M, B], a result [..., B, D]); `others` by the kernel's names."""
+    """(a value per sample [..., B], u^T H u [..., M, B], a result [..., B, D]); `others` by the names of pointers."""
     batch, (D, H), M = v.shape[-2], W.shape[-2:], others["u"].shape[-3] if "u" in others else 0
     row, out = (torch.empty(shape, dtype=v.dtype, device=v.device) for shape in (v.shape[:-1], v.shape))
     curvature = torch.empty(others["u"].shape[:-1], dtype=v.dtype, device=v.device) if M else row
     if v.numel() == 0:
         return row.zero_(), curvature.zero_(), out
-    named = {"v": v, "W": W, "b": b, "c": c, "log_sigma": log_sigma, **others}
+    named = dict.fromkeys(OF_ROWS, v.new_empty(0)) | {"v": v, "W": W, "b": b, "c": c, "log_sigma": log_sigma} | others
     named = {name: t.contiguous() for name, t in named.items()} | {"row": row, "curvature": curvature, "out": out}
     replicas = W.shape[:-2].numel()
     problem = problem_of("rows", v, W, products_of("rows", kind, M))
@@ -56,10 +55,9 @@ def launch_rows(
     def run(t: Tiles) -> None:
         blocks = triton.cdiv(batch, t.BM)
         parts = scratch(v, t.split, (replicas, t.split, batch, D + 1 + power_of_two(max(M, 1))), replicas * blocks)
-        given = {"part": parts[0], "ticket": parts[1]} | named
         rows_kernel[(blocks, t.split, replicas)](
-            *(given.get(name, v) for name in ROWS_POINTERS.split()),
-            batch,
+            **pointers(rows_kernel, {"part": parts[0], "ticket": parts[1]} | named),
+            batch=batch,
             **rows_constants(kind, D, H, M, sigma, problem, t),
             num_warps=t.warps,
             maxnreg=t.registers,
@@ -84,7 +82,9 @@ def launch_columns(
 ) -> dict[str, Tensor]:
     """Gradients of W, b, c, log_sigma, with `wants_v` of v, with `wants_h` of h; RESIDUAL: also the loss [...]."""
     batch, (D, H), M = v.shape[-2], W.shape[-2:], others["u"].shape[-3] if "u" in others else 0
-    named = {"v": v, "W": W, "b": b, "c": c, "log_sigma": log_sigma, **others}
+    named = (
+        dict.fromkeys(OF_COLUMNS, v.new_empty(0)) | {"v": v, "W": W, "b": b, "c": c, "log_sigma": log_sigma} | others
+    )
     wanted = {"W_bar": W, "b_bar": b, "c_bar": c, "log_sigma_bar": log_sigma} | ({"v_bar": v} if wants_v else {})
     wanted |= {"h_bar": others["h"]} if wants_h else {}
     out = {name: torch.empty(t.shape, dtype=v.dtype, device=v.device) for name, t in wanted.items()}
@@ -99,10 +99,9 @@ def launch_columns(
     def run(t: Tiles) -> None:
         blocks = triton.cdiv(H, t.BH) * triton.cdiv(D, t.each * t.BD)
         parts = scratch(v, t.split, (replicas, t.split, D + 1, H), replicas * blocks)
-        given = {"part": parts[0], "ticket": parts[1]} | named
         columns_kernel[(blocks + triton.cdiv(D, BV), t.split, replicas)](
-            *(given.get(name, v) for name in COLUMNS_POINTERS.split()),
-            batch,
+            **pointers(columns_kernel, {"part": parts[0], "ticket": parts[1]} | named),
+            batch=batch,
             **columns_constants(kind, D, H, M, sigma, problem, t, wants_v, wants_h),
             num_warps=t.warps,
             maxnreg=t.registers,
@@ -126,9 +125,9 @@ def problem_of(plan: tiles.Plan, v: Tensor, W: Tensor, products: int) -> Problem
 
 
 def scratch(like: Tensor, split: int, shape: tuple[int, ...], tickets: int) -> tuple[Tensor, Tensor]:
-    """Memory for the parts of a split, and zeros to count who is done; any tensor where there is one part."""
+    """Memory for the parts of a split, and zeros to count those that are done; both empty if there is one part."""
     if split == 1:
-        return like, like
+        return like.new_empty(0), like.new_empty(0)
     real = torch.float64 if like.dtype == torch.float64 else torch.float32
     parts = torch.empty(shape, dtype=real, device=like.device)
     return parts, torch.zeros(tickets, dtype=torch.int32, device=like.device)
@@ -158,7 +157,7 @@ def shape_of(problem: Problem, t: Tiles) -> dict[str, object]:
 
 
 def value(v: Tensor, W: Tensor, b: Tensor, c: Tensor, log_sigma: Tensor, h: Tensor | None) -> tuple[Tensor, ...]:
-    """`reference.value`, but the mean: it is made again where it is needed, and an empty tensor stands for it."""
+    """`reference.value`, with an empty tensor in the place of the mean, which `first` computes again."""
     if not fits(v):
         return triton_wide.value(v, W, b, c, log_sigma, h)
     if h is None:
@@ -185,23 +184,24 @@ def first(
     if not fits(v):
         return triton_wide.first(g, r, kept, v, W, b, c, log_sigma, h, wants_v, wants_h)
     if h is None:
-        found = launch_columns(FREE.value, v, W, b, c, log_sigma, g=g, r=r)
+        gradients = launch_columns(FREE.value, v, W, b, c, log_sigma, g=g, r=r)
         if wants_v:
-            found["v_bar"] = launch_rows(PULL.value, v, W, b, c, log_sigma, g=g, r=r)[2]
+            gradients["v_bar"] = launch_rows(PULL.value, v, W, b, c, log_sigma, g=g, r=r)[2]
     else:
-        found = launch_columns(
+        gradients = launch_columns(
             GIVEN.value, v, W, b, c, log_sigma, wants_v=wants_v, wants_h=wants_h, g=g, r=r, h=h, score=kept
         )
-    return tuple(
-        found[name] for name in ("W_bar", "b_bar", "c_bar", "log_sigma_bar", "v_bar", "h_bar") if name in found
-    )
+    names = ("W_bar", "b_bar", "c_bar", "log_sigma_bar", "v_bar", "h_bar")
+    return tuple(gradients[name] for name in names if name in gradients)
 
 
 def variants() -> list[Variant]:
     """At Frey face's sizes, and GIVEN at those of the checkerboard; the wide ones as they are."""
-    found = list(fused_variants("grbm", {"value": FREE.value, "v": PULL.value}, {"first": FREE.value}))
-    found += fused_variants("grbm", {"given": GIVEN.value}, {"first given": GIVEN.value}, (100, 2, 4))
-    return found + triton_wide.variants()
+    return [
+        *fused_variants("grbm", {"value": FREE.value, "v": PULL.value}, {"first": FREE.value}),
+        *fused_variants("grbm", {"given": GIVEN.value}, {"first given": GIVEN.value}, (100, 2, 4)),
+        *triton_wide.variants(),
+    ]
 
 
 KINDS = (("fp32", "ieee"), ("fp32", "tf32"), ("fp32", "bf16x3"), ("bf16", "ieee"), ("fp64", "ieee"))
@@ -219,7 +219,7 @@ def fused_variants(
 ) -> Iterator[Variant]:
     """The two kernels as they are launched by default: for all types and precisions at cc 80, in float32 on the rest.
 
-    float64 is taken at the widest D that fits.
+    float64 is compiled for the widest D that fits.
     """
     batch, D, H = size
     for (element, precision), capability in ((kind, cc) for kind in KINDS for cc in CAPABILITIES):
@@ -232,15 +232,14 @@ def fused_variants(
                 products = products_of(plan, kind, M)
                 problem = Problem(plan, batch, D, H, 1, BYTES[element], products, precision, capability)
                 t = tiles.ranked(problem)[0]
-                pointers = ROWS_POINTERS if plan == "rows" else COLUMNS_POINTERS
-                signature = {f"{p}_ptr": f"*{element}" for p in pointers.split()} | {"ticket_ptr": "*i32"}
-                real = "*fp64" if element == "fp64" else "*fp32"
-                signature |= {"part_ptr": real, "batch": "i32"}
                 if plan == "rows":
                     kernel, constants = rows_kernel, rows_constants(kind, D, H, M, sigma, problem, t)
                 else:
                     kernel = columns_kernel
                     constants = columns_constants(kind, D, H, M, sigma, problem, t, kind == GIVEN.value, False)
+                signature = {p: f"*{element}" for p in kernel.arg_names if p.endswith("_ptr")} | {"ticket_ptr": "*i32"}
+                real = "*fp64" if element == "fp64" else "*fp32"
+                signature |= {"part_ptr": real, "batch": "i32"}
                 label = f"{op} {name} {element} {precision}"
                 yield Variant(
                     label, kernel, signature, constants, t.warps, capabilities=(capability,), fused=True,

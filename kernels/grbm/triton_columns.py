@@ -2,7 +2,7 @@
 
 A program keeps the gradient of BH of W's columns, or of EACH blocks of BD of their rows, in registers while the samples
 stream past; x = c + v W and what else it needs of size B x H is made again, and nothing of that size is written.
-Programs beyond those of W take the sums over samples of the visible units.
+Programs beyond those of W sum over the samples of the visible units.
 """
 
 # The kernels are in a language of their own, which has no types and no unpacking.
@@ -18,7 +18,7 @@ from eblvm.kernels.grbm.triton_rows import GIVEN, RESIDUAL, SLICED, latent, tile
 
 @triton.jit
 def cotangent(g, r_ptr, v_ptr, row, d, batch, D: tl.constexpr, KIND: tl.constexpr, real: tl.constexpr):
-    """A tile of what W is paired with: r; SLICED: g score; GIVEN: r - g v."""
+    """A tile of the cotangent of h W^T: r; SLICED: g score; GIVEN: r - g v."""
     r = tile(r_ptr, row, d, batch, D)
     if KIND == SLICED:
         r = (g * r.to(real)).to(r.dtype)
@@ -31,12 +31,12 @@ def cotangent(g, r_ptr, v_ptr, row, d, batch, D: tl.constexpr, KIND: tl.constexp
 def added(left_ptr, right, sums, row, start, batch, D: tl.constexpr, PRECISION: tl.constexpr, real: tl.constexpr,
           EACH: tl.constexpr, BD: tl.constexpr):  # fmt: skip
     """sums + left^T right, in blocks of D."""
-    found = ()
+    totals = ()
     for i in tl.static_range(EACH):
         left = tile(left_ptr, row, start + i * BD + tl.arange(0, BD), batch, D)
         pair = tl.dot(tl.trans(left), right.to(left.dtype), sums[i], input_precision=PRECISION, out_dtype=real)
-        found = found + (pair,)
-    return found
+        totals = totals + (pair,)
+    return totals
 
 
 @triton.jit

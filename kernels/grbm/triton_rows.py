@@ -1,7 +1,7 @@
-"""One pass over W for a block of samples: what a GRBM gives each sample, with both products inside.
+"""One pass over W for a block of samples: the results per sample of a GRBM, with both products inside.
 
 A program keeps the [BM, D] result of its samples in registers while blocks of W stream past: x = c + v W of a block of
-latent units, then the block's share of a W^T. Nothing of size B x H is written. Shape tags: v_BD, W_DH, u_MBD.
+latent units, then the block's part of a W^T. Nothing of size B x H is written. Shape tags: v_BD, W_DH, u_MBD.
 """
 
 # The kernels are in a language of their own, which has no types and no unpacking.
@@ -13,7 +13,7 @@ import triton.language as tl
 
 from eblvm.kernels.bernoulli_lower.triton import sigmoid, softplus
 
-# What a row kernel gives. FREE: F(v) and its score; GIVEN: E(v, h) and its score; RESIDUAL: the denoising residual and
+# Results of a row kernel. FREE: F(v) and its score; GIVEN: E(v, h) and its score; RESIDUAL: the denoising residual and
 # loss; SLICED: 1/2 |score|^2, the score and u^T H u; PULL: the cotangent of v from those of F and of its score.
 FREE, GIVEN, RESIDUAL, SLICED, PULL = (tl.constexpr(i) for i in range(5))
 
@@ -23,6 +23,12 @@ def tile(ptr, i, j, rows, width):
     """Rows i and columns j of a row-major matrix, zero outside."""
     keep = (i < rows)[:, None] & (j < width)[None, :]
     return tl.load(ptr + i[:, None] * width + j[None, :], mask=keep, other=0.0)
+
+
+@triton.jit
+def put(ptr, value, i, j, rows, width):
+    """Writes rows i and columns j of a row-major matrix, none outside."""
+    tl.store(ptr + i[:, None] * width + j[None, :], value, mask=(i < rows)[:, None] & (j < width)[None, :])
 
 
 @triton.jit
@@ -57,10 +63,10 @@ def latent(
 @triton.jit
 def zeros(CHUNKS: tl.constexpr, ROWS: tl.constexpr, COLS: tl.constexpr, real: tl.constexpr):
     """A matrix wider than a power of two: a tuple of blocks."""
-    found = ()
+    blocks = ()
     for _ in tl.static_range(CHUNKS):
-        found = found + (tl.zeros([ROWS, COLS], dtype=real),)
-    return found
+        blocks = blocks + (tl.zeros([ROWS, COLS], dtype=real),)
+    return blocks
 
 
 @triton.jit

@@ -1,7 +1,8 @@
 """Energy and score of a GRBM in Triton, and their first order: torch's products, and one kernel after each.
 
-Arithmetic between the products is float32 (float64 for float64 inputs) whatever the inputs' type. Row kernels take one
-sample a program; column kernels take COLS units of a replica and walk down its batch, so sums over it need no atomics.
+Arithmetic between the products is float32 (float64 for float64 inputs) whatever the inputs' type. Row kernels have one
+program per sample; a program of a column kernel has COLS units of a replica and walks down its batch, so sums over it
+need no atomics.
 """
 
 # The kernels are in a language of their own, which has no types.
@@ -102,7 +103,7 @@ def visible_first_kernel(
     g_ptr, r_ptr, score_ptr, v_ptr, b_ptr, log_sigma_ptr, b_bar_ptr, log_sigma_bar_ptr, v_bar_ptr, pulled_ptr,
     batch, width, KIND: tl.constexpr, WIDE: tl.constexpr, ROWS: tl.constexpr, COLS: tl.constexpr,
 ):  # fmt: skip
-    """Cotangents of b, log_sigma and v, of the last without what comes through the mean; GIVEN: also r - g v."""
+    """Cotangents of b, log_sigma and v, of the last without the part through the mean; GIVEN: also r - g v."""
     real = tl.float64 if WIDE else tl.float32
     replica = tl.program_id(1).to(tl.int64)
     column = tl.program_id(0) * COLS + tl.arange(0, COLS)
@@ -134,7 +135,7 @@ def visible_first_kernel(
 
 
 def launch_rows(kernel: triton.JITFunction, tensors: tuple[Tensor, ...], batch: int, width: int, **kind: float) -> None:
-    """A program a row of the first tensor."""
+    """One program per row of the first tensor."""
     rows = tensors[0].shape[:-1].numel()
     if rows:
         kernel[(rows,)](*tensors, batch, width, **kind, WIDE=tensors[0].dtype == torch.float64, BLOCK=BLOCK)
@@ -188,16 +189,16 @@ def first(
         launch_columns(latent_first_kernel, (x_bar, kept, g, c_bar), replicas, batch, H)
         W_bar = sum_of_products((v, x_bar), (r, kept))
         return W_bar, b_bar, c_bar, log_sigma_bar, *([v_bar + x_bar @ W.mT] if wants_v else [])
-    found = [pulled.mT @ h, b_bar, -(g.unsqueeze(-2) @ h).squeeze(-2), log_sigma_bar]
+    gradients = [pulled.mT @ h, b_bar, -(g.unsqueeze(-2) @ h).squeeze(-2), log_sigma_bar]
     if wants_v:
-        found.append(v_bar)
+        gradients.append(v_bar)
     if wants_h:
-        found.append(pulled @ W - g.unsqueeze(-1) * c.unsqueeze(-2))
-    return tuple(found)
+        gradients.append(pulled @ W - g.unsqueeze(-1) * c.unsqueeze(-2))
+    return tuple(gradients)
 
 
 def sum_of_products(*pairs: tuple[Tensor, Tensor]) -> Tensor:
-    """The sum of left^T right over the pairs, each added where the first was written."""
+    """The sum of left^T right over the pairs, accumulated in the first product."""
     (left, right), *others = pairs
     out = left.mT @ right
     replicas = out.shape[:-2].numel()
@@ -210,16 +211,16 @@ def sum_of_products(*pairs: tuple[Tensor, Tensor]) -> Tensor:
 def variants_of(
     op: str, kernels: Mapping[str, tuple[triton.JITFunction, str, Mapping[str, float]]], columns: bool
 ) -> list[Variant]:
-    """Each kernel, given with its pointers' names and constexprs, for float32, bfloat16 and float64."""
-    found = []
+    """The kernels, each with the names of its pointers and its constexprs, for float32, bfloat16 and float64."""
+    variants = []
     tile = {"ROWS": ROWS, "COLS": COLS} if columns else {"BLOCK": BLOCK}
     for element in ("fp32", "bf16", "fp64"):
         for name, (kernel, pointers, kind) in kernels.items():
             signature = dict.fromkeys(pointers.split(), f"*{element}") | {"batch": "i64", "width": "i64"}
-            found.append(
+            variants.append(
                 Variant(f"{op} {name} {element}", kernel, signature, {**kind, "WIDE": element == "fp64", **tile})
             )
-    return found
+    return variants
 
 
 def variants() -> list[Variant]:

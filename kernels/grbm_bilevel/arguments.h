@@ -1,4 +1,4 @@
-// A bi-level step's plan and arguments, and the memory of its units: what all share, keep, and need for a while.
+// A bi-level step's plan and arguments, and the memory of its units: common to all, kept until the reverse, scratch.
 // Shape tags: B batch, D visible, H latent. A_HD is the posterior's weight, W_DH the model's; V are perturbed batches.
 
 #pragma once
@@ -18,18 +18,18 @@ struct Plan {
   // The dual costs B^2 H a step and direction, the primal 2 B D H.
   bool dual() const { return sgd && shared && N > 0 && B < 2 * D; }
   int64_t steps() const { return K + N; }
-  int64_t lower_batches() const { return shared ? 0 : steps(); }  // beside the last batch
+  int64_t lower_batches() const { return shared ? 0 : steps(); }  // without the last batch
   int64_t x_batches() const { return shared && steps() > 0 ? 1 : steps(); }
   int64_t h_batches() const { return shared ? 2 : N + 1; }  // of x's cotangents and h, for W's gradient
 };
 
-// Pointers of one replica.
+// Of one replica.
 template <typename T>
 struct Inputs {
   const T* v;
   std::span<const T* const> perturb, latent;
   const T *W, *b, *c, *log_sigma, *A, *a, *mA, *ma, *vA, *va;
-  T count, lr, unroll_lr;
+  T count, phi_rate, unroll_rate;
 };
 
 template <typename T>
@@ -60,13 +60,13 @@ struct Phi {
   Phi<const T> read() const { return {A, a, mA, ma, vA, va}; }
 };
 
-// What units keep from forward to reverse. A block's part of an array is contiguous.
+// Written by the units' forward and read by their reverse. A block's part of an array is contiguous.
 template <typename T>
 struct Kept {
-  T *h_rows, *gap, *slope, *s1;              // [.., B, H]; h_rows: what batches meet in W's gradient
+  T *h_rows, *gap, *slope, *s1;              // [.., B, H]; h_rows: the right factor of W's gradient
   T* tape;                                   // [N, 2, B, H]: slope and curvature of every unrolled step
   T *A, *a;                                  // the primal: phi_N
-  T *A_grads, *a_grads, *mA, *ma, *vA, *va;  // and with Adam its steps
+  T *A_grads, *a_grads, *mA, *ma, *vA, *va;  // and with Adam the tape of its steps
   T* S;                                      // the dual: sum_n delta_n
 
   Kept of(const Plan& p, int64_t unit) const {
@@ -89,7 +89,7 @@ struct Kept {
   }
 };
 
-// What the block at hand needs besides: every thread has one.
+// Scratch memory of the current block: every thread has one.
 template <typename T>
 struct Scratch {
   T *x, *noise, *l, *delta, *a_grad;                                  // forward

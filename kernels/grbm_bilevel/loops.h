@@ -1,4 +1,4 @@
-// The loops of the bi-level step that are no matrix products, one clone for every instruction set.
+// The loops between the matrix products of the bi-level step, one clone for every instruction set.
 
 #pragma once
 
@@ -8,7 +8,7 @@
 
 namespace {
 
-// What a lower step reads and writes; `slope` and `curvature` are its tape, null in a real step.
+// The arrays of a lower step; `slope` and `curvature` are its tape, null in a real step.
 template <typename T>
 struct LowerArrays {
   const T *l, *x, *noise;

@@ -1,24 +1,24 @@
 // One bi-level denoising step on a GRBM with a linear Bernoulli posterior: theta's gradient through N unrolled lower steps and
-// phi after K real ones, by hand (README.md derives it). Matrix products and one loop between two of them, nothing else.
+// phi after K real ones, in closed form (README.md derives it): matrix products, and one loop between two of them.
 
 #include <algorithm>
 #include <vector>
 
+#include "../grbm/sizes.h"
 #include "../runtime/batched.h"
 #include "../runtime/parallel.h"
 #include "../runtime/tensors.h"
 #include "../runtime/workspace.h"
-#include "../grbm/sizes.h"
 #include "step_size.h"
 #include "units.h"
 
 namespace {
 
-// A block of units has matrices of so many bytes, four of which a lower step moves, but no fewer than so many units; a
-// thread's part of a small model has at least as many as the last.
+// A matrix of a block of units has kBlockBytes (a lower step moves four), but a block has at least kBlockUnits units, and in a
+// small model a thread has at least kThreadUnits.
 constexpr int64_t kBlockBytes = 1 << 20, kBlockUnits = 200, kThreadUnits = 16;
 
-// Bytes of this thread's last step: all of its scratch memory, and what of it the unroll keeps for its reverse.
+// Bytes of this thread's last step: all of its scratch memory, and the part that the unroll keeps for its reverse.
 struct Used {
   int64_t scratch = 0, tape = 0;
 };
@@ -36,7 +36,7 @@ class Step {
       : p(plan), in(in), out(out), s{plan, in, out}, workspace(Workspace<T>::of_thread()), used(::used) {
     used = {};
     divide();
-    take_memory();
+    allocate_memory();
   }
 
   void run() {
@@ -58,8 +58,8 @@ class Step {
   const Outputs<T>& out;
   Shared<T> s;
   Workspace<T>& workspace;
-  Used& used;                                // a thread's own are found once a step
-  int64_t width = 0, blocks = 0, lanes = 0;  // units of a block, blocks, and threads that take them
+  Used& used;                                // thread-local, looked up once per step
+  int64_t width = 0, blocks = 0, lanes = 0;  // units of a block, blocks, and threads that work on them
   Kept<T> kept{};
   std::vector<Scratch<T>> own;
   std::vector<double> lower;
@@ -67,7 +67,7 @@ class Step {
 
   void divide() {
     const int64_t threads = in_parallel_region() ? 1 : at::get_num_threads();
-    const int64_t worth = (p.steps() + 1) * p.B * p.D * p.H / kFewProducts;  // so many threads
+    const int64_t worth = (p.steps() + 1) * p.B * p.D * p.H / kFewProducts;  // threads that pay for their start
     lanes = std::max<int64_t>(1, std::min({threads, worth, p.H / kThreadUnits}));
     const int64_t most = std::max(kBlockUnits, kBlockBytes / (p.D * static_cast<int64_t>(sizeof(T))));
     const int64_t rounds = (p.H + most * lanes - 1) / (most * lanes);
@@ -78,16 +78,16 @@ class Step {
 
   T* memory(int64_t size) {
     used.scratch += size * static_cast<int64_t>(sizeof(T));
-    return workspace.take(size);
+    return workspace.allocate(size);
   }
 
-  // What the unroll writes in every step and reads again in its reverse.
+  // Memory that the unroll writes in every step and reads again in its reverse.
   T* tape_memory(int64_t size) {
     used.tape += size * static_cast<int64_t>(sizeof(T));
     return memory(size);
   }
 
-  void take_memory() {
+  void allocate_memory() {
     const int64_t B = p.B, D = p.D, H = p.H, N = p.N;
     s.rows = memory((p.lower_batches() + 2) * B * D);
     precision = memory(D), squares = memory(D);
@@ -121,7 +121,7 @@ class Step {
     }
   }
 
-  // body(block's units, block): blocks of one thread one after the other.
+  // body(units of the block, block); a thread runs its blocks one after the other.
   template <typename Body>
   void for_blocks(const Body& body) {
     const auto of_lanes = [&](int64_t begin, int64_t end) {
@@ -144,13 +144,13 @@ class Step {
     });
   }
 
-  // Makes M on its way, where the dual needs it.
+  // Computes M too, if the unroll is in the dual.
   T unroll_rate() {
     if (p.dual()) {
       std::fill(s.M, s.M + p.B * p.B, T(1) / static_cast<T>(p.B));
       product<T>(V(), V().t(), T(1) / static_cast<T>(p.B), 1, s.M);
     }
-    if (!p.auto_rate) return in.unroll_lr;
+    if (!p.auto_rate) return in.unroll_rate;
     if (!p.dual() && p.D < kFewVisible) return step_size_by_gram(V());
     T *const y = memory(p.B), *const z = memory(p.dual() ? p.B : p.D);
     return p.dual() ? step_size_by_matrix(s.M, p.B, y, z) : step_size_by_products(V(), y, z);
@@ -174,7 +174,7 @@ class Step {
     if (p.dual()) product<T>(BxB(gap_S), V(), -s.rate / static_cast<T>(p.B), 1, s.residual());
   }
 
-  // From it r, the loss, and the gradients of b and log sigma.
+  // The score becomes r; the loss, and the gradients of b and log sigma.
   void residuals() {
     const double sum = ::residuals(p.B, p.D, s.last(), in.perturb.back(), in.b, precision, static_cast<T>(p.sigma),
                                    s.residual(), out.b_bar, out.log_sigma_bar, squares);
@@ -187,8 +187,8 @@ std::vector<at::Tensor> grbm_bilevel_cpu(const at::Tensor& v, const std::vector<
                                          const std::vector<at::Tensor>& latent, const at::Tensor& W, const at::Tensor& b,
                                          const at::Tensor& c, const at::Tensor& log_sigma, const at::Tensor& A,
                                          const at::Tensor& a, const at::Tensor& mA, const at::Tensor& ma, const at::Tensor& vA,
-                                         const at::Tensor& va, const at::Tensor& count, const at::Tensor& lr,
-                                         const at::Tensor& unroll_lr, int64_t K, int64_t N, double sigma, double tau,
+                                         const at::Tensor& va, const at::Tensor& step_count, const at::Tensor& phi_rate,
+                                         const at::Tensor& unroll_rate, int64_t K, int64_t N, double sigma, double tau,
                                          bool exact, bool sgd, bool auto_rate, double b1, double b2, double eps,
                                          double eps_root, bool upper) {
   const Sizes n("grbm_bilevel", v, W);
@@ -196,7 +196,7 @@ std::vector<at::Tensor> grbm_bilevel_cpu(const at::Tensor& v, const std::vector<
   TORCH_CHECK_VALUE(K >= 0 && N >= 0, "grbm_bilevel got K=", K, ", N=", N, "; expected both at least 0");
   const size_t steps = static_cast<size_t>(K + N + upper), noises = exact ? upper : steps;
   TORCH_CHECK_VALUE(perturb.size() == 1 || perturb.size() == steps, "grbm_bilevel got ", perturb.size(),
-                    " perturbations; expected 1 (shared) or one a step, ", steps);
+                    " perturbations; expected 1 (shared) or one per step, ", steps);
   TORCH_CHECK_VALUE(latent.size() == noises, "grbm_bilevel got ", latent.size(), " latent noises; expected ", noises);
   TORCH_CHECK_VALUE(B > 0 && D > 0 && H > 0, "grbm_bilevel got sizes B=", B, ", D=", D, ", H=", H, "; expected at least 1");
   n.expect_parameters(b, c, log_sigma);
@@ -206,15 +206,17 @@ std::vector<at::Tensor> grbm_bilevel_cpu(const at::Tensor& v, const std::vector<
   for (const auto& [name, t] : vectors) n.expect(name, *t, {H});
   const std::pair<const char*, const at::Tensor*> matrices[] = {{"A", &A}, {"m_weight", &mA}, {"v_weight", &vA}};
   for (const auto& [name, t] : matrices) n.expect(name, *t, {H, D});
-  const std::pair<const char*, const at::Tensor*> scalars[] = {{"count", &count}, {"lr", &lr}, {"unroll_lr", &unroll_lr}};
+  const std::pair<const char*, const at::Tensor*> scalars[] = {
+      {"step_count", &step_count}, {"phi_rate", &phi_rate}, {"unroll_rate", &unroll_rate}};
   for (const auto& [name, t] : scalars) n.expect(name, *t, {});
 
   const Plan plan{B,     D,   H,         K,  N,  sigma, tau,      perturb.size() == 1 && K + N > 0,
                   exact, sgd, auto_rate, b1, b2, eps,   eps_root, upper};
   const std::vector<at::Tensor> eps_list = contiguous(perturb), noise_list = contiguous(latent);
-  const std::vector<at::Tensor> ins = contiguous({v, W, b, c, log_sigma, A, a, mA, ma, vA, va, count, lr, unroll_lr});
+  const std::vector<at::Tensor> ins =
+      contiguous({v, W, b, c, log_sigma, A, a, mA, ma, vA, va, step_count, phi_rate, unroll_rate});
   std::vector<at::Tensor> outs = {n.made({D, H}), n.made({D}), n.made({H}), n.made({D})};
-  // Without real steps phi and its moments are what they were.
+  // Without real steps phi and its moments are copies of the given ones.
   for (size_t i = 5; i <= 10; ++i) outs.push_back(K ? at::empty(ins[i].sizes(), W.options()) : ins[i].clone());
   outs.push_back(at::empty_like(ins[11]));
   outs.push_back(at::zeros(n.lead, W.options()));
@@ -244,7 +246,8 @@ std::vector<at::Tensor> grbm_bilevel_cpu(const at::Tensor& v, const std::vector<
 TORCH_LIBRARY_FRAGMENT(eblvm, m) {
   m.def(
       "grbm_bilevel(Tensor v, Tensor[] perturb, Tensor[] latent, Tensor W, Tensor b, Tensor c, Tensor log_sigma, Tensor A, "
-      "Tensor a, Tensor m_weight, Tensor m_bias, Tensor v_weight, Tensor v_bias, Tensor count, Tensor lr, Tensor unroll_lr, "
+      "Tensor a, Tensor m_weight, Tensor m_bias, Tensor v_weight, Tensor v_bias, Tensor step_count, Tensor phi_rate, Tensor "
+      "unroll_rate, "
       "int K, int N, "
       "float sigma, float tau, bool exact, bool sgd, bool auto_rate, float b1, float b2, float eps, float eps_root, bool "
       "upper) "

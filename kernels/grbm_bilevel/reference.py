@@ -1,4 +1,4 @@
-"""The hand-derived bi-level step in torch: its products, `bernoulli_lower` and `adam_unroll`. README.md derives it.
+"""The bi-level step in closed form in torch: its products, `bernoulli_lower` and `adam_unroll`. README.md derives it.
 
 On a GPU these are the vendor's matrix products and the Triton kernels. Shape tags: B batch, D visible, H latent;
 leading axes are replicas. z are the posterior's logits, `x_bar` is the cotangent of x.
@@ -13,7 +13,7 @@ from torch import Tensor
 from eblvm.kernels.adam_unroll import Rule, lists_backend
 from eblvm.kernels.bernoulli_lower import backend as lower_backend
 
-tape_bytes = 0  # of the last step: what its unroll held for its reverse; for who counts memory
+tape_bytes = 0  # what the unroll of the last step kept for its reverse; `engine/planning` reads it
 
 
 class Theta(NamedTuple):
@@ -37,7 +37,31 @@ class Phi(NamedTuple):
     step_count: Tensor
 
 
+class Settings(NamedTuple):
+    """The constants of a step: K real lower steps by Adam with `rule`, then N unrolled ones.
+
+    The noise has the level `sigma`. The posterior's relaxed samples have the temperature `tau`, or with `exact` the
+    lower level is the KL in closed form. Unrolled steps are Adam's, or with `sgd` plain ones; `auto_rate` is the plain
+    step size 6 / lambda_max((V V^T + 1 1^T) / B) in the place of the one that is given.
+    """
+
+    K: int
+    sigma: float
+    tau: float
+    exact: bool
+    rule: Rule
+    N: int = 0
+    sgd: bool = False
+    auto_rate: bool = False
+
+    def real(self) -> "Settings":
+        """Those of the K real steps alone."""
+        return self._replace(N=0, sgd=False, auto_rate=False)
+
+
 class Result(NamedTuple):
+    """Of a step: theta's gradient, phi after the real steps, and both losses of every replica."""
+
     gradient: Theta
     phi: Phi
     loss: Tensor  # [...], the upper loss
@@ -68,30 +92,43 @@ class Lower(NamedTuple):
 
 
 def lower_steps(
-    batches: Sequence[Tensor],
-    latent: Sequence[Tensor | None],
+    v: Tensor,
+    perturb: Sequence[Tensor],
+    latent: Sequence[Tensor],
     theta: Theta,
     phi: Phi,
-    lr: Tensor,
-    *,
-    tau: float,
-    rule: Rule,
+    phi_rate: Tensor,
+    settings: Settings,
 ) -> tuple[Phi, Tensor]:
-    """(phi after a step of Adam for each of the perturbed batches, the lower loss of the last step, zero without)."""
+    """The real steps of `kernels.grbm_bilevel.lower_steps`, on any device."""
+    batches = [v + settings.sigma * eps for eps in perturb] * (settings.K if len(perturb) == 1 else 1)
+    return _real_steps(batches, latent, theta, phi, phi_rate, settings)
+
+
+def _real_steps(
+    batches: Sequence[Tensor],
+    latent: Sequence[Tensor],
+    theta: Theta,
+    phi: Phi,
+    phi_rate: Tensor,
+    settings: Settings,
+) -> tuple[Phi, Tensor]:
+    """(phi after a step of Adam for each of the first K batches, the lower loss of the last step, zero without)."""
     W, b, c, log_sigma = theta
-    lower, adam, precision = Lower(tau), lists_backend(W), torch.exp(-2 * log_sigma).unsqueeze(-2)
+    lower, adam, precision = Lower(settings.tau), lists_backend(W), torch.exp(-2 * log_sigma).unsqueeze(-2)
     A, a, mA, ma, vA, va, step_count = phi
-    loss = torch.zeros_like(lr)
-    for k, (V, noise) in enumerate(zip(batches, latent, strict=True)):
+    loss = torch.zeros_like(phi_rate)
+    for k in range(settings.K):
+        V, noise = batches[k], None if settings.exact else latent[k]
         if k == 0 or V is not batches[k - 1]:
             x, weight = affine(V, W, c), V.new_full(V.shape[:-1], 1 / V.shape[-2])
         z = affine(V, A.mT, a)
-        if k == len(batches) - 1:
+        if k == settings.K - 1:
             quadratic = 0.5 * ((V - b.unsqueeze(-2)).square() * precision).sum(-1)
             loss = (lower.value(z, x, noise) + quadratic).mean(-1)
         delta = lower.delta(weight, z, x, noise)
         (A, a), (mA, ma), (vA, va), step_count = adam.steps(
-            (A, a), (delta.mT @ V, delta.sum(-2)), (mA, ma), (vA, va), step_count, lr, rule
+            (A, a), (delta.mT @ V, delta.sum(-2)), (mA, ma), (vA, va), step_count, phi_rate, settings.rule
         )
     return Phi(A, a, mA, ma, vA, va, step_count), loss
 
@@ -102,19 +139,12 @@ def grbm_bilevel(
     latent: Sequence[Tensor],
     theta: Theta,
     phi: Phi,
-    lr: Tensor,
-    unroll_lr: Tensor,
-    *,
-    K: int,
-    N: int,
-    sigma: float,
-    tau: float,
-    exact: bool,
-    sgd: bool,
-    auto_rate: bool,
-    rule: Rule,
+    phi_rate: Tensor,
+    unroll_rate: Tensor,
+    settings: Settings,
 ) -> Result:
     """The step of `kernels.grbm_bilevel.grbm_bilevel`, on any device."""
+    K, sigma, tau, exact, rule, N, sgd, auto_rate = settings
     W, b, c, log_sigma = theta
     B, shared = v.shape[-2], len(perturb) == 1
     batches = [torch.add(v, eps, alpha=sigma) for eps in perturb] * (K + N + 1 if shared else 1)
@@ -126,11 +156,11 @@ def grbm_bilevel(
     weight = v.new_full(v.shape[:-1], 1 / B)
     precision = torch.exp(-2 * log_sigma).unsqueeze(-2)
 
-    moved, lower_loss = lower_steps(batches[:K], noises[:K], theta, phi, lr, tau=tau, rule=rule)
+    moved, lower_loss = _real_steps(batches, latent, theta, phi, phi_rate, settings)
     A, a, mA, ma, vA, va, step_count = moved
 
-    # N unrolled steps; the tape holds what their reverse reads.
-    rate = step_size(V) if auto_rate else unroll_lr
+    # N unrolled steps; the tape has what their reverse reads.
+    rate = step_size(V) if auto_rate else unroll_rate
     logits, tape = [], []
     for n in range(K, K + N):
         z = affine(batches[n], A.mT, a)
@@ -163,7 +193,7 @@ def grbm_bilevel(
     z_bar = (r @ W - rA) * h * (1 - h) / tau + rA * s * (1 - s)
     A_bar, a_bar = plus_product(z_bar.mT @ V, s - h, r), z_bar.sum(-2)
     m_bar, v_bar, none = None, None, torch.zeros_like(z)
-    x_total: Tensor | None = None  # of a batch that all steps share, whose product is taken once
+    x_total: Tensor | None = None  # with one batch for all steps, whose product is computed once
     for n in reversed(range(N)):
         if sgd:
             A_grad_bar, a_grad_bar = -axes(rate, 2) * A_bar, -axes(rate, 1) * a_bar
@@ -200,7 +230,7 @@ def plus_sum(total: Tensor, x: Tensor) -> Tensor:
 
 
 def axes(scalar: Tensor, number: int) -> Tensor:
-    """A value a replica, to broadcast over `number` more axes."""
+    """A value per replica, to broadcast over `number` more axes."""
     return scalar.reshape(*scalar.shape, *[1] * number)
 
 

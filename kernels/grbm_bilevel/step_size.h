@@ -25,7 +25,7 @@ void normalise(T* y, int64_t n) {
   for (int64_t i = 0; i < n; ++i) y[i] /= length;
 }
 
-// Where M [B, B] is there; y and z [B] are scratch.
+// From M [B, B]; y and z [B] are scratch.
 template <typename T>
 T step_size_by_matrix(const T* M, int64_t B, T* y, T* z) {
   std::fill(y, y + B, T(1));

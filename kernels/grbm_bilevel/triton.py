@@ -5,24 +5,39 @@ are in a fixed order. SGD on a shared batch is unrolled in the dual, where that 
 """
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import triton
 from torch import Tensor
 
-from eblvm.kernels.adam_unroll.reference import Rule
 from eblvm.kernels.grbm.triton import problem_of
 from eblvm.kernels.grbm_bilevel import reference, triton_rate
-from eblvm.kernels.grbm_bilevel.reference import Phi, Result, Theta
+from eblvm.kernels.grbm_bilevel.reference import Phi, Result, Settings, Theta
 from eblvm.kernels.grbm_bilevel.triton_lower import lower_kernel
 from eblvm.kernels.grbm_bilevel.triton_upper import residual_kernel, reverse_kernel
+from eblvm.kernels.runtime.pointers import pointers, stacked
 from eblvm.kernels.runtime.tiles import ALL_REGISTERS
 from eblvm.kernels.runtime.triton_report import CAPABILITIES, Variant
 
 BM, BH = 16, 16  # samples and latent units of a tile
 BV = 32  # visible units of a program that sums over samples
 WARPS = 4
+TAPE = ("z", "G", "m", "v2", "bias")  # written in every unrolled step and read by its reverse
+
+
+class Step(NamedTuple):
+    """What the launches of one step have in common."""
+
+    tensors: dict[str, Tensor]  # by the names of the kernels' pointers; what the settings leave out is empty
+    sizes: dict[str, int]
+    constants: dict[str, Any]
+
+    def launch(self, kernel: Any, grid: tuple[int, ...], **others: Tensor) -> None:
+        """The kernel on the tensors that its pointers name, `others` in the place of those of the step."""
+        tensors, values = pointers(kernel, self.tensors | others), self.sizes | self.constants
+        own = {name: values[name] for name in kernel.arg_names if name not in tensors}
+        kernel[grid](**tensors, **own, num_warps=WARPS, maxnreg=ALL_REGISTERS)
 
 
 def lower_steps(
@@ -31,27 +46,13 @@ def lower_steps(
     latent: Sequence[Tensor],
     theta: Theta,
     phi: Phi,
-    lr: Tensor,
-    *,
-    K: int,
-    sigma: float,
-    tau: float,
-    exact: bool,
-    rule: Rule,
+    phi_rate: Tensor,
+    settings: Settings,
 ) -> tuple[Phi, Tensor]:
-    """`reference.lower_steps` on v + sigma eps, one eps for all steps or one for each."""
-    how: dict[str, Any] = {
-        "K": K,
-        "N": 0,
-        "sigma": sigma,
-        "tau": tau,
-        "exact": exact,
-        "sgd": False,
-        "rule": rule,
-        "upper": False,
-    }
-    moved, _ = _lower(v, perturb, latent, theta, phi, lr, lr, **how)
-    return moved["phi"], moved["lower"]
+    """`reference.lower_steps`."""
+    real = settings.real()
+    step = _step(v, perturb, latent, theta, phi, phi_rate, phi_rate, real, upper=False)
+    return _run_lower(step, phi, phi_rate)
 
 
 def grbm_bilevel(
@@ -60,119 +61,118 @@ def grbm_bilevel(
     latent: Sequence[Tensor],
     theta: Theta,
     phi: Phi,
-    lr: Tensor,
-    unroll_lr: Tensor,
-    *,
-    K: int,
-    N: int,
-    sigma: float,
-    tau: float,
-    exact: bool,
-    sgd: bool,
-    auto_rate: bool,
-    rule: Rule,
+    phi_rate: Tensor,
+    unroll_rate: Tensor,
+    settings: Settings,
 ) -> Result:
     """`reference.grbm_bilevel`."""
-    rate, gram = unroll_lr, None
-    if auto_rate and N and v.shape[-2] <= triton_rate.LARGEST:
-        gram = gram_of(v, perturb[-1], sigma)
+    K, N, rate, gram = settings.K, settings.N, unroll_rate, None
+    if settings.auto_rate and N and v.shape[-2] <= triton_rate.LARGEST:
+        gram = gram_of(v, perturb[-1], settings.sigma)
         rate = triton_rate.step_size(gram)
-    elif auto_rate and N:
-        rate = reference.step_size(v + sigma * perturb[-1])
-    how: dict[str, Any] = {
-        "K": K,
-        "N": N,
-        "sigma": sigma,
-        "tau": tau,
-        "exact": exact,
-        "sgd": sgd,
-        "rule": rule,
-        "upper": True,
-    }
-    moved, tape = _lower(v, perturb, latent, theta, phi, lr, rate, **how, gram=gram)
+    elif settings.auto_rate and N:
+        rate = reference.step_size(v + settings.sigma * perturb[-1])
+    step = _step(v, perturb, latent, theta, phi, phi_rate, rate, settings, upper=True, gram=gram)
+    moved, lower = _run_lower(step, phi, phi_rate)
+
+    tensors = step.tensors
     batch, (D, H), replicas = v.shape[-2], theta.W.shape[-2:], theta.W.shape[:-2].numel()
-    blocks = triton.cdiv(D, BV)
+    last = tensors["eps"] if len(perturb) == 1 else tensors["eps"][K + N]
+    noise = tensors["noise"][0 if settings.exact else K + N]
+    tiles = (triton.cdiv(batch, BM), triton.cdiv(D, step.constants["BD"]), replicas)
+    step.launch(residual_kernel, tiles, eps=last, z=tensors["z"][N], noise=noise)
 
-    def new(*shape: int) -> Tensor:
-        return torch.empty((replicas, *shape), dtype=v.dtype, device=v.device)
-
-    tape["r"] = new(batch, D)
-    last = tape["eps"] if len(perturb) == 1 else tape["eps"][K + N]
-    numbers = (last, tape["z"][N], tape["noise"][0 if exact else K + N])
-    residual_kernel[(triton.cdiv(batch, BM), triton.cdiv(D, tape["constants"]["BD"]), replicas)](
-        tape["v"], *numbers, tape["W"], tape["A"], tape["b"], tape["log_sigma"], tape["r"], batch,
-        **_constants(tape["constants"], "D H SIGMA TAU WIDE PRECISION BM BD BH"), num_warps=WARPS,
-        maxnreg=ALL_REGISTERS,
-    )  # fmt: skip
-    scratch = {"gap": (batch, H), "z_bar": (batch, H), "A_bar": (H, D), "G_bar": (H, D)}
-    scratch |= {} if sgd else {"m_bar": (H, D), "v_bar": (H, D)}
-    tape |= {name: new(*shape) for name, shape in scratch.items()} if N else {}
     gradient = Theta(*(torch.empty(t.shape, dtype=t.dtype, device=t.device) for t in theta))
-    tape |= {f"{name}_bar": t for name, t in gradient._asdict().items()} | {"loss": new(blocks)}
-    reverse_kernel[(triton.cdiv(H, BH) + blocks, replicas)](
-        *(tape.get(name, tape["v"]) for name in REVERSE.split()), batch, K, N,
-        **_constants(tape["constants"], REVERSE_CONSTANTS), BV=BV, num_warps=WARPS, maxnreg=ALL_REGISTERS,
-    )  # fmt: skip
-    return Result(gradient, moved["phi"], tape["loss"].sum(-1).view(lr.shape), moved["lower"])
+    blocks = triton.cdiv(D, BV)
+    loss = v.new_empty(replicas, blocks)
+    W_bar, b_bar, c_bar, log_sigma_bar = gradient
+    bars = {"W_bar": W_bar, "b_bar": b_bar, "c_bar": c_bar, "log_sigma_bar": log_sigma_bar}
+    step.launch(reverse_kernel, (triton.cdiv(H, BH) + blocks, replicas), **bars, loss=loss)
+    return Result(gradient, moved, loss.sum(-1).view(phi_rate.shape), lower)
 
 
-LOWER = (
-    "v eps noise W b c log_sigma A0 a0 mA ma vA va count lr rate A1 a1 mA1 ma1 vA1 va1 "
-    "A aN x z delta G m v2 bias M S lower"
-)
-REVERSE = (
-    "v eps noise r W b log_sigma A count rate x z G m v2 bias M S gap z_bar A_bar G_bar m_bar v_bar "
-    "W_bar b_bar c_bar log_sigma_bar loss"
-)
-STEP_CONSTANTS = "D H SIGMA TAU EXACT SGD SHARED UNROLLED DUAL B1 B2 EPS EPS_ROOT WIDE PRECISION BM BD BH BK"
-LOWER_CONSTANTS, REVERSE_CONSTANTS = f"{STEP_CONSTANTS} UPPER", STEP_CONSTANTS
+def _run_lower(step: Step, phi: Phi, phi_rate: Tensor) -> tuple[Phi, Tensor]:
+    """(phi after the real steps, the lower loss), and in the step's tensors everything that the upper level reads."""
+    tensors, N = step.tensors, step.sizes["N"]
+    replicas, programs = tensors["lower"].shape
+    step.launch(lower_kernel, (programs, replicas))
+    reference.tape_bytes = sum(tensors[name].nbytes for name in TAPE) if N else 0
+    moved = (tensors[f"{name}1"].view(t.shape) for name, t in zip(MOVED, phi[:6], strict=True))
+    return Phi._make([*moved, phi.step_count + step.sizes["K"]]), tensors["lower"].sum(-1).view(phi_rate.shape)
 
 
-def _lower(
-    v: Tensor, perturb: Sequence[Tensor], latent: Sequence[Tensor], theta: Theta, phi: Phi, lr: Tensor, rate: Tensor,
-    *, K: int, N: int, sigma: float, tau: float, exact: bool, sgd: bool, rule: Rule, upper: bool,
+MOVED = ("A", "a", "mA", "ma", "vA", "va")
+
+
+def _step(
+    v: Tensor,
+    perturb: Sequence[Tensor],
+    latent: Sequence[Tensor],
+    theta: Theta,
+    phi: Phi,
+    phi_rate: Tensor,
+    rate: Tensor,
+    settings: Settings,
+    *,
+    upper: bool,
     gram: Tensor | None = None,
-) -> tuple[dict[str, Any], dict[str, Any]]:  # fmt: skip
-    """({phi after the real steps, the lower loss}, everything that the upper level reads)."""
-    batch, (D, H), replicas = v.shape[-2], theta.W.shape[-2:], theta.W.shape[:-2].numel()
+) -> Step:
+    """Inputs, results and scratch memory of a step; `gram` is M where it is known already."""
+    K, N, sgd, batch, (D, H) = settings.K, settings.N, settings.sgd, v.shape[-2], theta.W.shape[-2:]
     shared = len(perturb) == 1
-
-    def new(*shape: int) -> Tensor:
-        return torch.empty(shape, dtype=v.dtype, device=v.device)
-
-    given = {"v": v} | theta._asdict() | {"A0": phi.A, "a0": phi.a, "mA": phi.m_weight, "ma": phi.m_bias}
-    given |= {"vA": phi.v_weight, "va": phi.v_bias, "count": phi.step_count, "lr": lr, "rate": rate}
-    tape: dict[str, Any] = {name: t.contiguous() for name, t in given.items()}
-    tape |= {"eps": stacked(perturb), "noise": stacked(latent) if len(latent) else tape["v"]}
-    moved = {f"{name}1": torch.empty_like(tape[f"{name}0" if name in ("A", "a") else name]) for name in MOVED}
-    sets = min(K + N, 1) if shared else K + N
-    tape |= moved | {"x": new(max(sets, 1), replicas, batch, H), "delta": new(replicas, batch, H)}
-    tape["z"] = new(N + 1, replicas, batch, H) if upper else tape["delta"]
-    tape |= {"A": new(replicas, H, D), "aN": new(replicas, H)} if N else {"A": tape["A1"], "aN": tape["a1"]}
-    if N and not sgd:
-        tape |= {"G": new(N, replicas, H, D), "m": new(N + 1, replicas, H, D), "v2": new(N + 1, replicas, H, D)}
-    tape["bias"] = new(max(N, 1), replicas, 3, H)
-    blocks = triton.cdiv(H, BH)
-    tape["lower"] = new(replicas, blocks + 1)
     dual = sgd and shared and N > 0 and batch < 2 * D
+    absent = v.new_empty(0)
+    inputs = {"v": v, **theta._asdict(), "count": phi.step_count, "phi_rate": phi_rate, "unroll_rate": rate}
+    inputs |= dict(zip(MOVED, phi[:6], strict=True))
+    tensors = {name: t.contiguous() for name, t in inputs.items()}
+    tensors |= {"eps": stacked(perturb), "noise": stacked(latent) if len(latent) else absent}
+    tensors |= {f"{name}1": torch.empty_like(tensors[name]) for name in MOVED}
+    tensors |= _memory(v, theta.W, settings, shared=shared, dual=dual, upper=upper)
+    if N == 0:
+        tensors |= {"AN": tensors["A1"], "aN": tensors["a1"]}
+    tensors["M"] = absent
     if dual:
-        tape |= {"M": gram_of(v, perturb[0], sigma) if gram is None else gram, "S": new(replicas, batch, H)}
-    problem = problem_of("columns", v, theta.W, 2)
-    tape["constants"] = blocks_of_d(problem.precision, v.element_size()) | {
-        "BM": BM, "BH": BH,
-        "D": D, "H": H, "SIGMA": sigma, "TAU": tau, "EXACT": exact, "SGD": sgd, "SHARED": shared, "UPPER": upper,
-        "UNROLLED": N > 0, "DUAL": dual, "B1": rule.b1, "B2": rule.b2, "EPS": rule.eps, "EPS_ROOT": rule.eps_root,
+        tensors["M"] = gram_of(v, perturb[0], settings.sigma) if gram is None else gram
+    problem, rule = problem_of("columns", v, theta.W, 2), settings.rule
+    constants = blocks_of_d(problem.precision, v.element_size()) | {
+        "BM": BM, "BH": BH, "BV": BV,
+        "D": D, "H": H, "SIGMA": settings.sigma, "TAU": settings.tau, "EXACT": settings.exact, "SGD": sgd,
+        "SHARED": shared, "UPPER": upper, "UNROLLED": N > 0, "DUAL": dual,
+        "B1": rule.b1, "B2": rule.b2, "EPS": rule.eps, "EPS_ROOT": rule.eps_root,
         "WIDE": v.dtype == torch.float64, "PRECISION": problem.precision,
     }  # fmt: skip
-    lower_kernel[(blocks + 1, replicas)](
-        *(tape.get(name, tape["v"]) for name in LOWER.split()), batch, K, N,
-        **_constants(tape["constants"], LOWER_CONSTANTS), num_warps=WARPS, maxnreg=ALL_REGISTERS,
-    )  # fmt: skip
-    reference.tape_bytes = sum(tape[name].nbytes for name in ("z", "G", "m", "v2", "bias") if N and name in tape)
-    after = Phi._make(
-        [*(moved[name].view(t.shape) for name, t in zip(AFTER, phi[:6], strict=True)), phi.step_count + K]
-    )
-    return {"phi": after, "lower": tape["lower"].sum(-1).view(lr.shape)}, tape
+    return Step(tensors, {"batch": batch, "K": K, "N": N}, constants)
+
+
+def _memory(v: Tensor, W: Tensor, settings: Settings, *, shared: bool, dual: bool, upper: bool) -> dict[str, Tensor]:
+    """What launches write and later ones read; empty where the settings leave it out."""
+    K, N, batch, (D, H), replicas = settings.K, settings.N, v.shape[-2], W.shape[-2:], W.shape[:-2].numel()
+    unrolled, adam = N > 0, N > 0 and not settings.sgd
+    x_batches = max(min(K + N, 1) if shared else K + N, 1)
+
+    def new(*shape: int, when: bool = True) -> Tensor:
+        return torch.empty(shape if when else (0,), dtype=v.dtype, device=v.device)
+
+    return {
+        "x": new(x_batches, replicas, batch, H),
+        "delta": new(replicas, batch, H),
+        "z": new(N + 1, replicas, batch, H, when=upper),
+        "AN": new(replicas, H, D, when=unrolled),
+        "aN": new(replicas, H, when=unrolled),
+        "G": new(N, replicas, H, D, when=adam),
+        "m": new(N + 1, replicas, H, D, when=adam),
+        "v2": new(N + 1, replicas, H, D, when=adam),
+        "bias": new(max(N, 1), replicas, 3, H),
+        "S": new(replicas, batch, H, when=dual),
+        "lower": new(replicas, triton.cdiv(H, BH) + 1),
+        "r": new(replicas, batch, D, when=upper),
+        "gap": new(replicas, batch, H, when=upper and unrolled),
+        "z_bar": new(replicas, batch, H, when=upper and unrolled),
+        "A_bar": new(replicas, H, D, when=upper and unrolled),
+        "G_bar": new(replicas, H, D, when=upper and unrolled),
+        "m_bar": new(replicas, H, D, when=upper and adam),
+        "v_bar": new(replicas, H, D, when=upper and adam),
+    }
 
 
 def gram_of(v: Tensor, eps: Tensor, sigma: float) -> Tensor:
@@ -182,68 +182,35 @@ def gram_of(v: Tensor, eps: Tensor, sigma: float) -> Tensor:
 
 
 def blocks_of_d(precision: str, element: int) -> dict[str, int]:
-    """Columns of a gradient, and what of D a product takes at once: without tensor cores a thread holds whole rows."""
+    """Columns of D per tile of a gradient and per product: without tensor cores a thread has whole rows."""
     return {"BD": 16 if element == 8 else 32 if precision == "ieee" else 64, "BK": 16 if precision == "ieee" else 32}
-
-
-MOVED = ("A", "a", "mA", "ma", "vA", "va")
-AFTER = ("A1", "a1", "mA1", "ma1", "vA1", "va1")
-
-
-def stacked(tensors: Sequence[Tensor]) -> Tensor:
-    """One tensor with a first axis, without a copy where they already lie one after the other."""
-    first = tensors[0]
-    if len(tensors) == 1:
-        return first.contiguous().unsqueeze(0)
-    together = all(
-        t.is_contiguous()
-        and t.untyped_storage()._cdata == first.untyped_storage()._cdata
-        and t.storage_offset() == first.storage_offset() + i * first.numel()
-        for i, t in enumerate(tensors)
-    )
-    if together and not torch._C._functorch.is_functorch_wrapped_tensor(first):
-        return first.as_strided((len(tensors), *first.shape), (first.numel(), *first.stride()))
-    return torch.stack(list(tensors))
-
-
-def _constants(values: dict[str, Any], names: str) -> dict[str, Any]:
-    return {name: values[name] for name in names.split()}
 
 
 def variants() -> list[Variant]:
     """The sampled KL with Adam and the exact one with SGD at Frey face's sizes: float32 everywhere, else cc 80."""
-    found = triton_rate.variants()
-    values: dict[str, Any] = {"BM": BM, "BH": BH} | {
-        "D": 560, "H": 400, "SIGMA": 0.3, "TAU": 0.1, "UPPER": True, "UNROLLED": True, "EPS": 1e-8, "EPS_ROOT": 1e-16,
-        "B1": 0.9, "B2": 0.95, "BV": BV,
+    kernels = {"lower": lower_kernel, "residual": residual_kernel, "reverse": reverse_kernel}
+    constants: dict[str, Any] = {
+        "BM": BM, "BH": BH, "BV": BV, "D": 560, "H": 400, "SIGMA": 0.3, "TAU": 0.1, "UPPER": True, "UNROLLED": True,
+        "B1": 0.9, "B2": 0.95, "EPS": 1e-8, "EPS_ROOT": 1e-16,
     }  # fmt: skip
-    kernels = {
-        "lower": (lower_kernel, f"{LOWER_CONSTANTS}"),
-        "residual": (residual_kernel, "D H SIGMA TAU WIDE PRECISION BM BD BH"),
-        "reverse": (reverse_kernel, f"{REVERSE_CONSTANTS} BV"),
-    }
+    variants = triton_rate.variants()
     for element, precision in (("fp32", "ieee"), ("fp32", "tf32"), ("fp64", "ieee")):
         for sgd in (False, True):
-            mode: dict[str, Any] = {
-                "EXACT": sgd,
-                "SGD": sgd,
-                "SHARED": sgd,
-                "WIDE": element == "fp64",
-                "PRECISION": precision,
-            }
-            mode |= {"DUAL": sgd} | blocks_of_d(precision, 8 if element == "fp64" else 4)
-            for name, (kernel, constants) in kernels.items():
+            mode = constants | dict.fromkeys(("EXACT", "SGD", "SHARED", "DUAL"), sgd)
+            mode |= {"WIDE": element == "fp64", "PRECISION": precision}
+            mode |= blocks_of_d(precision, 8 if element == "fp64" else 4)
+            everywhere = (element, precision) == ("fp32", "ieee") and not sgd
+            for name, kernel in kernels.items():
                 if sgd and (name == "residual" or (element, precision) != ("fp32", "ieee")):
                     continue
-                everywhere = (element, precision) == ("fp32", "ieee") and not sgd
                 signature = {p: f"*{element}" for p in kernel.arg_names if p.endswith("_ptr")}
                 signature |= {p: "i32" for p in ("batch", "K", "N") if p in kernel.arg_names}
                 label = f"grbm_bilevel {name} {'dual' if sgd else 'adam'} {element} {precision}"
-                own = {n: (values | mode)[n] for n in constants.split()}
-                places = CAPABILITIES if everywhere else (80,)
-                found.append(
+                own = {n: mode[n] for n in kernel.arg_names if n in mode}
+                where = CAPABILITIES if everywhere else (80,)
+                variants.append(
                     Variant(
-                        label, kernel, signature, own, WARPS, capabilities=places, fused=True, registers=ALL_REGISTERS
+                        label, kernel, signature, own, WARPS, capabilities=where, fused=True, registers=ALL_REGISTERS
                     )
-                )  # fmt: skip
-    return found
+                )
+    return variants

@@ -1,8 +1,8 @@
 """All lower steps of the bi-level GRBM step in one launch: real ones, then unrolled ones with their tape.
 
-The logits of a latent unit depend on its own row of A alone, so a program that keeps BH units takes all K + N steps
-without asking the others. In a step: l = V A^T + a of all samples and bernoulli_lower's delta behind that product; then
-the gradient delta^T V in blocks of D, each followed at once by Adam or SGD. Shape tags as in README.md.
+The logits of a latent unit depend on its own row of A alone, so a program runs all K + N steps of its BH units without
+waiting for another. In a step: l = V A^T + a of all samples, with bernoulli_lower's delta behind that product; then the
+gradient delta^T V in blocks of D, each followed at once by Adam or SGD. Shape tags as in README.md.
 """
 
 # The kernels are in a language of their own, which has no types.
@@ -12,41 +12,8 @@ import triton
 import triton.language as tl
 
 from eblvm.kernels.bernoulli_lower.triton import coefficients, softplus
-from eblvm.kernels.grbm.triton_rows import latent, tile, vector, visible
-
-
-@triton.jit
-def put(ptr, value, i, j, rows, width):
-    tl.store(ptr + i[:, None] * width + j[None, :], value, mask=(i < rows)[:, None] & (j < width)[None, :])
-
-
-@triton.jit
-def against(
-    v_ptr, eps_ptr, A_ptr, row, h, batch, D: tl.constexpr, H: tl.constexpr, SIGMA: tl.constexpr, real: tl.constexpr,
-    PRECISION: tl.constexpr, BM: tl.constexpr, BH: tl.constexpr, BK: tl.constexpr,
-):  # fmt: skip
-    """v A^T of a block of samples and of latent units [BM, BH], A [H, D]."""
-    z = tl.zeros([BM, BH], dtype=real)
-    for begin in range(0, D, BK):
-        d = begin + tl.arange(0, BK)
-        v = visible(v_ptr, eps_ptr, row, d, batch, D, SIGMA, real)
-        z = tl.dot(v, tl.trans(tile(A_ptr, h, d, H, D)), z, input_precision=PRECISION, out_dtype=real)
-    return z
-
-
-@triton.jit
-def summed(
-    left_ptr, v_ptr, eps_ptr, h, d, batch, D: tl.constexpr, H: tl.constexpr, SIGMA: tl.constexpr, real: tl.constexpr,
-    PRECISION: tl.constexpr, BM: tl.constexpr, BH: tl.constexpr, BD: tl.constexpr,
-):  # fmt: skip
-    """left^T v over all samples, of a block of latent and of visible units [BH, BD]; left [B, H]."""
-    total = tl.zeros([BH, BD], dtype=real)
-    for begin in range(0, batch, BM):
-        row = begin + tl.arange(0, BM)
-        left = tl.trans(tile(left_ptr, row, h, batch, H))
-        v = visible(v_ptr, eps_ptr, row, d, batch, D, SIGMA, real)
-        total = tl.dot(left, v, total, input_precision=PRECISION, out_dtype=real)
-    return total
+from eblvm.kernels.grbm.triton_rows import latent, put, tile, vector, visible
+from eblvm.kernels.grbm_bilevel.triton_products import across, against, copied, summed
 
 
 @triton.jit
@@ -146,30 +113,9 @@ def dual_steps(
 
 
 @triton.jit
-def across(
-    M_ptr, right_ptr, row, h, batch, H: tl.constexpr, real: tl.constexpr, PRECISION: tl.constexpr,
-    BM: tl.constexpr, BH: tl.constexpr,
-):  # fmt: skip
-    """M right of a block of samples and of latent units [BM, BH]; M [B, B]."""
-    total = tl.zeros([BM, BH], dtype=real)
-    for begin in range(0, batch, BM):
-        other = begin + tl.arange(0, BM)
-        right = tile(right_ptr, other, h, batch, H)
-        total = tl.dot(tile(M_ptr, row, other, batch, batch), right, total, input_precision=PRECISION, out_dtype=real)
-    return total
-
-
-@triton.jit
-def copied(from_ptr, to_ptr, h, D: tl.constexpr, H: tl.constexpr, BD: tl.constexpr):
-    for begin in range(0, D, BD):
-        d = begin + tl.arange(0, BD)
-        put(to_ptr, tile(from_ptr, h, d, H, D), h, d, H, D)
-
-
-@triton.jit
 def lower_kernel(
     v_ptr, eps_ptr, noise_ptr, W_ptr, b_ptr, c_ptr, log_sigma_ptr, A_ptr, a_ptr, mA_ptr, ma_ptr, vA_ptr, va_ptr,
-    count_ptr, lr_ptr, rate_ptr, A1_ptr, a1_ptr, mA1_ptr, ma1_ptr, vA1_ptr, va1_ptr, AN_ptr, aN_ptr,
+    count_ptr, phi_rate_ptr, unroll_rate_ptr, A1_ptr, a1_ptr, mA1_ptr, ma1_ptr, vA1_ptr, va1_ptr, AN_ptr, aN_ptr,
     x_ptr, z_ptr, delta_ptr, G_ptr, m_ptr, v2_ptr, bias_ptr, M_ptr, S_ptr, lower_ptr, batch, K, N,
     D: tl.constexpr, H: tl.constexpr, SIGMA: tl.constexpr, TAU: tl.constexpr, EXACT: tl.constexpr, SGD: tl.constexpr,
     SHARED: tl.constexpr, UPPER: tl.constexpr, UNROLLED: tl.constexpr, DUAL: tl.constexpr,
@@ -221,7 +167,7 @@ def lower_kernel(
         va = tl.load(va_ptr + own, mask=inside, other=0.0).to(real)
         c = tl.load(c_ptr + own, mask=inside, other=0.0).to(real)
         done = tl.load(count_ptr + replica).to(real)
-        lr, rate = tl.load(lr_ptr + replica).to(real), tl.load(rate_ptr + replica).to(real)
+        lr, rate = tl.load(phi_rate_ptr + replica).to(real), tl.load(unroll_rate_ptr + replica).to(real)
 
         sets = K + N
         if SHARED:

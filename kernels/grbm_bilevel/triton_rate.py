@@ -11,7 +11,7 @@ from torch import Tensor
 from eblvm.kernels.grbm.triton_rows import tile, vector
 from eblvm.kernels.runtime.triton_report import Variant
 
-LARGEST = 512  # samples; beyond that one program reads M for too long, and torch's products serve
+LARGEST = 512  # samples; beyond that torch's products are faster than one program that reads M
 ITERATIONS, WARPS = 16, 4
 
 
@@ -51,9 +51,9 @@ def _constants(batch: int, wide: bool) -> dict[str, object]:
 
 
 def variants() -> list[Variant]:
-    found = []
+    variants = []
     for element in ("fp32", "fp64"):
         signature = {p: f"*{element}" for p in rate_kernel.arg_names if p.endswith("_ptr")} | {"batch": "i32"}
         constants = _constants(LARGEST, element == "fp64")
-        found.append(Variant(f"grbm_bilevel rate {element}", rate_kernel, signature, constants, WARPS))
-    return found
+        variants.append(Variant(f"grbm_bilevel rate {element}", rate_kernel, signature, constants, WARPS))
+    return variants

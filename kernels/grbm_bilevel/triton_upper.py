@@ -1,7 +1,7 @@
 """The upper level of the bi-level GRBM step, and its reverse through the unrolled steps: a launch each.
 
-`residual_kernel` tiles B x D. `reverse_kernel` keeps BH latent units, like the lower one: their reverse asks no other
-unit either. Shape tags and derivation as in README.md.
+`residual_kernel` tiles B x D. A program of `reverse_kernel` has BH latent units, like the lower one: their reverse
+reads no other unit either. Shape tags and derivation as in README.md.
 """
 
 # The kernels are in a language of their own, which has no types.
@@ -11,13 +11,14 @@ import triton
 import triton.language as tl
 
 from eblvm.kernels.bernoulli_lower.triton import coefficients, sigmoid
-from eblvm.kernels.grbm.triton_rows import latent, tile, vector, visible
-from eblvm.kernels.grbm_bilevel.triton_lower import across, against, corrections, put, summed
+from eblvm.kernels.grbm.triton_rows import latent, put, tile, vector, visible
+from eblvm.kernels.grbm_bilevel.triton_lower import corrections
+from eblvm.kernels.grbm_bilevel.triton_products import across, against, summed
 
 
 @triton.jit
 def residual_kernel(
-    v_ptr, eps_ptr, z_ptr, noise_ptr, W_ptr, A_ptr, b_ptr, log_sigma_ptr, r_ptr, batch,
+    v_ptr, eps_ptr, z_ptr, noise_ptr, W_ptr, AN_ptr, b_ptr, log_sigma_ptr, r_ptr, batch,
     D: tl.constexpr, H: tl.constexpr, SIGMA: tl.constexpr, TAU: tl.constexpr, WIDE: tl.constexpr,
     PRECISION: tl.constexpr, BM: tl.constexpr, BD: tl.constexpr, BH: tl.constexpr,
 ):  # fmt: skip
@@ -36,7 +37,7 @@ def residual_kernel(
         w = tl.trans(tile(W_ptr + replica * D * H, d, h, D, H))
         total = tl.dot(sample.to(w.dtype), w, total, input_precision=PRECISION, out_dtype=real)
         gap = (sigmoid(z) - sample).to(w.dtype)
-        A = tile(A_ptr + replica * D * H, h, d, H, D)
+        A = tile(AN_ptr + replica * D * H, h, d, H, D)
         total = tl.dot(gap, A, total, input_precision=PRECISION, out_dtype=real)
     V = visible(v_ptr + replica * batch * D, eps_ptr, row, d, batch, D, SIGMA, real).to(real)
     away = V - vector(b_ptr + replica * D, d, D, real)[None, :]
@@ -108,7 +109,7 @@ def dual_reverse(
 
 @triton.jit
 def reverse_kernel(
-    v_ptr, eps_ptr, noise_ptr, r_ptr, W_ptr, b_ptr, log_sigma_ptr, A_ptr, count_ptr, rate_ptr, x_ptr, z_ptr,
+    v_ptr, eps_ptr, noise_ptr, r_ptr, W_ptr, b_ptr, log_sigma_ptr, AN_ptr, count_ptr, unroll_rate_ptr, x_ptr, z_ptr,
     G_ptr, m_ptr, v2_ptr, bias_ptr, M_ptr, S_ptr, gap_ptr, z_bar_ptr, A_bar_ptr, G_bar_ptr, m_bar_ptr, v_bar_ptr,
     W_bar_ptr, b_bar_ptr, c_bar_ptr, log_sigma_bar_ptr, loss_ptr, batch, K, N,
     D: tl.constexpr, H: tl.constexpr, SIGMA: tl.constexpr, TAU: tl.constexpr, EXACT: tl.constexpr, SGD: tl.constexpr,
@@ -152,7 +153,7 @@ def reverse_kernel(
         h = block * BH + tl.arange(0, BH)
         inside = h < H
         W_ptr += replica * weights
-        A_ptr += replica * weights
+        AN_ptr += replica * weights
         A_bar_ptr += replica * weights
         z_ptr += replica * latents
         gap_ptr += replica * latents
@@ -175,7 +176,7 @@ def reverse_kernel(
             put(upper_ptr, sample, row, h, batch, H)
             if UNROLLED:
                 rW = latent(r_ptr, r_ptr, W_ptr, row, h, batch, D, H, 0, real, PRECISION, BM, BH, BK)
-                rA = against(r_ptr, r_ptr, A_ptr, row, h, batch, D, H, 0, real, PRECISION, BM, BH, BK)
+                rA = against(r_ptr, r_ptr, AN_ptr, row, h, batch, D, H, 0, real, PRECISION, BM, BH, BK)
                 z_bar = tl.where(keep, (rW - rA) * sample * (1.0 - sample) / TAU + rA * s * (1.0 - s), 0.0)
                 put(z_bar_ptr, z_bar, row, h, batch, H)
                 put(gap_ptr, s - sample, row, h, batch, H)
@@ -188,7 +189,7 @@ def reverse_kernel(
                 noises = noise_ptr + K * replicas * latents
             c_bar = dual_reverse(
                 v_ptr, eps_ptr, r_ptr, z_ptr, x_ptr, noises, M_ptr + replica * batch * batch, gap_ptr, z_bar_ptr,
-                S_ptr + replica * latents, A_bar_ptr, N, tl.load(rate_ptr + replica).to(real), h, batch,
+                S_ptr + replica * latents, A_bar_ptr, N, tl.load(unroll_rate_ptr + replica).to(real), h, batch,
                 replicas * latents, D, H, SIGMA, TAU, EXACT, real, PRECISION, BM, BD, BH, BK,
             )  # fmt: skip
         elif UNROLLED:
@@ -199,7 +200,7 @@ def reverse_kernel(
             m_bar_ptr += replica * weights
             v_bar_ptr += replica * weights
             done = tl.load(count_ptr + replica).to(real)
-            lr = tl.load(rate_ptr + replica).to(real)
+            lr = tl.load(unroll_rate_ptr + replica).to(real)
             ma_bar = tl.zeros([BH], dtype=real)
             va_bar = tl.zeros([BH], dtype=real)
             for back in range(N):
@@ -215,7 +216,7 @@ def reverse_kernel(
                     noises = noise_ptr + (K + n) * replicas * latents
                 rate, c2 = corrections(done + (K + n + 1), lr, B1, B2, real)
 
-                # A^ after this step, from l^ of what came later; then the optimiser's reverse.
+                # A^ after this step, from l^ of the later ones; then the optimiser's reverse.
                 for begin in range(0, D, BD):
                     d = begin + tl.arange(0, BD)
                     A_bar = summed(z_bar_ptr, v_ptr, e_next, h, d, batch, D, H, SIGMA, real, PRECISION, BM, BH, BD)

@@ -1,5 +1,5 @@
-// A block of latent units in a bi-level step, forward and in reverse (README.md derives it). Units meet in the residual
-// alone: a block takes all of its lower steps by itself, while its matrices are in the cache.
+// A block of latent units in a bi-level step, forward and in reverse (README.md derives it). Units interact in the residual
+// only: a block runs all of its lower steps by itself, while its matrices are in the cache.
 
 #pragma once
 
@@ -11,8 +11,8 @@
 
 namespace {
 
-// The rows of A that a lower step moves at once: what is in the second-level cache, and no fewer than torch's library
-// multiplies well. It takes 58 rows of 560 numbers at two thirds of its speed, but for AVX-512, which it uses on Intel's alone.
+// The rows of A that a lower step moves at once: they fit into the second-level cache, and are at least as many as torch's
+// library multiplies fast. 58 rows of 560 numbers run at two thirds of its speed, except with AVX-512, used on Intel only.
 struct Panel {
   int64_t bytes, rows;
 };
@@ -38,7 +38,7 @@ class Units {
         BH(p.B * H),
         DH(p.D * H) {}
 
-  // All lower steps, and h at phi_N. Gives the latent part of the last real step's lower loss, summed over the batch.
+  // All lower steps, and h at phi_N. Returns the latent part of the last real step's lower loss, summed over the batch.
   double forward() const {
     if (p.steps() > 0) affine<T>({p.shared ? s.last() : s.rows, p.x_batches() * p.B, p.D}, W(), 1, in.c + first, own.x);
     const double lower = real_steps();
@@ -52,8 +52,8 @@ class Units {
     return lower;
   }
 
-  // The units' share of the score's latent side, h W^T + (s - h) A_N, added to `to` or in its place; the dual's without
-  // what the unroll adds to A_N.
+  // The units' part of the latent term of the score, h W^T + (s - h) A_N, added to `to` or stored there; in the dual without
+  // the change of A by the unroll.
   void add_score(T* to, bool in_its_place) const {
     product<T>(BxH(h()), W().t(), 1, in_its_place ? T(0) : T(1), to);
     product<T>(BxH(k.gap), HxD(A_N()), 1, 1, to);
@@ -94,7 +94,7 @@ class Units {
   const T* x_of(int64_t step) const { return p.shared ? own.x : own.x + step * BH; }
   T* h() const { return p.shared ? k.h_rows : k.h_rows + p.N * BH; }
   T* x_bar(int64_t n) const { return p.shared ? k.h_rows + BH : k.h_rows + n * BH; }
-  T* l_bar() const { return k.gap + BH; }  // both meet [r; V] in one product
+  T* l_bar() const { return k.gap + BH; }  // one product with [r; V] for both
   AdamRule<T> rule(int64_t steps_before, T lr) const {
     return {p.b1, p.b2, p.eps, p.eps_root, in.count + static_cast<T>(steps_before + 1), lr};
   }
@@ -132,7 +132,7 @@ class Units {
     add_rows(to, from, count, H);
   }
 
-  // a's gradient of a lower step.
+  // a's gradient in a lower step.
   void mean_delta(T* to) const {
     column_sums(own.delta, p.B, to);
     for (int64_t i = 0; i < H; ++i) to[i] /= static_cast<T>(p.B);
@@ -152,12 +152,12 @@ class Units {
     }
   }
 
-  // A's gradient of a lower step, by panels.
+  // A's gradient in a lower step, by panels.
   template <typename Move>
   void gradient_panels(const T* V, T* result, const Move& move) const {
     by_panels(BxH(own.delta), BxD(V), T(1) / static_cast<T>(p.B), 0, result, move);
   }
-  // One that is not kept has the place of W's, which is made last.
+  // A gradient that is not kept is written where W's will be, which is computed last.
   T* not_kept() const { return out.W_bar + first * p.D; }
 
   void adam(const AdamRule<T>& rule, const T* V, T* A_grad, const T* a_grad, Phi<const T> from, Phi<T> to) const {
@@ -175,7 +175,7 @@ class Units {
       const LowerArrays<T> arrays = lower(n, nullptr, nullptr);
       mean_delta(own.a_grad);
       if (n == p.K - 1) value = p.exact ? value_exact(arrays, 0, BH) : value_sampled(arrays, 0, BH);
-      adam(rule(n, in.lr), s.batch(n), not_kept(), own.a_grad, from, moved());
+      adam(rule(n, in.phi_rate), s.batch(n), not_kept(), own.a_grad, from, moved());
     }
     return value;
   }
@@ -211,7 +211,7 @@ class Units {
     }
     logits(s.last(), from);
   }
-  // phi_{n+1}, of which A and a are overwritten in every step; SGD has no moments.
+  // phi_{n+1}; A and a are overwritten in every step, and SGD has no moments.
   Phi<T> adam_tape(int64_t n) const {
     const int64_t D = p.sgd ? 0 : n * DH, one = p.sgd ? 0 : n * H;
     return {k.A, k.a, k.mA + D, k.ma + one, k.vA + D, k.va + one};
@@ -254,8 +254,8 @@ class Units {
     }
   }
 
-  // N SGD steps on a shared batch, in the logits: l' = l - alpha M delta. A_N = A - alpha/B S^T V is never made: it only
-  // meets (s-h) and r, through B x B matrices.
+  // N SGD steps on a shared batch, in the logits: l' = l - alpha M delta. A_N = A - alpha/B S^T V is never
+  // computed: its products with (s-h) and r are those of B x B matrices.
   void dual_steps() const {
     std::fill(k.S, k.S + BH, T(0));
     logits(s.last(), after_real());

@@ -1,4 +1,4 @@
-"""One denoising score matching step on a GRBM, by hand: the fused residual, loss and all gradients, no autograd graph.
+"""One denoising score matching step on a GRBM in closed form: residual, loss and all gradients, no autograd graph.
 
 loss = mean_B 1/2 |s(v + sigma eps) + eps/sigma|^2,   s(v) = (b-v)/sigma_D^2 + sigmoid(c+vW) W^T
 """
@@ -25,6 +25,14 @@ class Gradients(NamedTuple):
     b: Tensor
     c: Tensor
     log_sigma: Tensor
+
+
+def _flops(v: Tensor, eps: Tensor, W: Tensor, *_rest: Any, **_: Any) -> int:
+    return 2 * v.numel() * W.shape[-1] * 5
+
+
+if _NATIVE:
+    register_flop_formula(torch.ops.eblvm.grbm_dsm, get_raw=True)(_flops)
 
 
 def grbm_dsm(
@@ -63,13 +71,5 @@ def serves(device: torch.device, dtype: torch.dtype) -> bool:
 
 
 def backends() -> list[Backend]:
-    """Which backend serves on which device, and why not the others."""
+    """The backends of this op: which is used on which device, and why not the others."""
     return op_backends("grbm_dsm")
-
-
-def _flops(v: Tensor, eps: Tensor, W: Tensor, *_rest: Any, **_: Any) -> int:
-    return 2 * v.numel() * W.shape[-1] * 5
-
-
-if _NATIVE:
-    register_flop_formula(torch.ops.eblvm.grbm_dsm, get_raw=True)(_flops)

@@ -3,12 +3,12 @@
 
 #include <vector>
 
+#include "../grbm/loops.h"
+#include "../grbm/sizes.h"
 #include "../runtime/batched.h"
 #include "../runtime/product.h"
 #include "../runtime/tensors.h"
 #include "../runtime/workspace.h"
-#include "../grbm/loops.h"
-#include "../grbm/sizes.h"
 
 namespace {
 
@@ -31,7 +31,8 @@ std::vector<at::Tensor> grbm_dsm_cpu(const at::Tensor& v, const at::Tensor& eps,
         const Matrix<T> weights{from(2), D, H};
         Workspace<T>& memory = Workspace<T>::of_thread();
         // [v; r] and [x_bar; mean], so that W's gradient is one product.
-        T *const rows = memory.take(2 * B * D), *const latents = memory.take(2 * B * H), *const precision = memory.take(D);
+        T *const rows = memory.allocate(2 * B * D), *const latents = memory.allocate(2 * B * H),
+                 *const precision = memory.allocate(D);
         T *const r = rows + B * D, *const mean = latents + B * H;
         precisions(D, from(5), precision);
         add_scaled(B * D, from(0), static_cast<T>(sigma), noise, rows);
@@ -40,7 +41,7 @@ std::vector<at::Tensor> grbm_dsm_cpu(const at::Tensor& v, const at::Tensor& eps,
         for_rows(B, H, [&](int64_t row) { means(H, cs, mean + row * H); });
         product<T>({mean, B, H}, weights.t(), 1, 0, r);
         const double squares =
-            residuals(B, D, rows, noise, bs, precision, static_cast<T>(sigma), r, b_bar, log_sigma_bar, memory.take(D));
+            residuals(B, D, rows, noise, bs, precision, static_cast<T>(sigma), r, b_bar, log_sigma_bar, memory.allocate(D));
         *loss = static_cast<T>(0.5 * squares / static_cast<double>(B));
 
         product<T>({r, B, D}, weights, 1, 0, latents);

@@ -1,7 +1,7 @@
 """The denoising step on a GRBM in Triton, in two launches: residuals by samples, then all gradients by columns of W.
 
 Both are kernels of `kernels/grbm`, with v + sigma eps made where it is read. Where D does not fit into registers,
-`triton_wide.py` serves.
+`triton_wide.py` is used.
 """
 
 from torch import Tensor
@@ -19,8 +19,8 @@ def grbm_dsm(
     if not fits(v):
         return triton_wide.grbm_dsm(v, eps, W, b, c, log_sigma, sigma)
     losses, _, r = launch_rows(RESIDUAL.value, v, W, b, c, log_sigma, sigma=sigma, eps=eps)
-    found = launch_columns(RESIDUAL.value, v, W, b, c, log_sigma, sigma=sigma, eps=eps, r=r, row=losses)
-    return tuple(found[name] for name in ("loss", "W_bar", "b_bar", "c_bar", "log_sigma_bar"))
+    results = launch_columns(RESIDUAL.value, v, W, b, c, log_sigma, sigma=sigma, eps=eps, r=r, row=losses)
+    return tuple(results[name] for name in ("loss", "W_bar", "b_bar", "c_bar", "log_sigma_bar"))
 
 
 def variants() -> list[Variant]:

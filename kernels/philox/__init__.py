@@ -6,15 +6,15 @@ split, nor on the world size, the backend or a resume. README.md has the derivat
 """
 
 import math
-import threading
 from collections.abc import Callable
 from enum import IntEnum
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypedDict, Unpack
 
 import torch
 from torch import Tensor
 
 from eblvm.kernels.philox import reference
+from eblvm.kernels.philox.one_launch import block_of_thread, together
 from eblvm.kernels.philox.reference import Kind
 from eblvm.kernels.runtime.dispatch import TRITON, Backend, native_status, op_backends
 
@@ -40,7 +40,7 @@ _STREAMS, _ = native_status("philox_streams")
 
 
 class Purpose(IntEnum):
-    """What a stream of noise is for. The integers are part of every published result: append, never renumber."""
+    """The use of a stream of noise. The integers are part of every published result: append, never renumber."""
 
     INIT_THETA = 1
     INIT_PHI = 2
@@ -82,87 +82,132 @@ def purpose(kind: Purpose, substep: int = 0) -> int:
     return int(kind) << 16 | substep
 
 
-def words(
+class Place(TypedDict, total=False):
+    """`first`, the global index of the first sample (0), and the `device` of the result (cpu)."""
+
+    first: int
+    device: torch.device | str
+
+
+class Options(Place, total=False):
+    """Of every distribution: those of `Place`, and the `dtype` of the result (float32)."""
+
+    dtype: torch.dtype
+
+
+def _draw(
+    kind: Kind,
     key: Key,
     purpose: int,
     count: int,
-    shape: tuple[int, ...] = (),
+    shape: tuple[int, ...],
     *,
     first: int = 0,
+    dtype: torch.dtype = torch.float32,
     device: torch.device | str = "cpu",
 ) -> Tensor:
+    seed, target = key.seed, torch.device(device)
+    if isinstance(seed, Tensor):
+        if seed.dtype != torch.int64:
+            raise ValueError(f"Key.seed is a tensor of dtype {seed.dtype}; expected torch.int64, use seed.long()")
+        if seed.device != target:
+            seed = seed.to(target)
+    else:
+        if not 0 <= seed < 2**63:
+            raise ValueError(f"Key.seed={seed} is outside [0, 2**63); use a non-negative 63-bit integer")
+        seed = torch.tensor(seed, dtype=torch.int64, device=target)
+    width = math.prod(shape)
+    if not 0 <= key.step < 2**32:
+        raise ValueError(f"Key.step={key.step} is outside [0, 2**32); steps count from 0")
+    if not 0 <= purpose < 2**32:
+        raise ValueError(f"purpose={purpose} is outside [0, 2**32); make it with philox.purpose(Purpose.X, substep)")
+    if count < 0 or any(size < 0 for size in shape):
+        raise ValueError(f"count={count}, shape={tuple(shape)}: expected sizes of at least 0")
+    if first < 0 or first + count > 2**32:
+        raise ValueError(
+            f"samples {first}..{first + count - 1} leave [0, 2**32); expected global sample indices in that range"
+        )
+    if width > 2**34:
+        raise ValueError(
+            f"shape={tuple(shape)} is {width} words per sample; expected at most 2**34, split it into more samples"
+        )
+
+    block = block_of_thread()
+    if block is not None and block.gathers(kind, seed, dtype):
+        return block.add(int(kind), seed, key.step, purpose, count, width, first).view(*seed.shape, count, *shape)
+    # Plans read shapes only, and the reference would spend seconds on those of its intermediates.
+    if target.type == "meta":
+        return torch.empty(*seed.shape, count, *shape, dtype=dtype, device=target)
+    noise: Tensor = _backend(seed.device)(seed, key.step, purpose, count, width, first, int(kind))
+    # Most of the time of a small draw would be these two.
+    if len(shape) != 1:
+        noise = noise.reshape(*seed.shape, count, *shape)
+    return noise if noise.dtype == dtype else noise.to(dtype)
+
+
+def _backend(device: torch.device) -> Any:
+    if _NATIVE and device.type == "cpu":
+        return torch.ops.eblvm.philox
+    if TRITON and device.type == "cuda" and not torch.compiler.is_compiling():
+        return _Triton.apply
+    return reference.philox
+
+
+class _Triton(torch.autograd.Function):
+    """The Triton launch with a rule for `vmap`; it has no derivative."""
+
+    @staticmethod
+    def forward(seed: Tensor, *rest: int) -> Tensor:
+        from eblvm.kernels.philox import triton
+
+        return triton.philox(seed, *rest)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+        ctx.mark_non_differentiable(output)
+
+    @staticmethod
+    def vmap(info: Any, in_dims: tuple[int | None, ...], seed: Tensor, *rest: int) -> tuple[Tensor, int]:
+        return _Triton.apply(seed.movedim(in_dims[0] or 0, 0), *rest), 0
+
+
+def _vmap_native(info: Any, in_dims: tuple[int | None, ...], seed: Tensor, *rest: int) -> tuple[Tensor, int]:
+    # A replica axis is only one more leading axis of the seeds.
+    return torch.ops.eblvm.philox(seed.movedim(in_dims[0] or 0, 0), *rest), 0
+
+
+if _NATIVE:
+    torch.library.register_vmap("eblvm::philox", _vmap_native)
+
+
+def words(key: Key, purpose: int, count: int, shape: tuple[int, ...] = (), **place: Unpack[Place]) -> Tensor:
     """The raw 32-bit words as int64, [*seed.shape, count, *shape]: word j of sample i is word j%4 of block j//4."""
-    return _draw(Kind.WORDS, key, purpose, count, shape, first, torch.int64, device)
+    return _draw(Kind.WORDS, key, purpose, count, shape, dtype=torch.int64, **place)
 
 
-def uniform(
-    key: Key,
-    purpose: int,
-    count: int,
-    shape: tuple[int, ...] = (),
-    *,
-    first: int = 0,
-    dtype: torch.dtype = torch.float32,
-    device: torch.device | str = "cpu",
-) -> Tensor:
+def uniform(key: Key, purpose: int, count: int, shape: tuple[int, ...] = (), **options: Unpack[Options]) -> Tensor:
     """u = (r >> 8) 2^-24 in [0, 1), [*seed.shape, count, *shape], for the samples first .. first+count-1."""
-    return _draw(Kind.UNIFORM, key, purpose, count, shape, first, dtype, device)
+    return _draw(Kind.UNIFORM, key, purpose, count, shape, **options)
 
 
-def normal(
-    key: Key,
-    purpose: int,
-    count: int,
-    shape: tuple[int, ...] = (),
-    *,
-    first: int = 0,
-    dtype: torch.dtype = torch.float32,
-    device: torch.device | str = "cpu",
-) -> Tensor:
+def normal(key: Key, purpose: int, count: int, shape: tuple[int, ...] = (), **options: Unpack[Options]) -> Tensor:
     """Standard normal z = sign sqrt(2) erfinv(1 - p), [*seed.shape, count, *shape], |z| up to 6.3."""
-    return _draw(Kind.NORMAL, key, purpose, count, shape, first, dtype, device)
+    return _draw(Kind.NORMAL, key, purpose, count, shape, **options)
 
 
-def logistic(
-    key: Key,
-    purpose: int,
-    count: int,
-    shape: tuple[int, ...] = (),
-    *,
-    first: int = 0,
-    dtype: torch.dtype = torch.float32,
-    device: torch.device | str = "cpu",
-) -> Tensor:
+def logistic(key: Key, purpose: int, count: int, shape: tuple[int, ...] = (), **options: Unpack[Options]) -> Tensor:
     """Standard logistic sign log((2 - p) / p), [*seed.shape, count, *shape]: the difference of two Gumbels."""
-    return _draw(Kind.LOGISTIC, key, purpose, count, shape, first, dtype, device)
+    return _draw(Kind.LOGISTIC, key, purpose, count, shape, **options)
 
 
-def gumbel(
-    key: Key,
-    purpose: int,
-    count: int,
-    shape: tuple[int, ...] = (),
-    *,
-    first: int = 0,
-    dtype: torch.dtype = torch.float32,
-    device: torch.device | str = "cpu",
-) -> Tensor:
+def gumbel(key: Key, purpose: int, count: int, shape: tuple[int, ...] = (), **options: Unpack[Options]) -> Tensor:
     """Standard Gumbel -log(-log u) with u strictly inside (0, 1), [*seed.shape, count, *shape]."""
-    return _draw(Kind.GUMBEL, key, purpose, count, shape, first, dtype, device)
+    return _draw(Kind.GUMBEL, key, purpose, count, shape, **options)
 
 
-def rademacher(
-    key: Key,
-    purpose: int,
-    count: int,
-    shape: tuple[int, ...] = (),
-    *,
-    first: int = 0,
-    dtype: torch.dtype = torch.float32,
-    device: torch.device | str = "cpu",
-) -> Tensor:
+def rademacher(key: Key, purpose: int, count: int, shape: tuple[int, ...] = (), **options: Unpack[Options]) -> Tensor:
     """+1 or -1 with equal odds, [*seed.shape, count, *shape]."""
-    return _draw(Kind.RADEMACHER, key, purpose, count, shape, first, dtype, device)
+    return _draw(Kind.RADEMACHER, key, purpose, count, shape, **options)
 
 
 def streams(
@@ -172,18 +217,15 @@ def streams(
     purpose: int,
     count: int,
     shape: tuple[int, ...] = (),
-    *,
-    first: int = 0,
-    dtype: torch.dtype = torch.float32,
-    device: torch.device | str = "cpu",
+    **options: Unpack[Options],
 ) -> list[Tensor]:
-    """`draw(key, purpose + i, ...)` for i < number; natively all in one call."""
-    kwargs: dict[str, Any] = {"first": first, "dtype": dtype, "device": device}
-    kind, seed = KINDS[draw], torch.as_tensor(key.seed)
-    one_call = _STREAMS and torch.device(device).type == seed.device.type == "cpu" and seed.dtype == torch.int64
-    if not one_call or number < 2:
-        return [draw(key, purpose + i, count, shape, **kwargs) for i in range(number)]
-    drawn = torch.ops.eblvm.philox_streams(seed, key.step, purpose, number, count, math.prod(shape), first, int(kind))
+    """`draw(key, purpose + i, ...)` for i < number, a function of this module; natively all in one call."""
+    kind, seed, dtype = KINDS[draw], torch.as_tensor(key.seed), options.get("dtype", torch.float32)
+    on_cpu = torch.device(options.get("device", "cpu")).type == seed.device.type == "cpu"
+    if not (_STREAMS and on_cpu and seed.dtype == torch.int64) or number < 2:
+        return [draw(key, purpose + i, count, shape, **options) for i in range(number)]
+    first, width = options.get("first", 0), math.prod(shape)
+    drawn = torch.ops.eblvm.philox_streams(seed, key.step, purpose, number, count, width, first, int(kind))
     if len(shape) != 1:
         drawn = [noise.view(*seed.shape, count, *shape) for noise in drawn]
     return drawn if dtype == torch.float32 else [noise.to(dtype) for noise in drawn]
@@ -218,126 +260,5 @@ def permutation(key: Key, purpose: int, n: int, *, device: torch.device | str = 
 
 
 def backends() -> list[Backend]:
-    """Which backend serves philox on which device, and why not the others."""
+    """The backends of this op: which is used on which device, and why not the others."""
     return op_backends("philox")
-
-
-def _draw(
-    kind: Kind,
-    key: Key,
-    purpose: int,
-    count: int,
-    shape: tuple[int, ...],
-    first: int,
-    dtype: torch.dtype,
-    device: torch.device | str,
-) -> Tensor:
-    seed, target = key.seed, torch.device(device)
-    if isinstance(seed, Tensor):
-        if seed.dtype != torch.int64:
-            raise ValueError(f"Key.seed is a tensor of dtype {seed.dtype}; expected torch.int64, use seed.long()")
-        if seed.device != target:
-            seed = seed.to(target)
-    else:
-        if not 0 <= seed < 2**63:
-            raise ValueError(f"Key.seed={seed} is outside [0, 2**63); use a non-negative 63-bit integer")
-        seed = torch.tensor(seed, dtype=torch.int64, device=target)
-    width = math.prod(shape)
-    if not 0 <= key.step < 2**32:
-        raise ValueError(f"Key.step={key.step} is outside [0, 2**32); steps count from 0")
-    if not 0 <= purpose < 2**32:
-        raise ValueError(f"purpose={purpose} is outside [0, 2**32); make it with philox.purpose(Purpose.X, substep)")
-    if count < 0 or any(size < 0 for size in shape):
-        raise ValueError(f"count={count}, shape={tuple(shape)}: expected sizes of at least 0")
-    if first < 0 or first + count > 2**32:
-        raise ValueError(
-            f"samples {first}..{first + count - 1} leave [0, 2**32); expected global sample indices in that range"
-        )
-    if width > 2**34:
-        raise ValueError(
-            f"shape={tuple(shape)} is {width} words a sample; expected at most 2**34, split it into more samples"
-        )
-
-    gathering = getattr(_thread, "together", None)
-    if gathering is not None and gathering.takes(kind, seed, dtype):
-        return gathering.later(int(kind), seed, key.step, purpose, count, width, first).view(*seed.shape, count, *shape)
-    if target.type == "meta":  # a plan wants shapes, and those of the reference's intermediates take it seconds
-        return torch.empty(*seed.shape, count, *shape, dtype=dtype, device=target)
-    noise: Tensor = _backend(seed.device)(seed, key.step, purpose, count, width, first, int(kind))
-    # Small draws are many, and most of their time would be these two.
-    if len(shape) != 1:
-        noise = noise.reshape(*seed.shape, count, *shape)
-    return noise if noise.dtype == dtype else noise.to(dtype)
-
-
-class together:  # noqa: N801
-    """All draws of float32 noise inside are one launch on a GPU: their values are there at the end of the block.
-
-        with philox.together():
-            eps, u = philox.normal(...), philox.uniform(...)  # views may be taken of them, but nothing computed
-
-    Where Triton does not serve, and for other dtypes, every draw is its own, at once."""
-
-    def __init__(self) -> None:
-        self._waiting: dict[Any, list[tuple[tuple[int, int, int, int], Tensor]]] = {}
-        self._seeds: dict[Any, Tensor] = {}
-
-    def __enter__(self) -> None:
-        _thread.together = self
-
-    def __exit__(self, error: type[BaseException] | None, *rest: Any) -> None:
-        _thread.together = None
-        if error is not None:
-            return
-        for (target, step, first), draws in self._waiting.items():
-            from eblvm.kernels.philox import triton
-
-            triton.philox_list(self._seeds[target], step, first, [draw for draw, _ in draws], [x for _, x in draws])
-
-    def takes(self, kind: Kind, seed: Tensor, dtype: torch.dtype) -> bool:
-        plain = not torch.compiler.is_compiling() and not torch._C._are_functorch_transforms_active()
-        return TRITON and seed.device.type == "cuda" and dtype == torch.float32 and kind is not Kind.WORDS and plain
-
-    def later(self, kind: int, seed: Tensor, step: int, purpose: int, count: int, width: int, first: int) -> Tensor:
-        out = torch.empty((*seed.shape, count, width), dtype=torch.float32, device=seed.device)
-        self._seeds[id(seed)] = seed
-        self._waiting.setdefault((id(seed), step, first), []).append(((kind, purpose, count, width), out))
-        return out
-
-
-_thread = threading.local()  # pictures are made a minibatch, with noise of their own, by another thread
-
-
-def _backend(device: torch.device) -> Any:
-    if _NATIVE and device.type == "cpu":
-        return torch.ops.eblvm.philox
-    if TRITON and device.type == "cuda" and not torch.compiler.is_compiling():
-        return _Triton.apply
-    return reference.philox
-
-
-class _Triton(torch.autograd.Function):
-    """The Triton launch with a rule for `vmap`; there is nothing to differentiate."""
-
-    @staticmethod
-    def forward(seed: Tensor, *rest: int) -> Tensor:
-        from eblvm.kernels.philox import triton
-
-        return triton.philox(seed, *rest)
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-        ctx.mark_non_differentiable(output)
-
-    @staticmethod
-    def vmap(info: Any, in_dims: tuple[int | None, ...], seed: Tensor, *rest: int) -> tuple[Tensor, int]:
-        return _Triton.apply(seed.movedim(in_dims[0] or 0, 0), *rest), 0
-
-
-def _vmap_native(info: Any, in_dims: tuple[int | None, ...], seed: Tensor, *rest: int) -> tuple[Tensor, int]:
-    # A replica axis is only one more leading axis of the seeds.
-    return torch.ops.eblvm.philox(seed.movedim(in_dims[0] or 0, 0), *rest), 0
-
-
-if _NATIVE:
-    torch.library.register_vmap("eblvm::philox", _vmap_native)

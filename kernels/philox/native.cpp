@@ -97,12 +97,12 @@ std::vector<at::Tensor> streams_cpu(const at::Tensor& seed, int64_t step, int64_
                        count,
                        width};
     for (int64_t chunk = begin; chunk < end; ++chunk) {
-      const Piece piece = draw_words(noise, chunk, words);
-      const int64_t offset = replica * count * width + piece.offset;
+      const Range range = draw_words(noise, chunk, words);
+      const int64_t offset = replica * count * width + range.offset;
       if (kind == kWords) {
-        std::copy(words, words + piece.size, static_cast<int64_t*>(memory[stream]) + offset);
+        std::copy(words, words + range.size, static_cast<int64_t*>(memory[stream]) + offset);
       } else {
-        transform(kind, words, static_cast<float*>(memory[stream]) + offset, piece.size);
+        transform(kind, words, static_cast<float*>(memory[stream]) + offset, range.size);
       }
     }
   };

@@ -1,4 +1,4 @@
-// Philox 4x32-10 words and the commoner transforms, for every kernel that draws its noise itself: the bits of reference.py.
+// Philox 4x32-10 words and the most used transforms, for every kernel that draws its noise itself: the bits of reference.py.
 
 #pragma once
 
@@ -23,7 +23,7 @@ EBLVM_INLINE float signed_by_top_bit(float x, uint32_t r) {
   return std::bit_cast<float>(std::bit_cast<uint32_t>(x) ^ (r & 0x80000000u));
 }
 
-// Words of the first `blocks` blocks, in the order block by block; a full chunk has room for more than asked.
+// Words of the first `blocks` blocks, block by block; a full chunk has room for more.
 void fill_blocks_plain(const uint32_t* block, const uint32_t* sample, uint32_t step, uint32_t purpose, uint64_t seed,
                        int64_t blocks, uint32_t* words) {
   for (int64_t i = 0; i < blocks; ++i) {
@@ -48,13 +48,13 @@ void fill_blocks_plain(const uint32_t* block, const uint32_t* sample, uint32_t s
 
 #ifdef EBLVM_X86
 // Compilers spend most of a vectorised 32x32->64 multiply on shuffles. Here each word sits in the low half of a 64-bit lane,
-// where vpmuludq takes it, and whatever the high half holds is never read, so a round is 2 multiplies, 2 shifts and 4 xors.
+// where vpmuludq reads it, and the high half is never read, so a round is 2 multiplies, 2 shifts and 4 xors.
 __attribute__((target("avx2"))) void fill_blocks_avx2(const uint32_t* block, const uint32_t* sample, uint32_t step,
                                                       uint32_t purpose, uint64_t seed, int64_t blocks, uint32_t* words) {
   constexpr int kStreams = 3;  // independent chains of four blocks each hide the multiply's latency; more would spill
   static_assert(kChunk % (4 * kStreams) == 0 && 4 * kStreams <= kAtOnce);
   const __m256i m0 = _mm256_set1_epi64x(kMultiplier0), m1 = _mm256_set1_epi64x(kMultiplier1);
-  __m256i keys[10][2];  // in memory, where an xor reads them: the registers are all taken
+  __m256i keys[10][2];  // in memory, where an xor reads them: no register is free
   uint32_t k0 = static_cast<uint32_t>(seed), k1 = static_cast<uint32_t>(seed >> 32);
   for (auto& key : keys) {
     key[0] = _mm256_set1_epi64x(k0), key[1] = _mm256_set1_epi64x(k1);
@@ -72,7 +72,8 @@ __attribute__((target("avx2"))) void fill_blocks_avx2(const uint32_t* block, con
     for (const auto& key : keys) {
 #pragma GCC unroll 3
       for (int s = 0; s < kStreams; ++s) {
-        // The key meets the old word first, and the compiler must leave it so: then a shift and one xor wait for the multiply.
+        // The key is xored with the old word first, and the compiler must keep it so: only a shift and one xor wait for the
+        // multiply.
         __m256i old1 = _mm256_xor_si256(c1[s], key[0]), old3 = _mm256_xor_si256(c3[s], key[1]);
         __asm__("" : "+x"(old1), "+x"(old3));
         c3[s] = _mm256_mul_epu32(c0[s], m0);
@@ -141,7 +142,7 @@ EBLVM_INLINE float half_normal(float p, float t, const float (&c)[N]) {
     }
     for (int64_t i = 0; i < n; ++i) w[i] = -log_positive(w[i]);
     for (int64_t i = 0; i < n; ++i) out[i] = signed_by_top_bit(half_normal(p[i], w[i] - 2.5f, kErfinvCentre), r[i]);
-    // One word in 300 lies in the tail: cheaper to redo these few than to evaluate both branches everywhere.
+    // One word in 300 is in the tail: computing these few again is cheaper than both branches for all.
     for (int64_t group = 0; group < n; group += kGroup) {
       int any = 0;
 #pragma GCC unroll 1
@@ -164,12 +165,12 @@ struct Stream {
   int64_t chunks() const { return (count * blocks_per_sample() + kChunk - 1) / kChunk; }
 };
 
-// A chunk of blocks is a contiguous piece of [count, width]: where it begins, and its words.
-struct Piece {
+// A chunk of blocks is contiguous in [count, width]: its begin, and its words.
+struct Range {
   int64_t offset, size;
 };
 
-inline Piece draw_words(const Stream& stream, int64_t chunk, uint32_t* words) {
+inline Range draw_words(const Stream& stream, int64_t chunk, uint32_t* words) {
   alignas(64) uint32_t block[kChunk], sample[kChunk];
   const int64_t blocks_per_sample = stream.blocks_per_sample(), width = stream.width;
   const int64_t flat = chunk * kChunk;

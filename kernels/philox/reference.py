@@ -84,7 +84,7 @@ def philox(seed: Tensor, step: int, purpose: int, count: int, width: int, first:
 def philox4x32(
     counter: tuple[Tensor, Tensor, Tensor, Tensor], key: tuple[Tensor, Tensor]
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Ten rounds of Philox on int64 tensors that hold 32-bit words; arguments and results broadcast together."""
+    """Ten rounds of Philox on int64 tensors of 32-bit words; arguments and results broadcast together."""
     c0, c1, c2, c3 = counter
     k0, k1 = key
     for _ in range(10):
@@ -126,9 +126,9 @@ def log(x: Tensor) -> Tensor:
 
 
 def _half_normal(p: Tensor) -> Tensor:
-    """sqrt(2) erfinv(1-p), with w = -log(1 - (1-p)^2) taken from the tail p to keep its relative precision."""
+    """sqrt(2) erfinv(1-p), with w = -log(1 - (1-p)^2) computed from the tail p to keep its relative precision."""
     w = -log(p * (2.0 - p))
-    # Vector maths libraries miss the last bit of a float32 sqrt; one taken in float64 always rounds to the right one.
+    # Vector maths libraries miss the last bit of a float32 sqrt; one in float64 always rounds to the right one.
     root = torch.sqrt(w.double()).float()
     y = torch.where(w < 5.0, _polynomial(w - 2.5, ERFINV_CENTRE), _polynomial(root - 3.0, ERFINV_TAIL))
     return (1.0 - p) * y * SQRT2

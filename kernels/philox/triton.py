@@ -1,4 +1,4 @@
-"""The noise in Triton: the bits of reference.py on a GPU, and what other kernels draw their own noise with.
+"""The noise in Triton: the bits of reference.py on a GPU, and the functions by which other kernels draw noise.
 
 Launch every kernel that uses these with `enable_fp_fusion=False`: a fused multiply-add rounds once where the reference
 rounds twice. Division and square root are the correctly rounded ones.
@@ -16,6 +16,7 @@ import triton.language as tl
 from torch import Tensor
 
 from eblvm.kernels.philox import reference
+from eblvm.kernels.runtime.selection import number, pointer
 from eblvm.kernels.runtime.triton_report import Variant
 
 BLOCK = 128  # blocks of four words in a program
@@ -133,27 +134,16 @@ def philox_kernel(seed_ptr, out_ptr, step, purpose, first, count, width, KIND: t
     tl.store(out_ptr + (replica * count + sample) * width + word, transform(r, KIND), mask=keep)
 
 
-@triton.jit
-def pick(tile, numbers: tl.constexpr, FIRST: tl.constexpr, NUMBER: tl.constexpr):
-    """The number of the draw that a tile belongs to."""
-    found = tile * 0 + numbers[0]
-    for i in tl.static_range(1, NUMBER):
-        found = tl.where(tile >= FIRST[i], numbers[i], found)
-    return found
-
-
 @triton.jit(do_not_specialize=["step", "first"])
 def philox_list_kernel(
     seed_ptr, out_ptrs, step, first, FIRST: tl.constexpr, PURPOSES: tl.constexpr, COUNTS: tl.constexpr,
     WIDTHS: tl.constexpr, KINDS: tl.constexpr, PRESENT: tl.constexpr, NUMBER: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     tile, replica = tl.program_id(0), tl.program_id(1).to(tl.int64)
-    out_ptr = out_ptrs[0]
-    for n in tl.static_range(1, NUMBER):
-        out_ptr = tl.where(tile >= FIRST[n], out_ptrs[n], out_ptr)
-    purpose, kind = pick(tile, PURPOSES, FIRST, NUMBER), pick(tile, KINDS, FIRST, NUMBER)
-    count, width = pick(tile, COUNTS, FIRST, NUMBER), pick(tile, WIDTHS, FIRST, NUMBER)
-    tile = (tile - pick(tile, FIRST, FIRST, NUMBER)).to(tl.int64)
+    out_ptr = pointer(tile, out_ptrs, FIRST, NUMBER)
+    purpose, kind = number(tile, PURPOSES, FIRST, NUMBER), number(tile, KINDS, FIRST, NUMBER)
+    count, width = number(tile, COUNTS, FIRST, NUMBER), number(tile, WIDTHS, FIRST, NUMBER)
+    tile = (tile - number(tile, FIRST, FIRST, NUMBER)).to(tl.int64)
     blocks_per_sample = tl.cdiv(width, 4)
     flat = tile * BLOCK + tl.arange(0, BLOCK)
     sample, block = flat // blocks_per_sample, flat % blocks_per_sample
@@ -199,18 +189,18 @@ def philox(seed: Tensor, step: int, purpose: int, count: int, width: int, first:
 
 
 def variants() -> list[Variant]:
-    """What `philox` launches."""
-    found = []
+    """The kernel of `philox`."""
+    variants = []
     for kind in reference.Kind:
         signature = {"seed_ptr": "*i64", "out_ptr": "*i64" if kind == reference.Kind.WORDS else "*fp32"}
         signature |= dict.fromkeys(("step", "purpose", "first", "count", "width"), "i64")
         constants = {"KIND": int(kind), "BLOCK": BLOCK}
-        found.append(Variant(f"philox {kind.name.lower()}", philox_kernel, signature, constants, fp_fusion=False))
+        variants.append(Variant(f"philox {kind.name.lower()}", philox_kernel, signature, constants, fp_fusion=False))
     of_list = {"seed_ptr": "*i64", "out_ptrs": ("*fp32",) * 3, "step": "i64", "first": "i64"}
     kinds = tuple(int(kind) for kind in (reference.Kind.NORMAL, reference.Kind.LOGISTIC, reference.Kind.LOGISTIC))
     listed: dict[str, Any] = {
         "FIRST": (0, 110, 190), "PURPOSES": (5 << 16, 6 << 16, 6 << 16 | 1), "COUNTS": (100,) * 3,
         "WIDTHS": (560, 400, 400), "KINDS": kinds, "PRESENT": kinds[:2], "NUMBER": 3, "BLOCK": BLOCK,
     }  # fmt: skip
-    found.append(Variant("philox list", philox_list_kernel, of_list, listed, fp_fusion=False))
-    return found
+    variants.append(Variant("philox list", philox_list_kernel, of_list, listed, fp_fusion=False))
+    return variants

@@ -28,7 +28,12 @@ def expect_grbm(
         shape = (*lead, *(sizes[axis] for axis in axes))
         if tuple(t.shape) != shape:
             raise ValueError(f"{op} got {name} of shape {tuple(t.shape)}; expected {shape}")
-        for what in ("dtype", "device"):
-            if getattr(t, what) != getattr(W, what):
-                got, wanted = getattr(t, what), getattr(W, what)
-                raise ValueError(f"{op} got {name} of {what} {got}; expected that of W, {wanted}")
+        expect_dtype_and_device(op, name, t, W)
+
+
+def expect_dtype_and_device(op: str, name: str, t: Tensor, W: Tensor) -> None:
+    """An argument's dtype and device are W's."""
+    for what in ("dtype", "device"):
+        got, wanted = getattr(t, what), getattr(W, what)
+        if got != wanted:
+            raise ValueError(f"{op} got {name} of {what} {got}; expected that of W, {wanted}")

@@ -1,4 +1,4 @@
-"""Which backend serves: the native library, loaded once, and Triton; the reason is kept where one does not."""
+"""The backends that can be used: the native library, loaded once, and Triton; or the reason why one cannot."""
 
 import importlib.util
 import os
@@ -12,7 +12,7 @@ from torch import Tensor
 
 
 class Backend(NamedTuple):
-    """One candidate: does backend `name` serve `op` on `device`, and why (or why not)."""
+    """One candidate: is backend `name` used for `op` on `device` (`serves`), and why (or why not)."""
 
     op: str
     device: str
@@ -22,7 +22,7 @@ class Backend(NamedTuple):
 
 
 NOT_BUILT = (
-    "not built: they need GCC or Clang, on Linux or macOS, and none was found at install time; "
+    "not built: they need GCC or Clang, on Linux or macOS, and the installation found none; "
     "install one, then `pip install` again"
 )
 
@@ -52,13 +52,17 @@ def _load_native() -> tuple[Path | None, str]:
             f"built for torch {built_for}, this is {here}; to build them for it: "
             "pip install --force-reinstall --no-deps --no-build-isolation eblvm"
         )
-        warnings.warn(f"eblvm native kernels: {reason}. The slower reference serves.", RuntimeWarning, stacklevel=2)
+        warnings.warn(
+            f"eblvm native kernels: {reason}. A slower PyTorch version is used.", RuntimeWarning, stacklevel=2
+        )
         return None, reason
     try:
         torch.ops.load_library(origin)
     except OSError as error:
         reason = f"{origin} does not load ({error}); `pip install` again to rebuild it for torch {torch.__version__}"
-        warnings.warn(f"eblvm native kernels: {reason}. The slower reference serves.", RuntimeWarning, stacklevel=2)
+        warnings.warn(
+            f"eblvm native kernels: {reason}. A slower PyTorch version is used.", RuntimeWarning, stacklevel=2
+        )
         return None, reason
     return Path(origin), f"loaded from {origin}"
 
@@ -67,14 +71,14 @@ NATIVE_LIBRARY, NATIVE_REASON = _load_native()
 
 
 def notice() -> str | None:
-    """One sentence for whoever starts a run without native kernels and did not ask for that."""
+    """A sentence for a run without native kernels that are not switched off by choice; None for other runs."""
     if NATIVE_LIBRARY is None and NATIVE_REASON == NOT_BUILT:
-        return f"native kernels are {NATIVE_REASON}; until then the slower reference serves"
+        return f"native kernels are {NATIVE_REASON}; until then a slower PyTorch version is used"
     return None
 
 
 def native_status(op: str) -> tuple[bool, str]:
-    """Is `torch.ops.eblvm.<op>` there, and why (or why not)."""
+    """(is `torch.ops.eblvm.<op>` available, why or why not)."""
     if NATIVE_LIBRARY is None:
         return False, NATIVE_REASON
     if not hasattr(torch.ops.eblvm, op):
@@ -83,7 +87,7 @@ def native_status(op: str) -> tuple[bool, str]:
 
 
 def triton_status() -> tuple[bool, str]:
-    """Do the Triton kernels serve CUDA tensors here, and why (or why not)."""
+    """(are the Triton kernels used for CUDA tensors here, why or why not)."""
     if os.environ.get("EBLVM_TRITON", "1") == "0":
         return False, "switched off by EBLVM_TRITON=0"
     if importlib.util.find_spec("triton") is None:
@@ -101,14 +105,14 @@ def op_backends(op: str, native: str | None = None) -> list[Backend]:
     triton_serves, triton_reason = TRITON, TRITON_REASON
     return [
         Backend(op, "cpu", "native", native_serves, native_reason),
-        Backend(op, "cpu", "reference", not native_serves, "native serves" if native_serves else "always there"),
+        Backend(op, "cpu", "reference", not native_serves, "native is used" if native_serves else "always available"),
         Backend(op, "cuda", "triton", triton_serves, triton_reason),
-        Backend(op, "cuda", "reference", not triton_serves, "triton serves" if triton_serves else "always there"),
+        Backend(op, "cuda", "reference", not triton_serves, "triton is used" if triton_serves else "always available"),
     ]
 
 
 def backend_for(op: str, x: Tensor, reference: Any, native: Any) -> Any:
-    """What runs `op` on x: `native` (None where it is missing), the op's triton module, or `reference`."""
+    """The backend of `op` for x: `native` (None if it is missing), the op's triton module, or `reference`."""
     if torch.compiler.is_compiling():
         return reference
     if native is not None and x.device.type == "cpu" and x.dtype in (torch.float32, torch.float64):

@@ -8,8 +8,8 @@ import torch
 class Function(torch.autograd.Function):
     """A `torch.autograd.Function` with `setup_context`, called with all arguments of `forward` in their order.
 
-    torch binds them to forward's signature in every call, for defaults that are not given. That takes longer than a
-    small operator, so it is passed over; where nothing is tracked `forward` alone is called. Inside torch.func nothing
+    torch binds them to forward's signature in every call, for defaults that are not given. That costs more than a
+    small operator, so it is skipped; without gradient tracking only `forward` is called. Inside torch.func nothing
     changes.
     """
 

@@ -1,4 +1,4 @@
-// What the native kernels share: one body for several instruction sets, and elementary functions that vectorise.
+// Common to the native kernels: one body for several instruction sets, and elementary functions that vectorise.
 // Built with -ffp-contract=off where bits must equal those of a reference: then every instruction set gives the same.
 
 #pragma once
@@ -29,15 +29,15 @@
 #define EBLVM_INLINE inline
 #endif
 
-// exp's argument is clamped to +- these. They are defined elsewhere, in native.cpp: a compiler that knows their values makes
-// masks and blends of the clamped paths, where min and max do.
+// exp's argument is clamped to +- these. They are defined in native.cpp: a compiler that knows their values turns the clamps
+// into masks and blends instead of min and max.
 extern const float kExpLimit;
 extern const double kExpLimitDouble;
 
 namespace {
 
-// A long chain of dependent operations an element leaves the units idle: a scheduler holds but two or three elements of it.
-// Several loops over a short stage, each with a part of the chain, keep them busy.
+// A long chain of dependent operations per element leaves execution units idle: the scheduler's window has room for two or
+// three elements. Several loops over a short stage, each with a part of the chain, keep the units busy.
 constexpr int64_t kStage = 128;
 
 // log(1+f) = f - f^2/2 + f^3 P(f): Cephes logf, lowest power first.
@@ -101,7 +101,7 @@ EBLVM_INLINE double exp_clamped(double x) {
   return y * std::bit_cast<double>((std::bit_cast<int64_t>(shifted) - 0x4338000000000000 + 1023) << 52);
 }
 
-// exp(x) - 1 for x <= 0 (beyond it no number to use), with its relative precision near 0: 2^n (exp(r) - 1) + (2^n - 1).
+// exp(x) - 1 for x <= 0 (meaningless above), with its relative precision near 0: 2^n (exp(r) - 1) + (2^n - 1).
 EBLVM_INLINE float expm1_negative(float x) {
   x = x < -kExpLimit ? -kExpLimit : x;
   const float shifted = x * 1.44269504f + 12582912.0f;

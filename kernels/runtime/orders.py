@@ -1,4 +1,4 @@
-"""Ops that carry their own derivatives: an autograd.Function for every order, from the little that differs between ops.
+"""Ops with their own derivatives: an autograd.Function for every order, from the parts that differ between ops.
 
 A backend is anything with one function for each order (`value`, `first`, ...). Leading axes are replicas to all of
 them, so `vmap` puts its axis first in every tensor. Such a Function works under plain autograd and under torch.func.
@@ -21,8 +21,8 @@ def order(
 ) -> Callable[..., Any]:
     """`backend.<name>(*arguments)` with its derivative, called as `f(backend, *arguments)`.
 
-    `pull` is its derivative. The last `keeps` outputs are saved for it, beside all arguments but those numbered in
-    `forgets`. Outputs beyond the first `results` carry no gradient: they are there to be kept.
+    `pull` is its derivative. The last `keeps` outputs are saved for it, and all arguments but those numbered in
+    `forgets`. Outputs beyond the first `results` carry no gradient: they are only saved.
     """
 
     class Order(Function):
@@ -58,7 +58,7 @@ def order(
         # The compiler drops a Function's second derivative in silence, and fuses the reference by itself.
         if torch.compiler.is_compiling():
             return Order.forward(backend, *arguments)
-        # Where nothing is differentiated or mapped the backend alone: the rest costs more than a small step.
+        # Without differentiation or vmap the backend is called directly: the rest costs more than a small step.
         tracked = torch.is_grad_enabled() and any(isinstance(a, Tensor) and a.requires_grad for a in arguments)
         if tracked or torch._C._are_functorch_transforms_active():
             return Order.apply(backend, *arguments)
@@ -70,7 +70,7 @@ def order(
 def by_reference(fn: Callable[..., Any], remade: Collection[int] = ()) -> Pull:
     """The pull of the last order: torch differentiates `fn(*arguments)`, so every order beyond is right as well.
 
-    Arguments of the numbers in `remade` get no gradient: `fn` makes them again from the others.
+    Arguments of the numbers in `remade` get no gradient: `fn` computes them again from the others.
     """
 
     def pull(

@@ -1,4 +1,5 @@
-// torch's parallel loop. ThreadSanitizer does not see how OpenMP's threads wait for each other, so under it threads are plain.
+// torch's parallel loop. ThreadSanitizer does not see how OpenMP's threads wait for each other, so under it the threads are
+// std::thread.
 
 #pragma once
 

@@ -1,4 +1,4 @@
-// Matrix products of row-major matrices: torch's, or for tiny ones plain loops that cost less than its call.
+// Products of row-major matrices: torch's, or plain loops for tiny ones, which cost less than a call of torch.
 
 #pragma once
 
@@ -30,7 +30,7 @@ struct Matrix {
   }
 };
 
-constexpr int64_t kTiny = 16384;  // multiply-adds below which the loops win
+constexpr int64_t kTiny = 16384;  // multiply-adds below which the loops are faster
 
 // kColumns is the width of the result if it is known when compiling, else 0.
 template <int kColumns, typename T>
@@ -47,7 +47,7 @@ EBLVM_INLINE void tiny_product(Matrix<T> a, const T* __restrict b, int64_t colum
   }
 }
 
-// The same where everything but the number of rows is known when compiling: a few instructions a row.
+// The same with everything but the number of rows known when compiling: a few instructions per row.
 template <int kInner, int kColumns, typename T>
 EBLVM_INLINE void tiny_rows(const T* __restrict a, int64_t rows, const T* __restrict b, T alpha, T beta, T* __restrict c) {
   T scaled[kInner * kColumns];
@@ -66,13 +66,13 @@ EBLVM_INLINE void tiny_rows(const T* __restrict a, int64_t rows, const T* __rest
   }
 }
 
-// Four floats in a register that every machine has; compilers find worse ways to the products of 2 by 4.
+// Four floats in a register of the size that every machine has; compilers' own code for products of 2 by 4 is slower.
 typedef float Quad __attribute__((vector_size(16)));
 
 EBLVM_INLINE Quad quad(const float* from) {
-  Quad found;
-  std::memcpy(&found, from, sizeof found);
-  return found;
+  Quad lanes;
+  std::memcpy(&lanes, from, sizeof lanes);
+  return lanes;
 }
 
 // c [rows, 4] = a [rows, 2] b + start(c's row)
@@ -102,7 +102,7 @@ EBLVM_INLINE void quad_sums(const float* two, const float* four, int64_t n, Quad
   }
 }
 
-// Products of 2 by 4, the checkerboard's sizes; false where it is another one.
+// Products of 2 by 4, the checkerboard's sizes; false for other sizes.
 EBLVM_INLINE bool quad_product(Matrix<float> a, const float* b, int64_t columns, float alpha, float beta, float* c) {
   if (!a.transposed && a.cols == 2 && columns == 4) {
     if (beta == 0.0f) {
@@ -133,7 +133,7 @@ EBLVM_INLINE const T* row_major(Matrix<T> b, T* turned) {
   return turned;
 }
 
-// c = alpha a b + beta c; with beta = 0 what c held is not read. c's rows are `pitch` apart, else one after the other.
+// c = alpha a b + beta c; with beta = 0 c is not read. c's rows are `pitch` apart, else one after the other.
 template <typename T>
 void product(Matrix<T> a, Matrix<T> b, T alpha, T beta, T* c, int64_t pitch = 0) {
   const int64_t size = a.rows * a.cols * b.cols;

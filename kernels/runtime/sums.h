@@ -6,7 +6,7 @@
 
 namespace {
 
-// Sums that vectorise: element(i) over 0 .. n-1 in 16 interleaved parts. What an element writes, no other one reads.
+// Sums that vectorise: element(i) over 0 .. n-1 in 16 interleaved parts. No element reads what another one writes.
 template <typename T, typename Element>
 EBLVM_INLINE T sum_of(int64_t n, const Element& element) {
   T parts[16] = {};

@@ -1,5 +1,5 @@
-// What the kernels need of torch: tensors, the few functions that make them, registration. ATen/ATen.h declares all operators
-// and takes twice the time to read.
+// The parts of torch that the kernels use: tensors, the few functions that make them, registration. ATen/ATen.h declares all
+// operators and takes twice as long to compile.
 
 #pragma once
 

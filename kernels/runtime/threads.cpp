@@ -1,4 +1,4 @@
-// How many threads a kernel's loop has: as many as torch's, or one where the library was built without OpenMP.
+// The number of threads of a kernel's loop: torch's, or one if the library was built without OpenMP.
 
 #include <atomic>
 
@@ -7,8 +7,8 @@
 
 TORCH_LIBRARY_FRAGMENT(eblvm, m) {
   m.def("threads() -> int", []() {
-    std::atomic<int64_t> found = 0;
-    parallel_for(0, at::get_num_threads(), 1, [&](int64_t, int64_t) { ++found; });
-    return found.load();
+    std::atomic<int64_t> count = 0;
+    parallel_for(0, at::get_num_threads(), 1, [&](int64_t, int64_t) { ++count; });
+    return count.load();
   });
 }

@@ -1,4 +1,4 @@
-"""How the kernels with a product inside are cut into tiles: a model of occupancy and traffic, and tuning on first use.
+"""Tiles of the kernels with a product inside: by a model of occupancy and traffic, and by tuning on first use.
 
 Two plans, both flash attention's. `rows`: a program keeps BM samples and all D columns of their result, blocks of BH
 columns of W stream past. `columns`: a program keeps BH columns of W's gradient, EACH blocks of their rows, and samples
@@ -22,10 +22,10 @@ Plan = Literal["rows", "columns"]
 RATES = {"ieee": 64, "tf32": 512, "bf16x3": 340, "half": 1024, "double": 32}
 L2_BYTES_PER_CLOCK = 64  # of one multiprocessor
 WAVE_CLOCKS = 1500  # to start a wave of programs
-MULTIPROCESSORS = 108  # where there is no GPU to ask
+MULTIPROCESSORS = 108  # without a GPU
 MOST_ACCUMULATED = {"rows": 64, "columns": 16}  # registers of a thread; beyond it kernels spill
-# Of a thread, all there are. Left to itself, ptxas spills rather than give up a second program beside the first; the
-# model counts on one program per multiprocessor, and what a loop accumulates must stay in registers.
+# Of a thread: all that exist. By itself ptxas spills in order to fit a second program on a multiprocessor; the model
+# assumes one, and the accumulators of a loop must stay in registers.
 ALL_REGISTERS = 255
 MOST_VISIBLE = {8: 256, 4: 1024, 2: 1024}  # columns that fit, by the bytes of an element
 
@@ -33,8 +33,8 @@ _precision: str | None = None
 
 
 class Tiles(NamedTuple):
-    """Of one launch: samples, columns of D and of H, what of D a product takes at once, parts of the streamed axis,
-    warps, blocks of D that a program keeps, the most registers of a thread (None: as many as ptxas likes)."""
+    """Of one launch: samples, columns of D and of H, columns of D in one product, parts of the streamed axis, warps,
+    blocks of D that a program accumulates, the most registers of a thread (None: ptxas decides)."""
 
     BM: int
     BD: int
@@ -64,7 +64,7 @@ def fits(D: int, element: int) -> bool:
 
 
 def set_dot_precision(kind: str | None) -> None:
-    """How the kernels round the factors of float32 products: ieee, tf32, bf16x3; None follows torch's CUDA setting."""
+    """Sets the rounding of the factors of float32 products: ieee, tf32, bf16x3; None follows torch's CUDA setting."""
     if kind not in (None, "ieee", "tf32", "bf16x3"):
         raise ValueError(f"set_dot_precision got {kind!r}; expected 'ieee', 'tf32', 'bf16x3' or None")
     global _precision
@@ -72,7 +72,7 @@ def set_dot_precision(kind: str | None) -> None:
 
 
 def dot_precision(dtype: torch.dtype, capability: int) -> str:
-    """What `tl.dot` is told: only float32 has a choice, and only tensor cores of compute capability 8 have tf32."""
+    """The precision for `tl.dot`: only float32 has a choice, and tensor cores before compute capability 8 lack tf32."""
     if dtype != torch.float32 or capability < 80:
         return "ieee"
     kind = _precision or torch.backends.cuda.matmul.fp32_precision
@@ -80,13 +80,13 @@ def dot_precision(dtype: torch.dtype, capability: int) -> str:
 
 
 def candidates(problem: Problem) -> list[Tiles]:
-    """All tiles that are worth a thought: what would spill, and what would move too many parts, is left out."""
+    """All plausible tiles: without those that would spill or move too many parts."""
     D, H, wide = problem.D, problem.H, problem.element == 8
     widest = 128 if not wide else 64 if problem.plan == "rows" else 32
     BD = min(widest, max(16, power_of_two(D)))
     chunks = -(-D // BD)
     by_thread = problem.precision == "ieee" and problem.element >= 4
-    found = []
+    tiles = []
     most = MOST_ACCUMULATED[problem.plan]
     samples: tuple[int, ...] = (16, 32, 64)
     keeps: tuple[int, ...] = (chunks,)
@@ -102,10 +102,10 @@ def candidates(problem: Problem) -> list[Tiles]:
             continue
         if split > 1 and 2 * split * result_bytes(problem) > least_bytes(problem) // 4:
             continue
-        # Without tensor cores a thread holds whole rows of both factors; two elements of a tile make a vector load.
+        # Without tensor cores a thread's registers have whole rows of both factors; two elements make a vector load.
         BK = min(BD, 16 if by_thread and warps == 4 else 32)
-        found.append(Tiles(BM, BD, BH, BK, split, warps, each))
-    return found or [Tiles(16, BD, 16, 16, 1, 8, keeps[0])]
+        tiles.append(Tiles(BM, BD, BH, BK, split, warps, each))
+    return tiles or [Tiles(16, BD, 16, 16, 1, 8, keeps[0])]
 
 
 def result_bytes(problem: Problem) -> int:
@@ -128,11 +128,11 @@ def clocks(problem: Problem, tiles: Tiles, multiprocessors: int) -> float:
     else:
         programs, tiles_each = columns * tiles.split * -(-problem.D // (tiles.each * tiles.BD)), -(-rows // tiles.split)
     padded = -(-problem.D // tiles.BD) * tiles.BD
-    # Half of a column program's products end in the rows of W that it keeps, the other half are over all of D.
-    share = 1.0 if problem.plan == "rows" else 0.5 + 0.5 * tiles.each * tiles.BD / padded
+    # Half of a column program's products end in its own rows of W, the other half are over all of D.
+    fraction = 1.0 if problem.plan == "rows" else 0.5 + 0.5 * tiles.each * tiles.BD / padded
     kind = {2: "half", 8: "double"}.get(problem.element, problem.precision)
-    work = tiles_each * tiles.BM * tiles.BH * padded * problem.products * share / RATES[kind]
-    loads = tiles_each * (tiles.BM + tiles.BH) * problem.D * problem.products * share * problem.element
+    work = tiles_each * tiles.BM * tiles.BH * padded * problem.products * fraction / RATES[kind]
+    loads = tiles_each * (tiles.BM + tiles.BH) * problem.D * problem.products * fraction * problem.element
     loads /= L2_BYTES_PER_CLOCK
     # A split also zeroes its tickets, one launch more.
     parts = 0.0

@@ -1,4 +1,4 @@
-"""What the Triton kernels cost on each architecture, compiled ahead of time: no GPU is needed.
+"""Costs of the Triton kernels on each architecture, compiled ahead of time, without a GPU.
 
 `rows()` is the table of `eblvm doctor --kernels`: registers, spills, shared memory and theoretical occupancy.
 """
@@ -41,8 +41,8 @@ class Row(NamedTuple):
     registers: int  # a thread
     spill_bytes: int
     shared_bytes: int  # a block
-    occupancy: float  # resident warps over the most that a multiprocessor holds
-    vector_loads: float  # what share of the bytes that a thread loads comes in loads of 8 bytes or more
+    occupancy: float  # resident warps over the most of a multiprocessor
+    vector_loads: float  # fraction of the bytes that a thread loads in loads of 8 bytes or more
 
 
 class Limits(NamedTuple):
@@ -65,14 +65,14 @@ REGISTERS, REGISTER_UNIT = 65_536, 256  # of a multiprocessor; handed out to a w
 
 
 def compiled(variant: Variant, capability: int) -> Row:
-    """Compile for `capability` and ask ptxas what the code uses."""
+    """Compiles for `capability` and reads from ptxas what the code uses."""
     import triton
     from triton import knobs
     from triton.backends.compiler import GPUTarget
     from triton.compiler import ASTSource
 
     signature = variant.signature | dict.fromkeys(variant.constants, "constexpr")
-    # What the launcher finds in torch's tensors: they begin at multiples of 16 bytes.
+    # As at a launch with torch's tensors, which begin at multiples of 16 bytes.
     names = variant.kernel.arg_names
     aligned = {(names.index(name),): [["tt.divisibility", 16]] for name, kind in signature.items() if kind[0] == "*"}
     source = ASTSource(fn=variant.kernel, signature=signature, constexprs=variant.constants, attrs=aligned)
@@ -81,9 +81,9 @@ def compiled(variant: Variant, capability: int) -> Row:
     with knobs.nvidia.scope(), contextlib.redirect_stdout(said):
         knobs.nvidia.dump_ptxas_log = True
         built = triton.compile(source, target=GPUTarget("cuda", capability, 32), options=options)
-    # Nothing is said where triton's cache had the kernel.
+    # A kernel from triton's cache has no log.
     log = said.getvalue() or ptxas_log(built.asm["ptx"], capability, variant.fp_fusion)
-    registers = int(_found(r"Used (\d+) registers", log))
+    registers = int(_matched(r"Used (\d+) registers", log))
     spills = sum(int(n) for n in re.findall(r"(\d+) bytes spill (?:stores|loads)", log))
     shared = int(built.metadata.shared)
     filled = occupancy(capability, registers, shared, variant.warps)
@@ -91,7 +91,7 @@ def compiled(variant: Variant, capability: int) -> Row:
 
 
 def ptxas_log(ptx: str, capability: int, fp_fusion: bool) -> str:
-    """What ptxas says as triton calls it."""
+    """The log of ptxas, called as triton calls it."""
     from triton.backends.nvidia.compiler import get_ptxas, sm_arch_from_capability
 
     with tempfile.TemporaryDirectory() as folder:
@@ -127,21 +127,21 @@ def variants() -> list[Variant]:
 
 
 def rows(capabilities: Sequence[int] = CAPABILITIES) -> list[Row]:
-    """Every kernel on every architecture; takes some seconds the first time, then triton's cache serves."""
+    """Every kernel on every architecture; some seconds the first time, then from triton's cache."""
     return [compiled(v, capability) for v in variants() for capability in v.capabilities if capability in capabilities]
 
 
-def table(found: Sequence[Row]) -> str:
+def table(rows: Sequence[Row]) -> str:
     head = f"{'kernel':34} {'cc':>4} {'registers':>9} {'spills':>6} {'shared':>7} {'occupancy':>9} {'vector loads':>12}"
     body = [
         f"{r.kernel:34} {r.capability:4} {r.registers:9} {r.spill_bytes:6} {r.shared_bytes:7} {r.occupancy:9.0%}"
         f" {r.vector_loads:12.0%}"
-        for r in found
+        for r in rows
     ]
     return "\n".join([head, *body])
 
 
-def _found(pattern: str, text: str) -> str:
+def _matched(pattern: str, text: str) -> str:
     match = re.search(pattern, text)
     if match is None:
         raise RuntimeError(f"ptxas reported nothing like {pattern!r}; its output was: {text}")

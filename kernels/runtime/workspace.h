@@ -12,14 +12,14 @@ namespace {
 template <typename T>
 class Workspace {
  public:
-  // The thread's own, with all of it free.
+  // The thread's own, all of it free.
   static Workspace& of_thread() {
     thread_local Workspace kept;
     kept.next = 0;
     return kept;
   }
 
-  T* take(int64_t size) {
+  T* allocate(int64_t size) {
     if (next == blocks.size()) blocks.emplace_back();
     Block& block = blocks[next++];
     if (block.data == nullptr || block.size < size) {

@@ -20,32 +20,6 @@ __all__ = ["backends", "sliced_hvp"]
 _NATIVE, _ = native_status("sliced_hvp")
 
 
-def sliced_hvp(v: Tensor, u: Tensor, W: Tensor, b: Tensor, c: Tensor, log_sigma: Tensor) -> tuple[Tensor, Tensor]:
-    """(1/2 |s|^2 [..., B], u^T H u [M, ..., B]) at v [..., B, D] for directions u [M, ..., B, D].
-
-    W [..., D, H], b and log_sigma [..., D], c [..., H]; leading axes are replicas. Differentiable in everything, to any
-    order; the first is fused.
-    """
-    expect_grbm("sliced_hvp", v, W, b, c, log_sigma, {})
-    if u.shape[1:] != v.shape:
-        raise ValueError(f"sliced_hvp got u of shape {tuple(u.shape)}; expected {('M', *v.shape)}")
-    for what in ("dtype", "device"):
-        if getattr(u, what) != getattr(v, what):
-            raise ValueError(f"sliced_hvp got u of {what} {getattr(u, what)}; expected that of v, {getattr(v, what)}")
-    arguments = (v, u.movedim(0, -3), W, b, c, log_sigma)
-    if torch.compiler.is_compiling():
-        half_square, curvature, *_ = reference.value(*arguments)
-    else:
-        backend = backend_for("sliced_hvp", v, reference, _Native if _NATIVE else None)
-        half_square, curvature, *_ = _value(backend, *arguments)
-    return half_square, curvature.movedim(-2, 0)
-
-
-def backends() -> list[Backend]:
-    """Which backend serves on which device, and why not the others."""
-    return op_backends("sliced_hvp")
-
-
 class _Native:
     value = staticmethod(torch.ops.eblvm.sliced_hvp) if _NATIVE else None
     first = staticmethod(torch.ops.eblvm.sliced_hvp_first) if _NATIVE else None
@@ -81,3 +55,29 @@ def _first_flops(*arguments: Any, **_: Any) -> int:
 if _NATIVE:
     register_flop_formula(torch.ops.eblvm.sliced_hvp, get_raw=True)(_value_flops)
     register_flop_formula(torch.ops.eblvm.sliced_hvp_first, get_raw=True)(_first_flops)
+
+
+def sliced_hvp(v: Tensor, u: Tensor, W: Tensor, b: Tensor, c: Tensor, log_sigma: Tensor) -> tuple[Tensor, Tensor]:
+    """(1/2 |s|^2 [..., B], u^T H u [M, ..., B]) at v [..., B, D] for directions u [M, ..., B, D].
+
+    W [..., D, H], b and log_sigma [..., D], c [..., H]; leading axes are replicas. Differentiable in everything, to any
+    order; the first is fused.
+    """
+    expect_grbm("sliced_hvp", v, W, b, c, log_sigma, {})
+    if u.shape[1:] != v.shape:
+        raise ValueError(f"sliced_hvp got u of shape {tuple(u.shape)}; expected {('M', *v.shape)}")
+    for what in ("dtype", "device"):
+        if getattr(u, what) != getattr(v, what):
+            raise ValueError(f"sliced_hvp got u of {what} {getattr(u, what)}; expected that of v, {getattr(v, what)}")
+    arguments = (v, u.movedim(0, -3), W, b, c, log_sigma)
+    if torch.compiler.is_compiling():
+        half_square, curvature, *_ = reference.value(*arguments)
+    else:
+        backend = backend_for("sliced_hvp", v, reference, _Native if _NATIVE else None)
+        half_square, curvature, *_ = _value(backend, *arguments)
+    return half_square, curvature.movedim(-2, 0)
+
+
+def backends() -> list[Backend]:
+    """The backends of this op: which is used on which device, and why not the others."""
+    return op_backends("sliced_hvp")

@@ -3,11 +3,11 @@
 
 #include <vector>
 
+#include "../grbm/loops.h"
+#include "../grbm/sizes.h"
 #include "../runtime/product.h"
 #include "../runtime/tensors.h"
 #include "../runtime/workspace.h"
-#include "../grbm/loops.h"
-#include "../grbm/sizes.h"
 
 namespace {
 
@@ -66,7 +66,7 @@ std::vector<at::Tensor> sliced_hvp_value_cpu(const at::Tensor& v, const at::Tens
   AT_DISPATCH_FLOATING_TYPES(W.scalar_type(), "sliced_hvp", [&] {
     using T = scalar_t;
     parallel_for(0, n.replicas, n.replicas_per_thread(M), [&](int64_t begin, int64_t end) {
-      T* const precision = Workspace<T>::of_thread().take(D);
+      T* const precision = Workspace<T>::of_thread().allocate(D);
       for (int64_t i = begin; i < end; ++i) {
         const T *vs = n.part<T>(in[0], i), *us = n.part<T>(in[1], i), *bs = n.part<T>(in[3], i), *cs = n.part<T>(in[4], i);
         const Matrix<T> weights{n.part<T>(in[2], i), D, H};
@@ -118,9 +118,9 @@ std::vector<at::Tensor> sliced_hvp_first_cpu(const at::Tensor& f, const at::Tens
           *log_sigma_bar = n.part_of<T>(out[3], i);
         Workspace<T>& memory = Workspace<T>::of_thread();
         // [v; r] and [x_bar; mean], so that they meet in one product.
-        T *const rows = memory.take(2 * B * D), *const latents = memory.take(2 * B * H);
-        T *const r = rows + B * D, *const q_bar = memory.take(M * B * H), *const squares = memory.take(B * H);
-        T *const precision = memory.take(D), *const nowhere = memory.take(D);
+        T *const rows = memory.allocate(2 * B * D), *const latents = memory.allocate(2 * B * H);
+        T *const r = rows + B * D, *const q_bar = memory.allocate(M * B * H), *const squares = memory.allocate(B * H);
+        T *const precision = memory.allocate(D), *const nowhere = memory.allocate(D);
         T* const v_bar = wants_v ? n.part_of<T>(out[4], i) : nullptr;
         T* const u_bar = wants_u ? n.part_of<T>(out.back(), i) : nullptr;
         precisions(D, from(9), precision);

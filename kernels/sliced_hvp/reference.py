@@ -11,7 +11,7 @@ from eblvm.kernels.grbm.reference import precision
 
 
 def value(v: Tensor, u: Tensor, W: Tensor, b: Tensor, c: Tensor, log_sigma: Tensor) -> tuple[Tensor, ...]:
-    """(1/2 |s|^2, u^T H u), and what `first` keeps of it: the mean of h given v, s and u W [..., M, B, H]."""
+    """(1/2 |s|^2, u^T H u), and what `first` reads of it: the mean of h given v, s and u W [..., M, B, H]."""
     mean = torch.sigmoid(v @ W + c.unsqueeze(-2))
     score = mean @ W.mT - (v - b.unsqueeze(-2)) * precision(log_sigma)
     slices = (u.flatten(-3, -2) @ W).unflatten(-2, u.shape[-3:-1])
@@ -44,9 +44,9 @@ def first(
     W_bar = v.mT @ x_bar + r.mT @ mean + u.flatten(-3, -2).mT @ slices_bar.flatten(-3, -2)
     u_bar = -2 * k * p.unsqueeze(-2) * u
     log_sigma_bar = 2 * (r * (v - b.unsqueeze(-2)) * p).sum(-2) - (u_bar * u).sum((-3, -2))
-    found = [W_bar, (r * p).sum(-2), x_bar.sum(-2), log_sigma_bar]
+    gradients = [W_bar, (r * p).sum(-2), x_bar.sum(-2), log_sigma_bar]
     if wants_v:
-        found.append(x_bar @ W.mT - r * p)
+        gradients.append(x_bar @ W.mT - r * p)
     if wants_u:
-        found.append(u_bar + (slices_bar.flatten(-3, -2) @ W.mT).unflatten(-2, u.shape[-3:-1]))
-    return tuple(found)
+        gradients.append(u_bar + (slices_bar.flatten(-3, -2) @ W.mT).unflatten(-2, u.shape[-3:-1]))
+    return tuple(gradients)

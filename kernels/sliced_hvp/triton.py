@@ -1,7 +1,7 @@
 """The terms of sliced score matching on a GRBM in Triton, and their first order: one launch each, for all directions.
 
-Both are kernels of `kernels/grbm`: u W of a direction is made while a block of W is there, and made again for the
-gradients. Where D does not fit into registers, and for gradients of v and u, `triton_wide.py` serves.
+Both are kernels of `kernels/grbm`: u W of a direction is computed while a block of W is in registers, and again for
+the gradients. Where D does not fit into registers, and for gradients of v and u, `triton_wide.py` is used.
 """
 
 import torch
@@ -12,16 +12,16 @@ from eblvm.kernels.grbm.triton_rows import SLICED
 from eblvm.kernels.runtime.triton_report import Variant
 from eblvm.kernels.sliced_hvp import triton_wide
 
-MOST_DIRECTIONS = 16  # whose sums a row kernel keeps beside its result
+MOST_DIRECTIONS = 16  # whose sums a row kernel has registers for
 
 
-def serves(u: Tensor) -> bool:
+def fused(u: Tensor) -> bool:
     return fits(u) and u.shape[-3] <= MOST_DIRECTIONS
 
 
 def value(v: Tensor, u: Tensor, W: Tensor, b: Tensor, c: Tensor, log_sigma: Tensor) -> tuple[Tensor, ...]:
-    """`reference.value`, but the mean and u W: they are made again, and empty tensors stand for them."""
-    if not serves(u):
+    """`reference.value`, with empty tensors in the place of the mean and of u W, which `first` computes again."""
+    if not fused(u):
         return triton_wide.value(v, u, W, b, c, log_sigma)
     half_square, curvature, score = launch_rows(SLICED.value, v, W, b, c, log_sigma, u=u)
     mean, slices = (torch.empty((*W.shape[:-2], 0), dtype=v.dtype, device=v.device) for _ in range(2))
@@ -45,10 +45,10 @@ def first(
 ) -> tuple[Tensor, ...]:
     """`reference.first`."""
     arguments = (v, u, W, b, c, log_sigma)
-    if serves(u) and not (wants_v or wants_u):
-        found = launch_columns(SLICED.value, v, W, b, c, log_sigma, g=f, r=score, u=u, k=k)
-        return tuple(found[name] for name in ("W_bar", "b_bar", "c_bar", "log_sigma_bar"))
-    if serves(u):
+    if fused(u) and not (wants_v or wants_u):
+        gradients = launch_columns(SLICED.value, v, W, b, c, log_sigma, g=f, r=score, u=u, k=k)
+        return tuple(gradients[name] for name in ("W_bar", "b_bar", "c_bar", "log_sigma_bar"))
+    if fused(u):
         _, _, mean, score, slices = triton_wide.value(*arguments)
     return triton_wide.first(f, k, mean, score, slices, *arguments, wants_v, wants_u)
 

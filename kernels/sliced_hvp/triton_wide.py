@@ -87,7 +87,7 @@ def direction_first_kernel(
     k_ptr, u_ptr, log_sigma_ptr, u_bar_ptr, log_sigma_bar_ptr, batch, width,
     WIDE: tl.constexpr, ROWS: tl.constexpr, COLS: tl.constexpr,
 ):  # fmt: skip
-    """The explicit part of u's cotangent, -2 k u / sigma^2, and what it adds to log_sigma's; M B rows a replica."""
+    """The explicit part of u's cotangent, -2 k u / sigma^2, and its part of log_sigma's; M B rows per replica."""
     real = tl.float64 if WIDE else tl.float32
     replica = tl.program_id(1).to(tl.int64)
     column = tl.program_id(0) * COLS + tl.arange(0, COLS)
@@ -148,12 +148,12 @@ def first(
     slices_bar = slices.clone(memory_format=torch.contiguous_format)
     launch_columns(slices_first_kernel, (x_bar, mean, slices_bar, k, c_bar), replicas, batch, H, M=M)
     flat, flat_bar = u.flatten(-3, -2), slices_bar.flatten(-3, -2)
-    found = [sum_of_products((v, x_bar), (r, mean), (flat, flat_bar)), b_bar, c_bar, log_sigma_bar]
+    gradients = [sum_of_products((v, x_bar), (r, mean), (flat, flat_bar)), b_bar, c_bar, log_sigma_bar]
     if wants_v:
-        found.append(v_bar + x_bar @ W.mT)
+        gradients.append(v_bar + x_bar @ W.mT)
     if wants_u:
-        found.append(u_bar + (flat_bar @ W.mT).view(u.shape))
-    return tuple(found)
+        gradients.append(u_bar + (flat_bar @ W.mT).view(u.shape))
+    return tuple(gradients)
 
 
 def variants() -> list[Variant]:

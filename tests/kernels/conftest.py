@@ -8,7 +8,7 @@ torch.set_num_threads(1)
 
 @pytest.fixture
 def nan_filled():
-    """New memory holds NaN (the largest integer for integers), so that an element that no kernel writes is seen."""
+    """New memory is NaN (the largest integer for integers), so that an element that no kernel writes is seen."""
     torch.use_deterministic_algorithms(True)
     fill = torch.utils.deterministic.fill_uninitialized_memory
     torch.utils.deterministic.fill_uninitialized_memory = True

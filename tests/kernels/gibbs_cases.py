@@ -5,10 +5,12 @@ from torch import Tensor
 
 from eblvm.kernels import philox
 from eblvm.kernels.gibbs import Stream
-from eblvm.kernels.philox import Key
+from eblvm.kernels.philox import Key, Purpose
+from tests.kernels import grbm_cases
+from tests.kernels.grbm_cases import SIZES
 
-SIZES = [(1, 1, 1), (63, 5, 3), (3, 100, 257), (7, 2, 4), (0, 3, 2)]
-STREAM = Stream(Key(2**40, 7), 11, 12, 5)
+__all__ = ["SIZES", "STREAM", "SWEEPS", "by_definition", "drawn", "inputs", "raw", "stream"]
+STREAM = Stream(Key(2**40, 7), philox.purpose(Purpose.CHAIN_H), philox.purpose(Purpose.CHAIN_V), 5)
 SWEEPS = 3
 
 
@@ -16,14 +18,7 @@ def inputs(
     size: tuple[int, int, int], dtype: torch.dtype = torch.float64, replicas: tuple[int, ...] = ()
 ) -> list[Tensor]:
     """v, W, b, c, log_sigma."""
-    B, D, H = size
-    generator = torch.Generator().manual_seed(B + D + H)
-    shapes = ((B, D), (D, H), (D,), (H,), (D,))
-    scales = (1.0, 0.5, 1.0, 1.0, 0.3)
-    return [
-        (s * torch.randn(*replicas, *shape, generator=generator, dtype=torch.float64)).to(dtype)
-        for s, shape in zip(scales, shapes, strict=True)
-    ]
+    return grbm_cases.inputs(size, dtype, replicas, W_scale=0.5)[:5]
 
 
 def stream(replicas: tuple[int, ...] = ()) -> Stream:
@@ -57,7 +52,7 @@ def by_definition(tensors: list[Tensor], pairs: list[tuple[Tensor, Tensor]]) -> 
 
 
 def raw(tensors: list[Tensor], noise: Stream | list[tuple[Tensor, Tensor]]) -> tuple:
-    """The arguments that every backend takes."""
+    """The arguments of every backend."""
     if isinstance(noise, Stream):
         seed = torch.as_tensor(noise.key.seed)
         return (*tensors, [], [], seed, noise.key.step, noise.purpose_h, noise.purpose_v, noise.first, SWEEPS)

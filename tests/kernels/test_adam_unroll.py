@@ -14,19 +14,16 @@ from tests.kernels.adam_cases import (
     RULE,
     SIZES,
     TOLERANCE,
-    assert_close,
     check_in_place,
+    check_non_contiguous,
     derivatives,
     inputs,
     plain,
     through,
 )
+from tests.kernels.comparison import assert_close, backends, needs_native
 
-needs_native = pytest.mark.skipif(not adam_unroll._NATIVE, reason="the native library is not built")
-BACKENDS = [
-    pytest.param(reference, id="reference"),
-    pytest.param(adam_unroll._Native, id="native", marks=needs_native),
-]
+BACKENDS = backends(adam_unroll)
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=str)
@@ -48,10 +45,7 @@ def test_replicas_equal_single_runs(backend) -> None:
 
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_non_contiguous_inputs(backend) -> None:
-    *tensors, t, lr = inputs((8, 6))
-    tensors = [x.T[::2] for x in tensors]
-    expected = derivatives(plain, *(x.contiguous() for x in tensors), t, lr)
-    assert_close(derivatives(through(backend), *tensors, t, lr), expected, 1e-12)
+    check_non_contiguous(backend)
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=str)
@@ -72,8 +66,8 @@ def test_in_place_of_many_parameters_at_once(backend, clip_norm) -> None:
     norm = torch.cat([x.flatten() for x in g]).norm()
     scale = 1 if clip_norm is None else clip_norm / norm
     expected = [reference.step(p_i, scale * g_i, m_i, v_i, t, lr, RULE) for p_i, g_i, m_i, v_i, *_ in many]
-    found = adam_unroll._steps_(backend, p, g, m, v, t - 1, lr, RULE, 0.0, clip_norm)
-    assert_close(list(found), [t, norm], 1e-12)
+    counted = adam_unroll._steps_(backend, p, g, m, v, t - 1, lr, RULE, 0.0, clip_norm)
+    assert_close(list(counted), [t, norm], 1e-12)
     for moved, values in zip(zip(p, m, v, strict=True), expected, strict=True):
         assert_close(list(moved), list(values), 1e-11)
 
@@ -183,7 +177,7 @@ def test_a_gradient_for_lr_is_an_error_under_func() -> None:
         grad(lambda rate: step(*tensors, t, rate, RULE)[0].sum())(lr)
 
 
-@needs_native
+@needs_native(adam_unroll)
 def test_native_op_checks_its_arguments() -> None:
     p, g, m, v, t, lr = inputs((4,), torch.float32)
     for arguments, message in (

@@ -1,4 +1,4 @@
-"""The lower step's pointwise heart: every backend against torch's derivatives of the definition."""
+"""The pointwise part of the lower step: every backend against torch's derivatives of the definition."""
 
 import pytest
 import torch
@@ -14,18 +14,14 @@ from tests.kernels.bernoulli_cases import (
     SIZES,
     TAU,
     TOLERANCE,
-    assert_close,
     by_autograd,
     derivatives,
     inputs,
     noise_of,
 )
+from tests.kernels.comparison import assert_close, backends, needs_native
 
-needs_native = pytest.mark.skipif(not bernoulli_lower._NATIVE, reason="the native library is not built")
-BACKENDS = [
-    pytest.param(bernoulli_lower.Reference, id="reference"),
-    pytest.param(bernoulli_lower._Native, id="native", marks=needs_native),
-]
+BACKENDS = backends(bernoulli_lower)
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=str)
@@ -123,7 +119,7 @@ def test_drawn_noise_is_the_philox_stream() -> None:
 
 
 def test_saved_bytes_with_drawn_noise() -> None:
-    """A stream keeps nothing but its inputs for backward."""
+    """A stream saves only its inputs for backward."""
     logits, x = (t.requires_grad_() for t in inputs((5, 7)))
     saved = []
     with torch.autograd.graph.saved_tensors_hooks(lambda t: (saved.append(t.nbytes), t)[1], lambda t: t):
@@ -132,7 +128,7 @@ def test_saved_bytes_with_drawn_noise() -> None:
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
-@needs_native
+@needs_native(bernoulli_lower)
 def test_native_at_the_edges(dtype) -> None:
     """Saturated logits stay finite, NaN stays NaN."""
     logits = torch.tensor([[-1e4, 1e4, 0.0, 90.0, -90.0]], dtype=dtype)
@@ -165,7 +161,7 @@ def test_errors_say_what_was_got(call, message) -> None:
         call(torch.zeros(2, 4))
 
 
-@needs_native
+@needs_native(bernoulli_lower)
 def test_native_op_checks_its_arguments() -> None:
     op, a = torch.ops.eblvm.bernoulli_lower, torch.zeros(2, 4)
     rest = (None, None, 0, 0, 0, 1.0)

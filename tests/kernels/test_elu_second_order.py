@@ -6,13 +6,10 @@ from torch.func import grad, vmap
 
 from eblvm.kernels import elu_second_order as package
 from eblvm.kernels.elu_second_order import elu_second_order, reference
+from tests.kernels.comparison import backends, needs_native
 from tests.kernels.elu_cases import ALPHA, SIZES, TOLERANCE, assert_close, by_autograd, derivatives, inputs
 
-needs_native = pytest.mark.skipif(not package._NATIVE, reason="the native library is not built")
-BACKENDS = [
-    pytest.param(reference, id="reference"),
-    pytest.param(package._Native, id="native", marks=needs_native),
-]
+BACKENDS = backends(package)
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=str)
@@ -74,7 +71,7 @@ def test_vmap_and_func_grad() -> None:
     torch.testing.assert_close(shared, reference.first(g, x[0].expand_as(g), 1.0), rtol=1e-13, atol=1e-13)
 
 
-@needs_native
+@needs_native(package)
 def test_native_keeps_nan_and_saturates() -> None:
     for dtype in (torch.float32, torch.float64):
         x = torch.tensor([float("nan"), float("-inf"), float("inf"), -1e30], dtype=dtype)
@@ -98,7 +95,7 @@ def test_errors_say_what_was_got() -> None:
         elu_second_order(torch.zeros(3), 0.0)
 
 
-@needs_native
+@needs_native(package)
 def test_native_op_checks_its_arguments() -> None:
     x = torch.zeros(2, 3)
     for call, message in (

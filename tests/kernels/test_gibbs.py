@@ -1,4 +1,4 @@
-"""Block Gibbs sweeps: every backend against the definition, the noise against Philox, the law against the model."""
+"""Block Gibbs sweeps: every backend against the definition, noise against Philox, distributions against the model."""
 
 import pytest
 import torch
@@ -37,7 +37,7 @@ def test_native_equals_reference(kind, replicas, size, nan_filled) -> None:
 
 @needs_native
 def test_native_in_float32() -> None:
-    """One sweep: nearly all decisions are those of float64, and then the values are."""
+    """One sweep: nearly all decisions are those of float64; where they are, so are the values."""
     size = (63, 100, 37)
     tensors = inputs(size)
     arguments = raw(tensors, STREAM)[:-1]
@@ -89,7 +89,7 @@ def test_vmap_over_replicas() -> None:
     for r in range(3):
         one = gibbs(*(t[r] for t in tensors), noise._replace(key=Key(noise.key.seed[r], 7)), SWEEPS)
         torch.testing.assert_close((expected[0][r], expected[1][r]), one, rtol=1e-13, atol=1e-13)
-    # Chains mapped, parameters shared.
+    # Chains mapped, one set of parameters.
     chains = vmap(lambda v: gibbs(v, *(t[0] for t in tensors[1:]), STREAM, SWEEPS)[0], in_dims=1)(
         tensors[0].movedim(0, 1)
     )
@@ -115,7 +115,7 @@ def test_samples_carry_no_gradient_and_leave_their_start() -> None:
 
 
 def test_the_law_is_that_of_the_model() -> None:
-    """Long chains of a two-unit model have the mean and variance that enumeration gives."""
+    """Long chains of a two-unit model have the mean and variance of enumeration."""
     D, H = 1, 1
     W, b, c, log_sigma = (torch.tensor(x, dtype=torch.float64) for x in ([[1.2]], [0.3], [-0.4], [0.2]))
     sigma2 = float((2 * log_sigma).exp())

@@ -7,20 +7,20 @@ from torch.func import grad, vjp, vmap
 from eblvm.engine.nets.grbm import GRBM
 from eblvm.kernels import grbm as package
 from eblvm.kernels.grbm import grbm, reference
+from tests.kernels.comparison import assert_close, backends, needs_native
 from tests.kernels.grbm_cases import (
     SIZES,
     TOLERANCE,
-    assert_close,
+    assert_every_gradient_alone,
     assert_flops_are_those_of_its_products,
+    assert_gradcheck,
+    assert_same_with_two_threads,
     derivatives,
     inputs,
+    strided,
 )
 
-needs_native = pytest.mark.skipif(not package._NATIVE, reason="the native library is not built")
-BACKENDS = [
-    pytest.param(reference, id="reference"),
-    pytest.param(package._Native, id="native", marks=needs_native),
-]
+BACKENDS = backends(package)
 GIVEN = pytest.mark.parametrize("given", [True, False], ids=["energy", "free-energy"])
 
 
@@ -47,30 +47,19 @@ def test_value_and_derivatives(backend, given, replicas, size, dtype, nan_filled
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_non_contiguous_inputs(backend, given) -> None:
     tensors = case(given, (7, 6, 5))
-    strided = [t if t is None else torch.stack([t, t], -1)[..., 0] for t in tensors]
-    assert_close(derivatives(through(backend), *strided), derivatives(reference.value, *tensors), 1e-12)
+    assert_close(derivatives(through(backend), *strided(tensors)), derivatives(reference.value, *tensors), 1e-12)
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
 @GIVEN
 def test_only_what_is_wanted_is_computed(backend, given) -> None:
-    """Every subset of inputs that want a gradient gets the same one."""
-    tensors = case(given, (7, 6, 5))
-    everything = derivatives(through(backend), *tensors)[2 : 8 if given else 7]
-    for i in range(6 if given else 5):
-        leaves = [t if t is None else t.clone() for t in tensors]
-        leaf = leaves[i].requires_grad_()
-        results = through(backend)(*leaves)[:2]
-        loss = sum((t * torch.linspace(0.5, 1.5, t.numel(), dtype=t.dtype).view(t.shape)).sum() for t in results)
-        torch.testing.assert_close(torch.autograd.grad(loss, leaf)[0], everything[i], rtol=1e-12, atol=1e-12)
+    assert_every_gradient_alone(through(backend), case(given, (7, 6, 5)))
 
 
 @GIVEN
 def test_gradcheck(given) -> None:
-    tensors = [t if t is None else t.requires_grad_() for t in case(given, (3, 4, 2))]
-    for f in (grbm, lambda *t: reference.value(*t)[:2]):
-        assert torch.autograd.gradcheck(f, tensors)
-        assert torch.autograd.gradgradcheck(f, tensors)
+    assert_gradcheck(grbm, case(given, (3, 4, 2)))
+    assert_gradcheck(lambda *t: reference.value(*t)[:2], case(given, (3, 4, 2)))
 
 
 def test_it_is_the_models_energy_and_score() -> None:
@@ -131,7 +120,7 @@ def test_third_derivative(given) -> None:
     torch.testing.assert_close(third(grbm), third(reference.value), rtol=1e-10, atol=1e-10)
 
 
-@needs_native
+@needs_native(package)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
 def test_native_at_the_edges(dtype) -> None:
     """Saturated units stay finite, NaN stays NaN."""
@@ -144,15 +133,9 @@ def test_native_at_the_edges(dtype) -> None:
     assert all(t.isnan().all() for t in broken)
 
 
-@needs_native
+@needs_native(package)
 def test_more_threads_change_nothing() -> None:
-    tensors = case(False, (63, 100, 37), replicas=(9,))
-    one = derivatives(through(package._Native), *tensors)
-    torch.set_num_threads(2)
-    try:
-        assert_close(derivatives(through(package._Native), *tensors), one, 1e-12)
-    finally:
-        torch.set_num_threads(1)
+    assert_same_with_two_threads(through(package._Native), case(False, (63, 100, 37), replicas=(9,)))
 
 
 @pytest.mark.parametrize(
@@ -175,7 +158,7 @@ def test_errors_say_what_was_got(change, message) -> None:
         grbm(**arguments)
 
 
-@needs_native
+@needs_native(package)
 def test_native_op_checks_its_arguments() -> None:
     v, W, b, c, log_sigma, h = inputs((5, 4, 3))
     op, first = torch.ops.eblvm.grbm, torch.ops.eblvm.grbm_first
@@ -192,7 +175,7 @@ def test_native_op_checks_its_arguments() -> None:
             call()
 
 
-@needs_native
+@needs_native(package)
 @GIVEN
 @pytest.mark.parametrize("wanted", [slice(1, 5), slice(0, 6)], ids=["parameters", "all"])
 def test_flops(given, wanted) -> None:

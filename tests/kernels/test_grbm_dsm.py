@@ -7,7 +7,8 @@ from torch import Tensor
 from eblvm.kernels import grbm_dsm as package
 from eblvm.kernels.grbm.reference import value
 from eblvm.kernels.grbm_dsm import grbm_dsm, reference
-from tests.kernels.grbm_cases import SIZES, TOLERANCE, assert_close, assert_flops_are_those_of_its_products, inputs
+from tests.kernels.comparison import assert_close
+from tests.kernels.grbm_cases import SIZES, TOLERANCE, assert_flops_are_those_of_its_products, inputs
 
 needs_native = pytest.mark.skipif(not package._NATIVE, reason="the native library is not built")
 BACKENDS = [

@@ -1,5 +1,5 @@
-"""The native library where it is missing, or of another torch: the reference serves, and one sentence says so. Its
-threads where it is there."""
+"""A native library that is missing or built for another torch: a slower PyTorch version is used, and eblvm says so
+once. The threads of one that is loaded."""
 
 import subprocess
 import sys

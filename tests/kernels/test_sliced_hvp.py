@@ -7,20 +7,20 @@ from torch.func import grad, jacrev, vmap
 from eblvm.engine.nets.grbm import GRBM
 from eblvm.kernels import sliced_hvp as package
 from eblvm.kernels.sliced_hvp import reference, sliced_hvp
+from tests.kernels.comparison import assert_close, backends, needs_native
 from tests.kernels.grbm_cases import (
     SIZES,
     TOLERANCE,
-    assert_close,
+    assert_every_gradient_alone,
     assert_flops_are_those_of_its_products,
+    assert_gradcheck,
+    assert_same_with_two_threads,
     derivatives,
     inputs,
+    strided,
 )
 
-needs_native = pytest.mark.skipif(not package._NATIVE, reason="the native library is not built")
-BACKENDS = [
-    pytest.param(reference, id="reference"),
-    pytest.param(package._Native, id="native", marks=needs_native),
-]
+BACKENDS = backends(package)
 
 
 def through(backend):
@@ -45,27 +45,17 @@ def test_value_and_derivatives(backend, replicas, M, size, dtype, nan_filled) ->
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_non_contiguous_inputs(backend) -> None:
     tensors = case((7, 6, 5))
-    strided = [torch.stack([t, t], -1)[..., 0] for t in tensors]
-    assert_close(derivatives(through(backend), *strided), derivatives(reference.value, *tensors), 1e-12)
+    assert_close(derivatives(through(backend), *strided(tensors)), derivatives(reference.value, *tensors), 1e-12)
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_only_what_is_wanted_is_computed(backend) -> None:
-    tensors = case((7, 6, 5))
-    everything = derivatives(through(backend), *tensors)[2:8]
-    for i in range(6):
-        leaves = [t.clone() for t in tensors]
-        leaf = leaves[i].requires_grad_()
-        results = through(backend)(*leaves)[:2]
-        loss = sum((t * torch.linspace(0.5, 1.5, t.numel(), dtype=t.dtype).view(t.shape)).sum() for t in results)
-        torch.testing.assert_close(torch.autograd.grad(loss, leaf)[0], everything[i], rtol=1e-12, atol=1e-12)
+    assert_every_gradient_alone(through(backend), case((7, 6, 5)))
 
 
 def test_gradcheck() -> None:
-    tensors = [t.requires_grad_() for t in case((3, 4, 2))]
-    for f in (sliced_hvp, lambda *t: reference.value(*t)[:2]):
-        assert torch.autograd.gradcheck(f, tensors)
-        assert torch.autograd.gradgradcheck(f, tensors)
+    assert_gradcheck(sliced_hvp, case((3, 4, 2)))
+    assert_gradcheck(lambda *t: reference.value(*t)[:2], case((3, 4, 2)))
 
 
 def test_it_is_the_models_hessian() -> None:
@@ -137,15 +127,9 @@ def test_third_derivative() -> None:
     torch.testing.assert_close(third(sliced_hvp), third(reference.value), rtol=1e-10, atol=1e-10)
 
 
-@needs_native
+@needs_native(package)
 def test_more_threads_change_nothing() -> None:
-    tensors = case((63, 100, 37), replicas=(9,))
-    one = derivatives(through(package._Native), *tensors)
-    torch.set_num_threads(2)
-    try:
-        assert_close(derivatives(through(package._Native), *tensors), one, 1e-12)
-    finally:
-        torch.set_num_threads(1)
+    assert_same_with_two_threads(through(package._Native), case((63, 100, 37), replicas=(9,)))
 
 
 @pytest.mark.parametrize(
@@ -166,7 +150,7 @@ def test_errors_say_what_was_got(change, message) -> None:
         sliced_hvp(**arguments)
 
 
-@needs_native
+@needs_native(package)
 def test_native_op_checks_its_arguments() -> None:
     v, u, W, b, c, log_sigma = case((5, 4, 3))
     op = torch.ops.eblvm.sliced_hvp
@@ -180,7 +164,7 @@ def test_native_op_checks_its_arguments() -> None:
             call()
 
 
-@needs_native
+@needs_native(package)
 @pytest.mark.parametrize("wanted", [slice(2, 6), slice(0, 6)], ids=["parameters", "all"])
 def test_flops(wanted) -> None:
     tensors = case((40, 41, 43), M=3)

@@ -43,7 +43,7 @@ def test_compiled_ahead_of_time(variant, capability) -> None:
     assert 0 < row.registers <= 255
     assert row.occupancy > 0
     if variant.fused and variant.constants["D"] % 16 == 0:
-        assert row.vector_loads > 0.85  # the rest are a row's own numbers, one a thread
+        assert row.vector_loads > 0.85  # the rest are a row's own numbers, one per thread
 
 
 def test_occupancy_of_known_cases() -> None:

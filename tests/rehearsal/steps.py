@@ -24,9 +24,11 @@ from tests.rehearsal.watch import Watch
 SAMPLES = 200
 
 
-def undrawn(kind: Any, key: Key, purpose: int, count: int, shape: Any, first: int, dtype: Any, device: Any) -> Tensor:
-    """Replace philox's draws on the host, whose native op cannot run fake tensors."""
-    return torch.empty(count, *shape, dtype=dtype, device=device)
+def undrawn(
+    kind: Any, key: Key, purpose: int, count: int, shape: Any, first: int = 0, dtype: Any = None, device: Any = "cpu"
+) -> Tensor:
+    """In the place of philox's draws on the host, whose native op knows no fake tensors."""
+    return torch.empty(count, *shape, dtype=dtype or torch.float32, device=device)
 
 
 @contextmanager
@@ -34,9 +36,9 @@ def nothing_drawn_on_the_host() -> Iterator[None]:
     """Draw no noise on the host: philox's native op cannot run fake tensors."""
     drawn = philox._draw
 
-    def draw(kind: Any, key: Any, purpose: int, count: int, shape: Any, first: int, dtype: Any, device: Any) -> Tensor:
-        on_host = torch.device(device).type == "cpu"
-        return (undrawn if on_host else drawn)(kind, key, purpose, count, shape, first, dtype, device)
+    def draw(kind: Any, key: Any, purpose: int, count: int, shape: Any, **options: Any) -> Tensor:
+        on_host = torch.device(options.get("device", "cpu")).type == "cpu"
+        return (undrawn if on_host else drawn)(kind, key, purpose, count, shape, **options)
 
     with patch.object(philox, "_draw", draw):
         yield

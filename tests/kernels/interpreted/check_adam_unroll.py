@@ -10,8 +10,8 @@ from tests.kernels.adam_cases import (
     RULE,
     SIZES,
     TOLERANCE,
-    assert_close,
     check_in_place,
+    check_non_contiguous,
     derivatives,
     inputs,
     list_derivatives,
@@ -20,6 +20,7 @@ from tests.kernels.adam_cases import (
     plain_lists,
     through,
 )
+from tests.kernels.comparison import assert_close
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=str)
@@ -31,10 +32,7 @@ def test_value_and_derivatives(replicas, size, dtype, nan_filled) -> None:
 
 
 def test_non_contiguous_inputs() -> None:
-    *tensors, t, lr = inputs((8, 6))
-    tensors = [x.T[::2] for x in tensors]
-    expected = derivatives(plain, *(x.contiguous() for x in tensors), t, lr)
-    assert_close(derivatives(through(triton), *tensors, t, lr), expected, 1e-12)
+    check_non_contiguous(triton)
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=str)
@@ -79,10 +77,10 @@ def test_average_and_decay(decay, b1, nan_filled) -> None:
     wanted = [reference.step(*one, step_count + 1, lr, rule)[0] for one in zip(p, adjusted, m, v, strict=True)]
     averaged = [torch.lerp(x, e, decay) for x, e in zip(wanted, average, strict=True)]
     places = [[x.clone(memory_format=torch.preserve_format) for x in xs] for xs in (p, m, v, average)]
-    found = triton_lists.steps_(places[0], g, *places[1:3], step_count, lr, rule, 0.1, clip_norm, places[3], decay)
+    counted = triton_lists.steps_(places[0], g, *places[1:3], step_count, lr, rule, 0.1, clip_norm, places[3], decay)
     assert_close(places[0], wanted, 1e-12)
     assert_close(places[3], averaged, 1e-12)
-    assert_close(list(found), [step_count + 1, norm], 1e-12)
+    assert_close(list(counted), [step_count + 1, norm], 1e-12)
 
 
 @pytest.mark.parametrize("place", [0, 70 * 60 - 1])
@@ -99,12 +97,12 @@ def test_nothing_moves_where_it_must_not(go) -> None:
     lists, step_count, lr = list_inputs(torch.float64)
     p, g, m, v = lists
     places = [[x.clone(memory_format=torch.preserve_format) for x in xs] for xs in (p, m, v)]
-    found = triton_lists.steps_(places[0], g, *places[1:], step_count, lr, RULE, go=torch.tensor(go))
+    counted = triton_lists.steps_(places[0], g, *places[1:], step_count, lr, RULE, go=torch.tensor(go))
     wanted = [reference.step(*one, step_count + 1, lr, RULE) for one in zip(p, g, m, v, strict=True)]
     expected = [list(part) for part in zip(*wanted, strict=True)] if go else [p, m, v]
     for got, want in zip(places, expected, strict=True):
         assert_close(got, want, 1e-12)
-    assert float(found[0]) == float(step_count) + go
+    assert float(counted[0]) == float(step_count) + go
     triton_lists.restore_(places[0], p, torch.tensor(go))
     assert_close(places[0], expected[0] if go else p, 1e-12)
     triton_lists.restore_(places[0], p, torch.tensor(False))

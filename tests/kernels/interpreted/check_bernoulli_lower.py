@@ -8,12 +8,12 @@ from tests.kernels.bernoulli_cases import (
     NOISES,
     SIZES,
     TOLERANCE,
-    assert_close,
     by_autograd,
     derivatives,
     inputs,
     noise_of,
 )
+from tests.kernels.comparison import assert_close
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=str)

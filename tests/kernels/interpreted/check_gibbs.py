@@ -7,7 +7,7 @@ from eblvm.kernels.gibbs import reference, triton
 from eblvm.kernels.runtime import tiles
 from tests.kernels.gibbs_cases import drawn, inputs, raw, stream
 
-# The interpreter takes a while for every tile.
+# The interpreter is slow, and needs time for every tile.
 SIZES = [(1, 1, 1), (63, 2, 4), (2, 63, 5), (2, 100, 5), (2, 3, 257), (0, 3, 2)]
 
 

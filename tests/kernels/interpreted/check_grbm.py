@@ -7,9 +7,10 @@ from eblvm.bench.tools.traffic import count
 from eblvm.kernels import grbm
 from eblvm.kernels.grbm import reference, triton
 from eblvm.kernels.runtime import tiles
-from tests.kernels.grbm_cases import HALF_TOLERANCE, TOLERANCE, assert_close, derivatives, inputs
+from tests.kernels.comparison import assert_close
+from tests.kernels.grbm_cases import HALF_TOLERANCE, TOLERANCE, derivatives, inputs
 
-# The interpreter takes a while for every tile.
+# The interpreter is slow, and needs time for every tile.
 SIZES = [(1, 1, 1), (63, 2, 4), (3, 100, 5), (2, 3, 257), (2, 257, 3), (0, 3, 2)]
 GIVEN = pytest.mark.parametrize("given", [True, False], ids=["energy", "free-energy"])
 
@@ -39,8 +40,8 @@ def test_replicas_and_parts_of_a_split(given, split, split_in, nan_filled) -> No
 def test_counted_traffic_is_every_tensor_once() -> None:
     *tensors, _ = inputs((35, 3, 40))
     results = tensors[0].nbytes + tensors[0][..., 0].nbytes  # the score and the energy
-    found = count(lambda: triton.launch_rows(triton.FREE.value, *tensors))
-    assert found == (1, sum(t.nbytes for t in tensors) + results)
+    traffic = count(lambda: triton.launch_rows(triton.FREE.value, *tensors))
+    assert traffic == (1, sum(t.nbytes for t in tensors) + results)
 
 
 @GIVEN

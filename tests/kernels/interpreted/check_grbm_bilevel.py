@@ -6,7 +6,9 @@ import pytest
 import torch
 
 from eblvm.kernels.adam_unroll import Rule
-from eblvm.kernels.grbm_bilevel import Phi, Theta, reference, triton, triton_rate
+from eblvm.kernels.grbm_bilevel import Phi, Settings, Theta, reference, triton, triton_rate
+from eblvm.kernels.grbm_bilevel.triton_lower import lower_kernel
+from eblvm.kernels.runtime.pointers import stacked
 
 TOLERANCE = {torch.float64: 1e-10, torch.float32: 1e-4}
 SIGMA, TAU = 0.3, 0.4
@@ -42,9 +44,9 @@ def assert_close(got, expected, tolerance) -> None:
 
 def check(size, K, N, *, exact, sgd, shared, auto_rate=False, replicas=(), dtype=torch.float64) -> None:
     given = inputs(size, K + N + 1, exact=exact, shared=shared, replicas=replicas, dtype=dtype)
-    how = {"K": K, "N": N, "sigma": SIGMA, "tau": TAU, "exact": exact, "sgd": sgd, "auto_rate": auto_rate}
-    got = triton.grbm_bilevel(*given, **how, rule=Rule())
-    assert_close(got, reference.grbm_bilevel(*given, **how, rule=Rule()), TOLERANCE[dtype])
+    settings = Settings(K=K, N=N, sigma=SIGMA, tau=TAU, exact=exact, sgd=sgd, auto_rate=auto_rate, rule=Rule())
+    got = triton.grbm_bilevel(*given, settings)
+    assert_close(got, reference.grbm_bilevel(*given, settings), TOLERANCE[dtype])
 
 
 @pytest.mark.parametrize("mode", MODES, ids=str)
@@ -89,18 +91,33 @@ def test_automatic_step_size_of_a_large_batch(nan_filled, monkeypatch) -> None:
 
 @pytest.mark.parametrize("exact", [True, False])
 def test_lower_steps_alone(exact, nan_filled) -> None:
-    v, perturb, latent, theta, phi, lr, _ = inputs((5, 3, 4), 2)
-    got = triton.lower_steps(
-        v, perturb, [] if exact else latent, theta, phi, lr, K=2, sigma=SIGMA, tau=TAU, exact=exact, rule=Rule()
-    )
-    batches = [v + SIGMA * eps for eps in perturb]
-    noises = [None, None] if exact else latent
-    expected = reference.lower_steps(batches, noises, theta, phi, lr, tau=TAU, rule=Rule())
+    v, perturb, latent, theta, phi, phi_rate, _ = inputs((5, 3, 4), 2)
+    given = (v, perturb, [] if exact else latent, theta, phi, phi_rate)
+    settings = Settings(K=2, sigma=SIGMA, tau=TAU, exact=exact, rule=Rule())
+    got, expected = triton.lower_steps(*given, settings), reference.lower_steps(*given, settings)
     torch.testing.assert_close((*got[0], got[1]), (*expected[0], expected[1]), rtol=1e-10, atol=1e-10)
+
+
+def test_tensors_that_the_settings_leave_out_are_empty() -> None:
+    v, perturb, _, theta, phi, phi_rate, _ = inputs((5, 3, 4), 2)
+    settings = Settings(K=2, sigma=SIGMA, tau=TAU, exact=True, rule=Rule())
+    step = triton._step(v, perturb, [], theta, phi, phi_rate, phi_rate, settings, upper=False)
+    empty = {name for name, tensor in step.tensors.items() if tensor.numel() == 0}
+    of_upper = {"r", "gap", "z_bar", "A_bar", "G_bar", "m_bar", "v_bar"}
+    assert empty == {"noise", "z", "G", "m", "v2", "M", "S"} | of_upper
+
+
+def test_a_tensor_that_a_kernel_names_and_the_step_lacks_is_an_error() -> None:
+    v, perturb, latent, theta, phi, phi_rate, _ = inputs((5, 3, 4), 2)
+    settings = Settings(K=2, sigma=SIGMA, tau=TAU, exact=False, rule=Rule())
+    step = triton._step(v, perturb, latent, theta, phi, phi_rate, phi_rate, settings, upper=False)
+    del step.tensors["delta"]
+    with pytest.raises(KeyError, match="delta"):
+        step.launch(lower_kernel, (2, 1))
 
 
 def test_noise_that_lies_together_is_not_copied() -> None:
     whole = torch.randn(3, 2, 4)
-    assert triton.stacked(list(whole)).data_ptr() == whole.data_ptr()
+    assert stacked(list(whole)).data_ptr() == whole.data_ptr()
     apart = [whole[0], whole[2], whole[1]]
-    assert torch.equal(triton.stacked(apart), torch.stack(apart))
+    assert torch.equal(stacked(apart), torch.stack(apart))

@@ -5,7 +5,8 @@ import torch
 
 from eblvm.kernels.grbm_dsm import reference, triton
 from eblvm.kernels.runtime import tiles
-from tests.kernels.grbm_cases import HALF_TOLERANCE, TOLERANCE, assert_close, inputs
+from tests.kernels.comparison import assert_close
+from tests.kernels.grbm_cases import HALF_TOLERANCE, TOLERANCE, inputs
 
 SIZES = [(1, 1, 1), (63, 2, 4), (3, 100, 5), (2, 3, 257), (2, 257, 3)]
 

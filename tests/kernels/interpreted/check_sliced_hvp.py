@@ -6,9 +6,10 @@ import torch
 from eblvm.kernels import sliced_hvp
 from eblvm.kernels.runtime import tiles
 from eblvm.kernels.sliced_hvp import reference, triton
-from tests.kernels.grbm_cases import HALF_TOLERANCE, TOLERANCE, assert_close, derivatives, inputs
+from tests.kernels.comparison import assert_close
+from tests.kernels.grbm_cases import HALF_TOLERANCE, TOLERANCE, derivatives, inputs
 
-# The interpreter takes a while for every tile.
+# The interpreter is slow, and needs time for every tile.
 SIZES = [(1, 1, 1), (63, 2, 4), (3, 100, 5), (2, 3, 257), (2, 257, 3), (0, 3, 2)]
 
 

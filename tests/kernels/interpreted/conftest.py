@@ -10,7 +10,7 @@ from eblvm.kernels.runtime import tiles
 
 def pytest_collection_modifyitems(config, items):
     """The interpreter is slow, and computes in float32 as in float64: every size in float64, float32 where a tile is
-    crossed. `make kernels` has them all."""
+    crossed; all with `make kernels`."""
     if os.environ.get("EBLVM_ALL_KERNELS") == "1":
         return
     kept = [item for item in items if not repeats(getattr(item, "callspec", None))]
