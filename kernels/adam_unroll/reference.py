@@ -40,7 +40,7 @@ def step_(p: Tensor, g: Tensor, m: Tensor, v: Tensor, t: Tensor, lr: Tensor, rul
 def clipped(g: list[Tensor], replicas: int, clip_norm: float | None) -> tuple[list[Tensor], Tensor]:
     """(g scaled down to a norm of at most `clip_norm`, their norm before), each replica by itself."""
     norms = [torch.linalg.vector_norm(x.reshape(*x.shape[:replicas], -1), dim=-1) for x in g]
-    norm = torch.linalg.vector_norm(torch.stack(norms), dim=0)
+    norm = torch.linalg.vector_norm(torch.stack(norms, -1), dim=-1)
     if clip_norm is None:
         return g, norm
     scale = clip_norm / norm.clamp(min=clip_norm)
