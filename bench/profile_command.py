@@ -63,8 +63,8 @@ def main(argv: list[str]) -> None:
     if arguments.trace is not None:
         return write_trace(config, arguments)
 
-    from eblvm.bench.suites import profile
-    from eblvm.bench.suites.profile_plot import plot
+    from eblvm.bench.profiling import profile
+    from eblvm.bench.profiling.plot import plot
     from eblvm.bench.tools import record
 
     result = profile.run(config, axes_and_series(arguments), arguments.rounds, arguments.batch)
@@ -87,7 +87,7 @@ def positive(text: str) -> int:
 
 
 def write_trace(config: Config, arguments: argparse.Namespace) -> None:
-    from eblvm.bench.suites import trace
+    from eblvm.bench.profiling import trace
 
     for name in (*AXES, *SERIES):
         values = getattr(arguments, name)

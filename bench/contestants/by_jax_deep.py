@@ -10,7 +10,7 @@ from eblvm.bench.contestants.by_jax import JaxStep, arrays
 from eblvm.bench.contestants.deep import can, pairs
 from eblvm.bench.contestants.roster import contestant
 from eblvm.bench.contestants.steps import CaseStep
-from eblvm.bench.suites import deep
+from eblvm.bench.measurements import deep
 from eblvm.bench.tools.registry import Case
 from eblvm.engine.methods.types import State
 from eblvm.engine.optim.optimizers import AdamState

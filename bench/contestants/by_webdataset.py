@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from eblvm.bench.contestants.roster import contestant
-from eblvm.bench.suites import data
+from eblvm.bench.measurements import data
 
 
 class Shards:

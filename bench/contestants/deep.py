@@ -7,8 +7,8 @@ import torch
 from torch import Tensor
 
 from eblvm.bench.contestants.steps import batch
+from eblvm.bench.measurements import deep
 from eblvm.bench.naive import BiMdsm
-from eblvm.bench.suites import deep
 from eblvm.bench.tools.registry import Case
 from eblvm.engine.methods.types import State
 from eblvm.engine.types import Params

@@ -3,8 +3,8 @@
 from pathlib import Path
 from typing import Any
 
+from eblvm.bench.contest import contest
 from eblvm.bench.pages.performance import section
-from eblvm.bench.suites import contest
 from eblvm.bench.tools import record
 from eblvm.engine import tables
 

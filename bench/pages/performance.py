@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Any
 
-from eblvm.bench.suites import (
+from eblvm.bench.measurements import (
     bidvl,
     compare_power,
     data,
@@ -11,14 +11,14 @@ from eblvm.bench.suites import (
     freed_memory,
     grbm_parts,
     growth,
-    profile,
-    profile_plot,
     ratios,
     subnormals,
     targets,
     traffic,
     vages,
 )
+from eblvm.bench.profiling import plot as profile_plot
+from eblvm.bench.profiling import profile
 from eblvm.bench.tools import record
 from eblvm.engine import tables
 

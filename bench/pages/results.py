@@ -4,22 +4,15 @@
 makes the page.
 """
 
-import json
-import statistics
-import sys
 from pathlib import Path
-from typing import Any
 
+from eblvm.bench.measurements import fid, posterior_features
+from eblvm.bench.measurements import results as measured
 from eblvm.bench.reproduce import costs, listing, running
 from eblvm.bench.reproduce.experiments import find
-from eblvm.bench.suites import fid, posterior_features
 from eblvm.bench.tools import record
-from eblvm.engine import recipes, tables
-from eblvm.engine.config import Config
-from eblvm.engine.errors import UserError
-from eblvm.engine.runs.stats import read_rows
+from eblvm.engine import tables
 
-SCHEMA = "eblvm-results-1"
 DOCUMENT = record.SOURCE / "docs" / "results.md"
 INTRODUCTION = """\
 # Results
@@ -90,77 +83,15 @@ about one in three is a digit, the others have its strokes:
 }
 
 
-def command(config: Config) -> str:
-    """The `eblvm train` command of a configuration: the recipe and every option that changes its figures."""
-    return " ".join(
-        ["eblvm train", config.recipe, *recipes.arguments(config, ("checkpoint_every", "log_every", "keep"))]
-    )
-
-
-def row(folder: Path) -> dict[str, Any]:
-    path = folder / "eval.json"
-    if not path.is_file():
-        raise UserError(f"{folder} has no eval.json; run 'eblvm eval {folder}' first")
-    facts = json.loads(path.read_text())
-    config = Config.from_json(facts["config"])
-    return {
-        "command": command(config),
-        "model": facts["model"],
-        "step": facts["step"],
-        "likelihood": facts["likelihood"],
-        "replicas": len(facts["replicas"]),
-        "mean": facts["mean"],
-        "deviation": facts["deviation"],
-        "by_replica": [r["test_log_likelihood"] for r in facts["replicas"] if "test_log_likelihood" in r],
-        "curves": curves(folder) if not config.model.conditionals else {},
-    }
-
-
-def curves(folder: Path) -> dict[str, dict[str, float]]:
-    """Of the upper and the lower loss: the highest logged value, and the mean of the last tenth of them."""
-    rows = read_rows(folder / "stats.jsonl")
-    found = {}
-    for name in ("loss", "lower"):
-        values = [r[name] for r in rows if name in r]
-        found[name] = {"highest": max(values), "last": statistics.fmean(values[-max(1, len(values) // 10) :])}
-    return found
-
-
-def collect(name: str, folders: list[Path]) -> Path:
-    rows = [row(folder) for folder in folders]
-    body = {"recipe": name, "rows": rows}
-    made = record.make(SCHEMA, f"results-{name}", f"python -m eblvm.bench.pages.results {name} RUN...", "cpu", body)
-    return record.write(made, record.RECORDS)
-
-
 def render(folder: Path) -> str:
     parts = [INTRODUCTION]
-    for found in record.read_all(folder, "results-*.json", SCHEMA):
-        deep = any(r["curves"] for r in found["rows"])
-        header = ["command", "model", "figure", "value"] if deep else ["command", "model", "log-likelihood", "Fisher"]
-        rows = []
-        for r in found["rows"]:
-            if deep:
-                rows += [[f"`{r['command']}`", r["model"], *figure] for figure in deep_figures(r)]
-                continue
-            mean, deviation, many = r["mean"], r["deviation"], r["replicas"] > 1
-            if isinstance(mean["test_log_likelihood"], str):
-                rows.append([f"`{r['command']}`", r["model"], "not known", f"{mean['test_fisher']:.2f}"])
-                continue
-            error = mean["log_z_standard_error"]
-            spread = f" ± {deviation['test_log_likelihood']:.4f}" if many else f" (s.e. {error:.2f})" if error else ""
-            digits = 2 if error else 4
-            likelihood = f"{mean['test_log_likelihood']:.{digits}f}{spread}"
-            if "test_log_likelihood_reverse" in mean:
-                likelihood = f"{mean['test_log_likelihood_reverse']:.{digits}f} to {likelihood}"
-            fisher = f"{mean['test_fisher']:.{digits}f}" + (f" ± {deviation['test_fisher']:.4f}" if many else "")
-            rows.append([f"`{r['command']}`", r["model"], likelihood, fisher])
+    for found in record.read_all(folder, "results-*.json", measured.SCHEMA):
         parts.append(f"## {found['recipe']}\n")
         if found["recipe"] in NOTES:
             parts.append(NOTES[found["recipe"]])
         where = f"{found['machine']['cpu']}; `{found['file']}`"
         origin = f"Collected {found['date']} at commit {found['commit']}, {where}."
-        parts.append(f"{origin}\n\n{tables.markdown(header, rows)}\n")
+        parts.append(f"{origin}\n\n{tables.markdown(*measured.table(found))}\n")
     parts += [reproduced(path) for path in sorted(folder.glob("reproduce-*.json")) if path != costs.PATH]
     features = sorted(folder.glob("study-posterior-features-*.json"))
     parts += [posterior_features.render(record.read(path, posterior_features.SCHEMA)) for path in features]
@@ -186,28 +117,10 @@ def reproduced(path: Path) -> str:
     return "\n".join(lines)
 
 
-def deep_figures(row: dict[str, Any]) -> list[tuple[str, str]]:
-    """Names and values of a deep run's figures."""
-    named = {"loss": "upper loss", "lower": "lower loss" if "--method bidvl" in row["command"] else "D_F(q‖p)"}
-    found = [
-        (f"{named[name]}: highest, mean of the last tenth", f"{c['highest']:.4g}, {c['last']:.4g}")
-        for name, c in row["curves"].items()
-    ]
-    return found + [(name.replace("_", " "), f"{value:.4g}") for name, value in row["mean"].items()]
-
-
-def main(arguments: list[str]) -> int:
-    try:
-        if arguments:
-            name, *folders = arguments
-            print(f"wrote {collect(name, [Path(f) for f in folders]).name}")
-        DOCUMENT.write_text(render(record.RECORDS))
-        print(f"wrote {DOCUMENT.name}")
-    except UserError as error:
-        print(f"eblvm.bench.pages.results: {error}", file=sys.stderr)
-        return error.exit_code
-    return 0
+def main() -> None:
+    DOCUMENT.write_text(render(record.RECORDS))
+    print(f"wrote {DOCUMENT.name}")
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    main()

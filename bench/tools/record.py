@@ -8,6 +8,7 @@ import os
 import platform
 import re
 import subprocess
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -37,8 +38,10 @@ def cpu_model() -> str:
     return found.group(1).strip() if found else platform.processor() or "unknown"
 
 
+@cache
 def commit() -> str:
-    """The short commit of the source, with '-dirty' if what is measured differs from it; 'unknown' outside git."""
+    """The short commit of the source when this is first called, which commands do before they measure; with '-dirty' if
+    the code differs from it; 'unknown' outside git."""
 
     def git(*arguments: str) -> str:
         return subprocess.run(
@@ -51,9 +54,6 @@ def commit() -> str:
         return "unknown"
 
 
-COMMIT = commit()  # of the code that runs: while it measures for an hour the working tree may go on
-
-
 def make(schema: str, name: str, command: str, device: str, body: dict[str, Any]) -> dict[str, Any]:
     return {
         "schema": schema,
@@ -62,7 +62,7 @@ def make(schema: str, name: str, command: str, device: str, body: dict[str, Any]
         "date": datetime.date.today().isoformat(),
         "machine": machine(device),
         "versions": versions(device),
-        "commit": COMMIT,
+        "commit": commit(),
         **body,
     }
 

@@ -3,7 +3,6 @@
 from dataclasses import dataclass
 from typing import Any
 
-from eblvm.bench.cli import SUITES
 from eblvm.engine.config import Config
 from eblvm.engine.errors import unknown
 from eblvm.engine.recipes import recipe
@@ -54,7 +53,7 @@ class Case:
 def cases(suite: str) -> list[Case]:
     makers = {"grbm": grbm, "toy": toy, "gates": gates}
     if suite not in makers:
-        raise unknown("suite", suite, [*SUITES, "gates"])
+        raise unknown("suite", suite, list(makers))
     return makers[suite]()
 
 

@@ -16,7 +16,8 @@ from PIL import Image
 
 from eblvm.bench import profile_command
 from eblvm.bench.contestants.steps import CaseStep
-from eblvm.bench.suites import bidvl, deep, profile, ratios, vages
+from eblvm.bench.measurements import bidvl, deep, ratios, vages
+from eblvm.bench.profiling import profile
 from eblvm.bench.tools import gates, record, registry
 from eblvm.bench.tools.registry import Case
 from eblvm.engine import recipes

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from eblvm.bench.measurements import results as measured
 from eblvm.bench.pages import results
 from eblvm.bench.tools import record
 from eblvm.engine import recipes
@@ -31,7 +32,7 @@ def test_results_page_is_made_from_the_records() -> None:
     ],
 )
 def test_command_gives_the_configuration_back(config: Config) -> None:
-    words = results.command(config).split()
+    words = measured.command(config).split()
     assert words[:2] == ["eblvm", "train"]
     parser = Parser("train", add_help=False)
     add_run_options(parser)
@@ -42,8 +43,8 @@ def test_collects_evaluated_runs(tmp_path: Path) -> None:
     out = tmp_path / "run"
     assert main(["train", "checkerboard", "--method", "dsm", "--steps", "5", "--out", str(out)]) == 0
     with pytest.raises(UserError, match=r"has no eval\.json; run 'eblvm eval"):
-        results.row(out)
+        measured.row(out)
     assert main(["eval", str(out)]) == 0
-    row = results.row(out)
+    row = measured.row(out)
     assert row["command"] == "eblvm train checkerboard --method dsm --steps 5"
     assert row["by_replica"] == [row["mean"]["test_log_likelihood"]]

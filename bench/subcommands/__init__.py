@@ -1,0 +1,1 @@
+"""The subcommands of `eblvm bench`, one a file with a `main(argv)`."""
