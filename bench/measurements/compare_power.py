@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from eblvm.bench.tools import compare, record
+from eblvm.bench.tools import compare, record, records
 
 SCHEMA = "eblvm-compare-power/1"
 PLANT = """
@@ -39,7 +39,7 @@ def run(comparisons: int, minutes: float, total: float, slow_down: float, only: 
     end = time.monotonic() + 60 * total
     with tempfile.TemporaryDirectory(prefix="eblvm-power-") as folder:
         clone = Path(folder) / "clone"
-        subprocess.run(["git", "clone", "--quiet", "--local", str(record.SOURCE), str(clone)], check=True)
+        subprocess.run(["git", "clone", "--quiet", "--local", str(records.SOURCE), str(clone)], check=True)
         steps = clone / "bench" / "contestants" / "steps.py"
         plain = steps.read_text()
         for _ in range(comparisons):

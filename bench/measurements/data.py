@@ -19,7 +19,7 @@ from torch.profiler import ProfilerActivity, profile, record_function
 from tqdm import tqdm
 
 from eblvm.bench.measurements import deep
-from eblvm.bench.tools import record
+from eblvm.bench.tools import record, records
 from eblvm.bench.tools.timing import Step, interleaved, median
 from eblvm.engine import tables
 from eblvm.engine.config import Config
@@ -103,7 +103,7 @@ def run(rounds: int, data: Path | None, progress: bool = True) -> dict[str, Any]
 
 def default_pictures() -> Path:
     """$EBLVM_DATA/celeba, or that of ../shared/data, where the tests look."""
-    root = Path(os.environ.get("EBLVM_DATA", record.SOURCE.parent / "shared" / "data"))
+    root = Path(os.environ.get("EBLVM_DATA", records.SOURCE.parent / "shared" / "data"))
     if not (root / "celeba").is_dir():
         raise UserError(f"no pictures in {root / 'celeba'}; give --data the folder of CelebA's, or set EBLVM_DATA")
     return root / "celeba"

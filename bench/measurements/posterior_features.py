@@ -20,7 +20,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from eblvm.bench.tools import record
+from eblvm.bench.tools import record, records
 from eblvm.engine import recipes, tables
 from eblvm.engine.errors import UserError
 from eblvm.engine.methods.newton import best_response
@@ -35,7 +35,7 @@ SCHEMA = "eblvm-posterior-features/1"
 FITTED, JUDGED = 5000, 2000  # training and test images
 RESPONSE = Newton(response_steps=1)
 POINTS = 4  # checkpoints of a run
-DOCUMENT = record.SOURCE / "docs" / "mnist-posterior-means.png"
+DOCUMENT = records.SOURCE / "docs" / "mnist-posterior-means.png"
 UNSHOWN = ("checkpoint_every", "log_every", "keep", "validations")
 NOTE = """\
 ## MNIST: posterior means under a linear SVM

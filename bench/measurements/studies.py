@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from eblvm.bench.tools import record
+from eblvm.bench.tools import record, records
 from eblvm.engine.errors import UserError
 from eblvm.engine.evaluation import plots
 from eblvm.engine.evaluation.metrics.likelihood import exact_log_z, log_likelihood
@@ -34,7 +34,7 @@ from eblvm.kernels import philox
 from eblvm.kernels.philox import Key
 
 SCHEMA = "eblvm-studies/1"
-DOCS = record.SOURCE / "docs"
+DOCS = records.SOURCE / "docs"
 LEVELS = [2.0**-i for i in range(1, 12)]
 VISIBLE, LATENT, STEPS = 20, 10, 5000  # of the Fisher study
 CRITIC_LR = 1e-3

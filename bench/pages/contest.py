@@ -5,10 +5,10 @@ from typing import Any
 
 from eblvm.bench.contest import contest
 from eblvm.bench.pages.performance import section
-from eblvm.bench.tools import record
+from eblvm.bench.tools import records
 from eblvm.engine import tables
 
-DOCUMENT = record.SOURCE / "docs" / "contest.md"
+DOCUMENT = records.SOURCE / "docs" / "contest.md"
 TITLES = {
     "grbm": "GRBM at Frey face's sizes (B=100, D=560, H=400)",
     "toy": "GRBM at the checkerboard's sizes (B=100, D=2, H=4)",
@@ -68,7 +68,7 @@ your torch's build: that of PyPI is built for CUDA, and a CPU build of torch can
 
 def render(folder: Path) -> str:
     """The document of all contests in `folder`, in the order of the suites."""
-    found = {one["suite"]: one for one in record.read_all(folder, "contest-*.json", contest.SCHEMA)}
+    found = {one["suite"]: one for one in records.newest(folder, "contest-*", contest.SCHEMA)}
     return "\n".join([INTRODUCTION, *(suite(TITLES[name], found[name]) for name in TITLES if name in found)])
 
 
@@ -96,7 +96,7 @@ def cells(row: dict[str, Any]) -> list[Any]:
 
 
 def main() -> None:
-    DOCUMENT.write_text(render(record.RECORDS))
+    DOCUMENT.write_text(render(records.RECORDS))
     print(f"wrote {DOCUMENT.name}")
 
 

@@ -19,10 +19,10 @@ from eblvm.bench.measurements import (
 )
 from eblvm.bench.profiling import plot as profile_plot
 from eblvm.bench.profiling import profile
-from eblvm.bench.tools import record
+from eblvm.bench.tools import records
 from eblvm.engine import tables
 
-DOCUMENT = record.SOURCE / "docs" / "performance.md"
+DOCUMENT = records.SOURCE / "docs" / "performance.md"
 COLUMNS = {
     "case": "case",
     "engine_ms": "engine ms",
@@ -166,56 +166,56 @@ def render(folder: Path) -> str:
     """The document of all records of suites and profiles in `folder`."""
     parts = [INTRODUCTION]
     for suite, title in SUITES.items():
-        for found in record.read_all(folder, f"{suite}-*.json", ratios.SCHEMA):
+        for found in records.newest(folder, f"{suite}", ratios.SCHEMA):
             rows = [[row.get(name) for name in COLUMNS] for row in found["rows"]]
             heading = title + (", compiled" if found["compiled"] else "")
             parts.append(section(heading, found, tables.markdown(list(COLUMNS.values()), rows)))
-    for found in record.read_all(folder, "targets-*.json", targets.SCHEMA):
+    for found in records.newest(folder, "targets", targets.SCHEMA):
         added = SAMPLES.format(**found)
         parts.append(section("Targets", found, "\n".join((TARGETS, tables.markdown(*targets.table(found)), added))))
-    for found in record.read_all(folder, "parts-grbm-*.json", grbm_parts.SCHEMA):
+    for found in records.newest(folder, "parts-grbm", grbm_parts.SCHEMA):
         body = PARTS + "\n" + tables.markdown(*grbm_parts.table(found))
         parts.append(section("What a GRBM's step consists of", found, body))
-    for found in record.read_all(folder, "traffic-*.json", traffic.SCHEMA):
+    for found in records.newest(folder, "traffic", traffic.SCHEMA):
         rows = [[row[name] for name in traffic.COLUMNS] for row in found["rows"]]
         body = TRAFFIC + "\n" + tables.markdown(list(traffic.COLUMNS.values()), rows)
         parts.append(section("Triton kernels: launches and memory traffic at Frey face's sizes", found, body))
-    for found in record.read_all(folder, "deep-*.json", deep.SCHEMA):
+    for found in records.newest(folder, "deep*", deep.SCHEMA):
         rows = [[row[name] for name in DEEP_COLUMNS] for row in found["rows"]]
         body = DEEP + "\n" + tables.markdown(list(DEEP_COLUMNS.values()), rows)
         parts.append(section("Deep EBLVM at the width of the published CIFAR-10 model", found, body))
-    for found in record.read_all(folder, "subnormals-*.json", subnormals.SCHEMA):
+    for found in records.newest(folder, "subnormals", subnormals.SCHEMA):
         rows = [[row[name] for name in subnormals.COLUMNS] for row in found["rows"]]
         run = f"{found['recipe']}, {found['method']}, N={found['N']}, K={found['K']}"
         body = SUBNORMALS + "\n" + tables.markdown(list(subnormals.COLUMNS.values()), rows)
         parts.append(section(f"A late step: {run}", found, body))
-    for found in record.read_all(folder, "freed-memory-*.json", freed_memory.SCHEMA):
+    for found in records.newest(folder, "freed-memory", freed_memory.SCHEMA):
         body = FREED + "\n" + tables.markdown(*freed_memory.table(found))
         parts.append(section("Deep steps: freed memory is kept for the next one", found, body))
-    for found in record.read_all(folder, "vages-*.json", vages.SCHEMA):
+    for found in records.newest(folder, "vages", vages.SCHEMA):
         names = {name: title for name, title in DEEP_COLUMNS.items() if name in vages.COLUMNS} | {
             "peak_mib": "peak MiB"
         }
         rows = [[row[name] for name in names] for row in found["rows"]]
         body = VAGES + "\n" + tables.markdown(list(names.values()), rows)
         parts.append(section("VaGES on the same model, and on a GRBM at Frey face's sizes", found, body))
-    for found in record.read_all(folder, "data-*.json", data.SCHEMA):
+    for found in records.newest(folder, "data", data.SCHEMA):
         rows = [[row[name] for name in DATA_COLUMNS] for row in found["rows"]]
         body = DATA + "\n" + tables.markdown(list(DATA_COLUMNS.values()), rows)
         parts.append(section(f"Input: {found['pictures']} pictures", found, body))
-    for found in record.read_all(folder, "bidvl-*.json", bidvl.SCHEMA):
+    for found in records.newest(folder, "bidvl", bidvl.SCHEMA):
         rows = [[row[name] for name in BIDVL_COLUMNS] for row in found["rows"]]
         spent = [[kind, f"{100 * share:.1f} %"] for kind, share in found["profile"].items() if share >= 0.001]
         both = (tables.markdown(list(BIDVL_COLUMNS.values()), rows), tables.markdown(["operators", "share"], spent))
         parts.append(section("BiDVL with the published CIFAR-10 nets", found, "\n\n".join((BIDVL, *both))))
-    for found in record.read_all(folder, "compare-power-*.json", compare_power.SCHEMA):
+    for found in records.newest(folder, "compare-power", compare_power.SCHEMA):
         body = POWER.format(**found) + "\n" + tables.markdown(*compare_power.table(found))
         parts.append(section("How often 'eblvm bench compare' finds a slow-down", found, body))
-    for found in record.read_all(folder, "growth-*.json", growth.SCHEMA):
+    for found in records.newest(folder, "growth", growth.SCHEMA):
         shown = (growth.table(found), growth.large_table(found), growth.threads_table(found))
         first, *others = (tables.markdown(*part) for part in shown)
         parts.append(section("Growth", found, "\n\n".join((GROWTH, first, GROWN, *others))))
-    parts += [profiled(found) for found in record.read_all(folder, "profile-*.json", profile.SCHEMA)]
+    parts += [profiled(found) for found in records.newest(folder, "profile-*", profile.SCHEMA)]
     return "\n".join(parts)
 
 
@@ -249,11 +249,11 @@ def profiled(found: dict[str, Any]) -> str:
 
 def main() -> None:
     DOCUMENT.parent.mkdir(exist_ok=True)
-    DOCUMENT.write_text(render(record.RECORDS))
+    DOCUMENT.write_text(render(records.RECORDS))
     print(f"wrote {DOCUMENT.name}")
-    for found in record.read_all(record.RECORDS, "growth-*.json", growth.SCHEMA):
+    for found in records.newest(records.RECORDS, "growth", growth.SCHEMA):
         growth.plot(found, DOCUMENT.parent / "growth.png")
-    for found in record.read_all(record.RECORDS, "profile-*.json", profile.SCHEMA):
+    for found in records.newest(records.RECORDS, "profile-*", profile.SCHEMA):
         if profile_plot.plot(found, path := DOCUMENT.parent / f"{found['name']}.png"):
             print(f"wrote {path.name}")
 

@@ -5,15 +5,16 @@ makes the page.
 """
 
 from pathlib import Path
+from typing import Any
 
 from eblvm.bench.measurements import fid, posterior_features
 from eblvm.bench.measurements import results as measured
-from eblvm.bench.reproduce import costs, listing, running
+from eblvm.bench.reproduce import listing, running
 from eblvm.bench.reproduce.experiments import find
-from eblvm.bench.tools import record
+from eblvm.bench.tools import records
 from eblvm.engine import tables
 
-DOCUMENT = record.SOURCE / "docs" / "results.md"
+DOCUMENT = records.SOURCE / "docs" / "results.md"
 INTRODUCTION = """\
 # Results
 
@@ -85,23 +86,22 @@ about one in three is a digit, the others have its strokes:
 
 def render(folder: Path) -> str:
     parts = [INTRODUCTION]
-    for found in record.read_all(folder, "results-*.json", measured.SCHEMA):
+    for found in records.newest(folder, "results-*", measured.SCHEMA):
         parts.append(f"## {found['recipe']}\n")
         if found["recipe"] in NOTES:
             parts.append(NOTES[found["recipe"]])
         where = f"{found['machine']['cpu']}; `{found['file']}`"
         origin = f"Collected {found['date']} at commit {found['commit']}, {where}."
         parts.append(f"{origin}\n\n{tables.markdown(*measured.table(found))}\n")
-    parts += [reproduced(path) for path in sorted(folder.glob("reproduce-*.json")) if path != costs.PATH]
-    features = sorted(folder.glob("study-posterior-features-*.json"))
-    parts += [posterior_features.render(record.read(path, posterior_features.SCHEMA)) for path in features]
-    parts += [fid.render(record.read(path, fid.SCHEMA)) for path in sorted(folder.glob("fid-*.json"))]
+    parts += [reproduced(found) for found in records.newest(folder, "reproduce-*", running.SCHEMA)]
+    features = records.newest(folder, "study-posterior-features", posterior_features.SCHEMA)
+    parts += [posterior_features.render(found) for found in features]
+    parts += [fid.render(found) for found in records.newest(folder, "fid-*", fid.SCHEMA)]
     return "\n".join(parts)
 
 
-def reproduced(path: Path) -> str:
+def reproduced(facts: dict[str, Any]) -> str:
     """A table or figure of a paper, beside what `eblvm reproduce` gave."""
-    facts = record.read(path, running.SCHEMA)
     experiment = find(facts["experiment"])
     many = f"mean and deviation of {facts['seeds']} seeds" if facts["seeds"] > 1 else "one seed"
     shortened = f", {facts['steps']} steps" if facts["steps"] is not None else ""
@@ -118,7 +118,7 @@ def reproduced(path: Path) -> str:
 
 
 def main() -> None:
-    DOCUMENT.write_text(render(record.RECORDS))
+    DOCUMENT.write_text(render(records.RECORDS))
     print(f"wrote {DOCUMENT.name}")
 
 

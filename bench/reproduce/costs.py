@@ -11,12 +11,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from eblvm.bench.reproduce.experiments import Experiment, Row, experiments
+from eblvm.bench.tools.records import RECORDS
 
 if TYPE_CHECKING:
     from eblvm.engine.config import Config
 
 SCHEMA = "eblvm-reproduce-costs/1"
-PATH = Path(__file__).resolve().parents[1] / "records" / "reproduce-costs.json"
+PATH = RECORDS / "reproduce-costs.json"
 
 SIZELESS = (  # options that change neither shapes nor operations: rows that differ in these alone are counted once
     "ratio", "langevin_alpha", "langevin_noise", "keep", "checkpoint_every", "replicas", "compile", "data",

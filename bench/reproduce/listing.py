@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import json
 import textwrap
-from pathlib import Path
 from typing import Any
 
 from eblvm.bench.reproduce import costs
 from eblvm.bench.reproduce.experiments import NAMES, Experiment, Row, experiments
+from eblvm.bench.tools import records
+from eblvm.bench.tools.records import RECORDS
 from eblvm.engine import tables
 
-RECORDS = Path(__file__).resolve().parents[1] / "records"
 PAPERS = {
     "bism": "Bao et al. 2020, bi-level score matching",
     "vages": "Bao et al. 2021, variational (gradient) estimate of the score",
@@ -23,9 +22,8 @@ NEAR = 0.02  # absolute difference from the row beside which it is compared, in 
 
 def newest(name: str) -> dict[str, Any] | None:
     """The newest record of an experiment, if there is one."""
-    found = [json.loads(path.read_text()) for path in RECORDS.glob(f"reproduce-{name}-*.json")]
-    found = [facts for facts in found if facts.get("experiment") == name]
-    return max(found, key=lambda facts: facts["date"], default=None)
+    of_name = [facts for path in records.files(RECORDS, f"reproduce-{name}") for facts in records.history(path)]
+    return of_name[-1] if of_name else None
 
 
 def differences(facts: dict[str, Any]) -> list[tuple[str, str, float, bool]]:

@@ -17,12 +17,12 @@ def main(argv: list[str]) -> None:
             "'eblvm bench history' needs --html FILE, a page, or --action FILE, for github-action-benchmark"
         )
 
-    from eblvm.bench.tools import action, history, record
+    from eblvm.bench.tools import action, history, records
 
-    records = history.load(arguments.json or record.RECORDS)
+    loaded = history.load(arguments.json or records.RECORDS)
     if arguments.html:
-        history.write(records, arguments.html)
-        print(f"wrote {arguments.html}: {len(records)} records")
+        history.write(loaded, arguments.html)
+        print(f"wrote {arguments.html}: {len(loaded)} records")
     if arguments.action:
-        count = action.write(action.of_records(records), arguments.action)
+        count = action.write(action.of_records(loaded), arguments.action)
         print(f"wrote {arguments.action}: {count} figures")

@@ -8,12 +8,12 @@ from typing import Any, NamedTuple
 import torch
 
 from eblvm.bench.contestants.steps import CaseStep
-from eblvm.bench.tools import record, registry
+from eblvm.bench.tools import record, records, registry
 from eblvm.engine.errors import UserError
 from eblvm.engine.planning.footprint import footprint
 
 SCHEMA = "eblvm-gates/1"
-PATH = record.RECORDS / "gates.json"
+PATH = records.RECORDS / "gates.json"
 ALLOWED = 0.02  # growth of a deterministic figure
 
 Figures = Mapping[str, Any]  # saved_bytes, peak_bytes, flops, ops
@@ -58,7 +58,7 @@ def measured() -> dict[str, Any]:
 
 def run(update: bool, path: Path = PATH) -> list[str]:
     """Sentences about what grew, empty if nothing did. `update` replaces the record instead."""
-    before = None if update else record.read(path, SCHEMA)
+    before = None if update else records.read(path, SCHEMA)
     now = measured()
     if before is None:
         path.write_text(json.dumps(now, indent=1) + "\n")

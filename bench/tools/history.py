@@ -5,13 +5,13 @@ better when it falls is drawn as it is; the last point's change against the one 
 """
 
 import html
-import json
 import math
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from eblvm.bench.tools import record
+from eblvm.bench.tools.records import files
+from eblvm.bench.tools.records import history as lines
 from eblvm.engine.errors import UserError
 
 # What is drawn, by the record's word: what it is, in which unit, and whether less is better.
@@ -59,20 +59,16 @@ Rows = dict[str, dict[str, list[Point]]]  # {row: {figure: points in time}}
 
 
 def load(folder: Path) -> list[dict[str, Any]]:
-    """The records of a folder and of superseded/ below it that have a name, a date and rows; the oldest first."""
+    """The records of a folder that have a name, a date and rows; the oldest first."""
     if not folder.is_dir():
         raise UserError(f"{folder} is no folder of records; give --json the folder, or remove it for bench/records")
-    found = []
-    for path in sorted([*folder.glob("*.json"), *(folder / record.SUPERSEDED).glob("*.json")]):
-        try:
-            content = json.loads(path.read_text())
-        except ValueError as error:
-            raise UserError(f"record {path} is not valid JSON ({error}); make it again") from None
-        if isinstance(content, dict) and all(isinstance(content.get(key), str) for key in ("name", "date", "commit")):
+    drawn = []
+    for content in (record for path in files(folder) for record in lines(path)):
+        if all(isinstance(content.get(key), str) for key in ("name", "date", "commit")):
             rows = content.get("rows")
             if isinstance(rows, list) and rows and all(isinstance(row, dict) for row in rows):
-                found.append(content | {"file": path.name, "old": path.parent != folder})
-    return sorted(found, key=lambda r: (r["date"], not r["old"], r["file"]))
+                drawn.append(content)
+    return sorted(drawn, key=lambda content: content["date"])  # of a day in the order of the lines
 
 
 def name_of(row: dict[str, Any]) -> str:

@@ -1,6 +1,4 @@
-"""A measurement with the machine, versions and commit it was made on, as JSON. Host names and paths stay out.
-
-bench/records/ holds the newest of each kind, which the pages show; those before it lie in superseded/."""
+"""A measurement with the machine, versions and commit it was made on, as JSON. Host names and paths stay out."""
 
 import datetime
 import json
@@ -14,12 +12,10 @@ from typing import Any
 
 import torch
 
+from eblvm.bench.tools.records import SOURCE, Record
 from eblvm.engine.errors import UserError
 from eblvm.engine.versions import versions
 
-SOURCE = Path(__file__).resolve().parents[2]  # the repository of an editable install
-RECORDS = Path(__file__).resolve().parents[1] / "records"
-SUPERSEDED = "superseded"
 MEASURED = ("engine", "kernels", "bench", "pyproject.toml", "CMakeLists.txt", ":!bench/records")
 
 
@@ -54,7 +50,7 @@ def commit() -> str:
         return "unknown"
 
 
-def make(schema: str, name: str, command: str, device: str, body: dict[str, Any]) -> dict[str, Any]:
+def make(schema: str, name: str, command: str, device: str, body: dict[str, Any]) -> Record:
     return {
         "schema": schema,
         "name": name,
@@ -67,52 +63,16 @@ def make(schema: str, name: str, command: str, device: str, body: dict[str, Any]
     }
 
 
-def write(record: dict[str, Any], path: Path) -> Path:
-    """Write to `path`; into a folder under the name NAME-CPU-DATE-COMMIT.json."""
+def write(record: Record, path: Path) -> Path:
+    """Write to `path`; into a folder, or a `.jsonl` file, after the records of the same name. The path written to."""
     if path.is_dir():
-        facts = record["machine"]
-        slug = re.sub(r"[^a-z0-9]+", "-", facts.get("gpu", facts["cpu"]).lower()).strip("-")
-        path = path / f"{record['name']}-{slug}-{record['date']}-{record['commit']}.json"
-        supersede(record, path)
+        path = path / f"{record['name']}.jsonl"
     try:
-        path.write_text(json.dumps(record, indent=1) + "\n")
+        if path.suffix == ".jsonl":
+            with path.open("a") as file:
+                file.write(json.dumps(record) + "\n")
+        else:
+            path.write_text(json.dumps(record, indent=1) + "\n")
     except OSError as error:
         raise UserError(f"cannot write {path} ({error.strerror}); give --json a file in a folder that exists") from None
     return path
-
-
-def kind(record: dict[str, Any]) -> tuple[Any, ...]:
-    """What a newer record must share to take an older one's place."""
-    return record["schema"], record["name"], record.get("compiled", False), "gpu" in record["machine"]
-
-
-def supersede(record: dict[str, Any], path: Path) -> None:
-    """Move the records that this one, to be written at `path`, takes the place of to superseded/ beside it."""
-    for old in path.parent.glob(f"{record['name']}-*.json"):
-        found = json.loads(old.read_text())
-        if old != path and "machine" in found and kind(found) == kind(record):
-            (path.parent / SUPERSEDED).mkdir(exist_ok=True)
-            old.rename(path.parent / SUPERSEDED / old.name)
-
-
-def read_all(folder: Path, pattern: str, schema: str) -> list[dict[str, Any]]:
-    """The records of a kind in a folder, by name; each with its `file`."""
-    return [read(path, schema) | {"file": path.name} for path in sorted(folder.glob(pattern))]
-
-
-def read(path: Path, schema: str) -> dict[str, Any]:
-    """The record at `path`, or an error that names the file and what is wrong with it."""
-    try:
-        record = json.loads(path.read_text())
-    except OSError as error:
-        raise UserError(
-            f"record {path} cannot be read ({error.strerror}); give the path of an existing record"
-        ) from None
-    except ValueError as error:
-        raise UserError(f"record {path} is not valid JSON ({error}); make it again") from None
-    got = record.get("schema", "none") if isinstance(record, dict) else "none"
-    if got != schema:
-        raise UserError(
-            f"record {path} has schema {got!r}, expected {schema!r}; another version wrote it: make it again"
-        )
-    return record

@@ -17,7 +17,7 @@ from eblvm.bench.contestants.roster import Contestant
 from eblvm.bench.contestants.steps import CaseStep
 from eblvm.bench.pages import contest as page
 from eblvm.bench.suites import SUITES
-from eblvm.bench.tools import record
+from eblvm.bench.tools import records
 from eblvm.bench.tools.agreement import AgreementError
 from eblvm.engine.errors import UserError
 
@@ -45,8 +45,8 @@ def test_the_command_writes_a_record(
     monkeypatch.setattr(contest, "of_suite", lambda suite: [c for c in roster.of_suite(suite) if c.name in QUICK])
     run("bench", "grbm", "--contestants", "--rounds", "3", "--json", str(tmp_path))
     (path,) = tmp_path.iterdir()
-    found = record.read(path, contest.SCHEMA)
-    assert path.name.startswith("contest-grbm-")
+    found = records.read(path, contest.SCHEMA)
+    assert path.name == "contest-grbm.jsonl"
     assert [row["contestant"] for row in found["rows"]] == ["engine", "naive"]
     engine, naive = found["rows"]
     assert engine["ratio"] == 1
@@ -190,4 +190,4 @@ def test_bad_input_is_one_clear_sentence(run: Callable[..., None], words: tuple[
 
 def test_page_is_made_from_the_records() -> None:
     """Fails when page and records differ: `python -m eblvm.bench.pages.contest` makes the page again."""
-    assert page.DOCUMENT.read_text() == page.render(record.RECORDS)
+    assert page.DOCUMENT.read_text() == page.render(records.RECORDS)

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from eblvm.bench.measurements import kernels, ratios
-from eblvm.bench.tools import agreement, record, registry
+from eblvm.bench.tools import agreement, records, registry
 from eblvm.bench.tools.agreement import AgreementError
 from eblvm.engine import cli
 from eblvm.engine.errors import UserError
@@ -39,7 +39,7 @@ def test_grbm_rows_cover_the_table_of_the_paper() -> None:
 @pytest.mark.usefixtures("small_suites")
 def test_bench_writes_a_record(run: Callable[..., None], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run("bench", "grbm", "--rounds", "5", "--json", str(tmp_path / "f.json"))
-    found = record.read(tmp_path / "f.json", ratios.SCHEMA)
+    found = records.read(tmp_path / "f.json", ratios.SCHEMA)
     assert {"machine", "versions", "commit", "rows"} <= set(found)
     for row in found["rows"]:
         assert all(re.fullmatch(r"\w+=[\w.-]+", pair) for pair in row["case"].split(" "))
@@ -52,7 +52,7 @@ def test_bench_writes_a_record(run: Callable[..., None], tmp_path: Path, capsys:
     assert found["rows"][0]["case"] in capsys.readouterr().out
     text = (tmp_path / "f.json").read_text()
     assert str(Path.home()) not in text
-    assert str(record.SOURCE) not in text
+    assert str(records.SOURCE) not in text
     assert json.dumps(socket.gethostname()) not in text
 
 
@@ -60,9 +60,12 @@ def test_bench_writes_a_record(run: Callable[..., None], tmp_path: Path, capsys:
 def test_a_folder_names_the_record_itself(run: Callable[..., None], tmp_path: Path) -> None:
     run("bench", "grbm", "--rounds", "1", "--json", str(tmp_path))
     (path,) = tmp_path.iterdir()
-    found = record.read(path, ratios.SCHEMA)
-    assert path.name.startswith("grbm-")
-    assert path.name.endswith(f"{found['date']}-{found['commit']}.json")
+    found = records.read(path, ratios.SCHEMA)
+    assert path.name == "grbm.jsonl"
+    run("bench", "grbm", "--rounds", "1", "--json", str(tmp_path))
+    first, second = records.history(path)
+    assert first == found | {"file": "grbm.jsonl"}
+    assert second["rows"] != first["rows"]
 
 
 @pytest.mark.usefixtures("small_suites")
@@ -128,9 +131,9 @@ def test_a_record_of_another_schema_is_refused(tmp_path: Path) -> None:
     ):
         path.write_text(text)
         with pytest.raises(UserError, match=sentence):
-            record.read(path, ratios.SCHEMA)
+            records.read(path, ratios.SCHEMA)
     with pytest.raises(UserError, match="cannot be read"):
-        record.read(tmp_path / "none.json", ratios.SCHEMA)
+        records.read(tmp_path / "none.json", ratios.SCHEMA)
 
 
 def test_commands_are_added_once_and_named() -> None:

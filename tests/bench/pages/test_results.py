@@ -6,7 +6,7 @@ import pytest
 
 from eblvm.bench.measurements import results as measured
 from eblvm.bench.pages import results
-from eblvm.bench.tools import record
+from eblvm.bench.tools import records
 from eblvm.engine import recipes
 from eblvm.engine.cli import main
 from eblvm.engine.cli.configuration import add_run_options, configuration
@@ -17,7 +17,7 @@ from eblvm.engine.errors import UserError
 
 def test_results_page_is_made_from_the_records() -> None:
     """Fails when page and records differ: `python -m eblvm.bench.pages.results` makes the page again."""
-    assert results.DOCUMENT.read_text() == results.render(record.RECORDS)
+    assert results.DOCUMENT.read_text() == results.render(records.RECORDS)
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from eblvm.bench.profiling import profile
-from eblvm.bench.tools import record
+from eblvm.bench.tools import records
 from eblvm.engine.errors import UserError
 from eblvm.engine.recipes import arguments, recipe
 
@@ -19,7 +19,7 @@ def test_profile_writes_table_record_and_plot(
     plot, json = tmp_path / "p.png", tmp_path / "p.json"
     words = ("--N", "2,0,1", "--K", "1,3", "--best-response", "unroll", "--rounds", "1", "--batch", "10")
     run("profile", "checkerboard", *words, "--noise", "fresh", "--plot", str(plot), "--json", str(json))
-    found = record.read(json, profile.SCHEMA)
+    found = records.read(json, profile.SCHEMA)
     assert found["batch"] == 10
     assert found["command"] == (
         "eblvm profile checkerboard --noise fresh --N 2,0,1 --K 1,3 --best-response unroll --rounds 1 --batch 10"
@@ -39,7 +39,7 @@ def test_deep_bilevel_method_has_newton_beside_its_unroll(run: Callable[..., Non
     json = tmp_path / "p.json"
     words = ("--small", "--N", "0,3", "--K", "1", *DEEP, "--json", str(json), "--plot", str(tmp_path / "p.svg"))
     run("profile", "mnist", *words)
-    rows = record.read(json, profile.SCHEMA)["rows"]
+    rows = records.read(json, profile.SCHEMA)["rows"]
     assert [(row["series"], row.get("N")) for row in rows] == [
         ("best_response=unroll", 0), ("best_response=unroll", 3), ("best_response=newton", None)
     ]  # fmt: skip
@@ -68,7 +68,7 @@ def test_every_deep_method_has_a_profile(
 ) -> None:
     json = tmp_path / "p.json"
     run("profile", *words, "--json", str(json), "--plot", str(tmp_path / "p.png"))
-    found = record.read(json, profile.SCHEMA)
+    found = records.read(json, profile.SCHEMA)
     assert profile.axes_of(found) == axes
     for row in found["rows"]:
         assert all(row[figure] > 0 for figure in profile.FIGURES)

@@ -10,7 +10,7 @@ import pytest
 
 from eblvm.bench import suites
 from eblvm.bench.suites import GROUPS, SUITES, Suite
-from eblvm.bench.tools import record
+from eblvm.bench.tools import record, records
 from eblvm.engine.errors import UserError
 from eblvm.engine.options import flag, leaves
 
@@ -73,7 +73,7 @@ def test_a_suite_is_given_its_options(
     run("bench", "fid", "--data", "c.npz", "--sizes", "10,20", "--json", str(tmp_path / "fid.json"))
     assert (asked[0].data, asked[0].sizes) == ("c.npz", (10, 20))
     assert capsys.readouterr().out.startswith("a table\nwrote ")
-    assert record.read(tmp_path / "fid.json", "s/1")["name"] == "fid"
+    assert records.read(tmp_path / "fid.json", "s/1")["name"] == "fid"
 
 
 def test_all_runs_every_standard_suite_with_the_options_it_reads(

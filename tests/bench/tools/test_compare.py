@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from eblvm.bench.tools import building, compare, record
+from eblvm.bench.tools import building, compare, records
 from eblvm.bench.tools.compare import Measured
 from eblvm.bench.tools.intervals import median_ratio
 from eblvm.bench.tools.version import Version
@@ -70,8 +70,8 @@ def committed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A repository that holds this tree. Without a compiler it builds in seconds, with the reference kernels."""
     copy = tmp_path_factory.mktemp("repository")
     for folder in ("engine", "kernels", "bench"):
-        shutil.copytree(record.SOURCE / folder, copy / folder, ignore=shutil.ignore_patterns("__pycache__", "*.so"))
-    for path in record.SOURCE.iterdir():
+        shutil.copytree(records.SOURCE / folder, copy / folder, ignore=shutil.ignore_patterns("__pycache__", "*.so"))
+    for path in records.SOURCE.iterdir():
         if path.is_file() and not path.name.startswith("."):
             shutil.copy(path, copy)
     # Two cases are enough, and quick: the toy's, on small batches.
@@ -127,7 +127,7 @@ def test_an_identical_copy_passes(
     assert "gates passed" in out
     assert err.startswith("comparing the working tree with HEAD\n")
     assert "launch 2 of 2" in err
-    rows = record.read(tmp_path / "compared.json", compare.SCHEMA)["rows"]
+    rows = records.read(tmp_path / "compared.json", compare.SCHEMA)["rows"]
     assert [row["rounds"] for row in rows] == [[2, 2]] * 2
     assert all(low <= ratio <= high for ratio, low, high in (row["head_to_base"] for row in rows))
     assert nothing_left(repository)
