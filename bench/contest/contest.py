@@ -18,9 +18,9 @@ from tqdm import tqdm
 from eblvm.bench.contest.task import Task
 from eblvm.bench.contest.tasks import tasks
 from eblvm.bench.contestants.roster import Contestant, of_suite
-from eblvm.bench.measurements.ratios import mib
-from eblvm.bench.tools import record
+from eblvm.bench.tools import columns, record
 from eblvm.bench.tools.agreement import AgreementError
+from eblvm.bench.tools.memory import mib
 from eblvm.bench.tools.timing import interleaved, median, ratio_by_round
 from eblvm.engine import tables
 from eblvm.engine.planning.footprint import Footprint, footprint
@@ -121,5 +121,5 @@ def checked(task: Task, one: Contestant) -> float | None:
 
 
 def format_table(result: dict[str, Any]) -> str:
-    figures = tables.text(COLUMNS, [[found[name] for name in COLUMNS] for found in result["rows"]])
+    figures = tables.text(*columns.table(COLUMNS, result))
     return "\n".join([figures, *result["absent"].values()])

@@ -15,10 +15,10 @@ from tqdm import tqdm
 
 from eblvm.bench.contestants.steps import EngineStep
 from eblvm.bench.measurements.deep import on_device, on_flag
-from eblvm.bench.measurements.ratios import mib
 from eblvm.bench.naive import Bidvl as NaiveBidvl
-from eblvm.bench.tools import record
+from eblvm.bench.tools import columns, record
 from eblvm.bench.tools.agreement import TOLERANCE, AgreementError, under_way
+from eblvm.bench.tools.memory import mib
 from eblvm.bench.tools.registry import Case
 from eblvm.bench.tools.timing import Step, interleaved, median
 from eblvm.engine import tables
@@ -90,7 +90,7 @@ def run(
 
 
 def format_table(result: dict[str, Any]) -> str:
-    figures = tables.text(COLUMNS, [[row[name] for name in COLUMNS] for row in result["rows"]])
+    figures = tables.text(*columns.table(COLUMNS, result))
     spent = tables.text(
         ("part of the first case", "share"), [[kind, share] for kind, share in result["profile"].items()]
     )

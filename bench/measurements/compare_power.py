@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from eblvm.bench.tools import compare, record, records
+from eblvm.bench.tools.columns import Table
 
 SCHEMA = "eblvm-compare-power/1"
 PLANT = """
@@ -78,7 +79,7 @@ def count(rows: list[dict[str, Any]], planted: bool) -> dict[str, Any]:
     return {"runs": len({row["run"] for row in mine}), "failed": len(failed), "failed_by_case": cases}
 
 
-def table(result: dict[str, Any]) -> tuple[list[str], list[list[Any]]]:
+def table(result: dict[str, Any]) -> Table:
     """Comparisons by kind, how many failed, and the widest interval of a first block, in percent."""
     found = []
     for kind, counted in result["summary"].items():

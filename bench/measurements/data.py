@@ -19,7 +19,7 @@ from torch.profiler import ProfilerActivity, profile, record_function
 from tqdm import tqdm
 
 from eblvm.bench.measurements import deep
-from eblvm.bench.tools import record, records
+from eblvm.bench.tools import columns, record, records
 from eblvm.bench.tools.timing import Step, interleaved, median
 from eblvm.engine import tables
 from eblvm.engine.config import Config
@@ -84,11 +84,11 @@ class Reading:
         self.step += 1
 
 
-def run(rounds: int, data: Path | None, progress: bool = True) -> dict[str, Any]:
+def run(rounds: int, data: str | Path | None, progress: bool = True) -> dict[str, Any]:
     """The record of the suite, on the CelebA pictures in `data`."""
     torch.set_num_threads(1)
     import_dali()
-    pictures = data or default_pictures()
+    pictures = default_pictures() if data is None else Path(data)
     images = folder.read_folder(pictures).splits["all"].images
     assert isinstance(images, Pictures)
     with (
@@ -185,4 +185,4 @@ def problems(result: dict[str, Any]) -> list[str]:
 
 
 def format_table(result: dict[str, Any]) -> str:
-    return tables.text(COLUMNS, [[found[name] for name in COLUMNS] for found in result["rows"]])
+    return tables.text(*columns.table(COLUMNS, result))

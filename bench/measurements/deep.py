@@ -18,8 +18,9 @@ from tqdm import tqdm
 
 from eblvm.bench.contestants.steps import EngineStep
 from eblvm.bench.naive import BiMdsm, Mdsm, VagesMdsm
-from eblvm.bench.tools import record
+from eblvm.bench.tools import columns, record
 from eblvm.bench.tools.agreement import TOLERANCE, AgreementError, under_way
+from eblvm.bench.tools.memory import mib
 from eblvm.bench.tools.registry import Case
 from eblvm.bench.tools.timing import Step, interleaved, median, ratio_by_round
 from eblvm.engine import tables
@@ -33,7 +34,6 @@ from eblvm.engine.recipes import recipe
 SHAPE, BATCH, PUBLISHED_BATCH = (3, 32, 32), 8, 100
 COLUMNS = ("case", "ms", "to_mdsm", "naive_ms", "ratio", "held_mib", "held_published_mib", "peak_published_mib")
 SCHEMA = "eblvm-bench-deep/1"
-MIB = 2**20
 
 
 def cases(base: Config | None = None) -> list[Case]:
@@ -88,7 +88,7 @@ def measured(found: list[Case], rounds: int, device: str, tick: Callable[[], obj
     naive_ms = dict(zip(naive, times[len(found) :], strict=True))
     rows = []
     for i, (case, engine) in enumerate(zip(found, engines, strict=True)):
-        peak_mib = engine.peak_bytes(PUBLISHED_BATCH) / MIB
+        peak_mib = mib(engine.peak_bytes(PUBLISHED_BATCH))
         to_mdsm = ratio_by_round(readings[i], readings[0])
         figures = row(case, engine, times[i], to_mdsm, naive_ms.get(naive_name(case)))
         rows.append(figures | {"peak_published_mib": peak_mib})
@@ -115,13 +115,13 @@ def row(case: Case, engine: "DeepStep", ms: float, to_mdsm: float, naive_ms: flo
         "to_mdsm": to_mdsm,
         "naive_ms": naive_ms,
         "ratio": None if naive_ms is None else naive_ms / ms,
-        "held_mib": engine.held_bytes() / MIB,
-        "held_published_mib": engine.held_bytes(PUBLISHED_BATCH) / MIB,
+        "held_mib": mib(engine.held_bytes()),
+        "held_published_mib": mib(engine.held_bytes(PUBLISHED_BATCH)),
     }
 
 
 def format_table(result: dict[str, Any]) -> str:
-    return tables.text(COLUMNS, [[row[name] for name in COLUMNS] for row in result["rows"]])
+    return tables.text(*columns.table(COLUMNS, result))
 
 
 SMALL = recipe("cifar10").replaced(

@@ -5,6 +5,7 @@ A finite sample adds about c (1/m + 1/n) to a FID. The control, training images 
 nothing but that term; it gives c, and with c what 50,000 against 10,000 images would show.
 """
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ import torch
 from torch import Tensor
 
 from eblvm.bench.tools import record
+from eblvm.bench.tools.columns import Table
 from eblvm.engine import tables
 from eblvm.engine.errors import UserError
 from eblvm.engine.evaluation.metrics import inception
@@ -32,7 +34,7 @@ has no such bias.
 """
 
 
-def measure(train: Tensor, test: Tensor, sizes: list[int]) -> list[dict[str, Any]]:
+def measure(train: Tensor, test: Tensor, sizes: Sequence[int]) -> list[dict[str, Any]]:
     """For every n: FID and KID of n training against n test images, and of n against n other training images; then of
     all against all, whose bias is estimated from the c of the largest n."""
     rows = []
@@ -59,9 +61,12 @@ def measure(train: Tensor, test: Tensor, sizes: list[int]) -> list[dict[str, Any
     return rows
 
 
-def run(path: Path, sizes: list[int]) -> dict[str, Any]:
-    net, data = inception.load(), recipe("cifar10").replaced(data=str(path)).load_data()
-    train, test = len(data.train) + len(data.valid), len(data.test)
+def run(data: str | Path, sizes: Sequence[int]) -> dict[str, Any]:
+    if not data:
+        raise UserError("'eblvm bench fid' needs CIFAR-10; give --data FILE.npz")
+    path = Path(data)
+    net, images = inception.load(), recipe("cifar10").replaced(data=str(path)).load_data()
+    train, test = len(images.train) + len(images.valid), len(images.test)
     if 2 * max(sizes) > train or max(sizes) > test:
         raise UserError(
             f"{path} has {train} images to train and {test} to test with, sizes up to {max(sizes)} need "
@@ -70,7 +75,7 @@ def run(path: Path, sizes: list[int]) -> dict[str, Any]:
     torch.set_num_threads(1)
     unseen, *seen = (
         torch.cat(list(extracted(cached_images(x), net, description=split)))
-        for split, x in (("test", data.test), ("train", data.train), ("valid", data.valid))
+        for split, x in (("test", images.test), ("train", images.train), ("valid", images.valid))
     )
     rows = measure(torch.cat(seen), unseen, sizes)
     body = {"inception": net.name, "inception_weights": net.digest, "rows": rows}
@@ -78,7 +83,7 @@ def run(path: Path, sizes: list[int]) -> dict[str, Any]:
     return record.make(SCHEMA, "fid-cifar10", command, "cpu", body)
 
 
-def table(result: dict[str, Any]) -> tuple[list[str], list[list[Any]]]:
+def table(result: dict[str, Any]) -> Table:
     header = [
         "training images",
         "test images",

@@ -16,20 +16,21 @@ from typing import Any
 import torch
 
 from eblvm.bench.contestants.steps import CaseStep
-from eblvm.bench.measurements import growth, vages
+from eblvm.bench.measurements import growth_axes, vages
 from eblvm.bench.measurements.deep import DeepStep
 from eblvm.bench.tools import record
+from eblvm.bench.tools.columns import Table
 from eblvm.bench.tools.timing import Step, elapsed_ms, median, ratio_by_round
 from eblvm.engine.system import keep_freed_memory, page_faults
 
 SCHEMA = "eblvm-freed-memory/1"
 COUNT = 6  # steps of a reading
 STEPS_OF: dict[str, Callable[[], Step]] = {
-    "16 px, 32 channels, batch 2": lambda: CaseStep(growth.wider(16)),
-    "32 px, 32 channels, batch 2": lambda: CaseStep(growth.wider(32)),
-    "64 px, 32 channels, batch 2": lambda: CaseStep(growth.wider(64)),
-    "128 px, 32 channels, batch 2": lambda: CaseStep(growth.wider(128)),
-    "32 px, 64 channels, batch 16": lambda: CaseStep(growth.deep(32, width=64, batch=16)),
+    "16 px, 32 channels, batch 2": lambda: CaseStep(growth_axes.wider(16)),
+    "32 px, 32 channels, batch 2": lambda: CaseStep(growth_axes.wider(32)),
+    "64 px, 32 channels, batch 2": lambda: CaseStep(growth_axes.wider(64)),
+    "128 px, 32 channels, batch 2": lambda: CaseStep(growth_axes.wider(128)),
+    "32 px, 64 channels, batch 16": lambda: CaseStep(growth_axes.deep(32, width=64, batch=16)),
     "published CIFAR-10 network, batch 8": lambda: DeepStep(vages.deep_cases()[0].config),
 }
 KEPT, GIVEN_BACK = "kept", "given back"
@@ -72,7 +73,7 @@ def run(rounds: int) -> dict[str, Any]:
     return record.make(SCHEMA, "freed-memory", command, "cpu", {"rounds": rounds, "steps": COUNT, "rows": rows})
 
 
-def table(result: dict[str, Any]) -> tuple[list[str], list[list[Any]]]:
+def table(result: dict[str, Any]) -> Table:
     header = ["deep step", "kept, ms", "given back, ms", "kept over given back", "faults, kept", "faults, given back"]
     rows = [[f"{x:.0f}" if isinstance(x, float) and x >= 100 else x for x in row.values()] for row in result["rows"]]
     return header, rows

@@ -12,8 +12,9 @@ from typing import Any
 import torch
 
 from eblvm.bench.contestants.steps import CaseStep
-from eblvm.bench.measurements.growth import toy
-from eblvm.bench.tools import record
+from eblvm.bench.measurements.growth_axes import toy
+from eblvm.bench.tools import columns, record
+from eblvm.bench.tools.columns import Table
 from eblvm.bench.tools.floor import FloorStep
 from eblvm.bench.tools.registry import SEMANTICS, Case
 from eblvm.bench.tools.timing import interleaved, median, ratio_by_round
@@ -84,5 +85,5 @@ def run(rounds: int) -> dict[str, Any]:
     return record.make(SCHEMA, "parts-grbm", command, "cpu", {"rounds": rounds, "rows": rows})
 
 
-def table(result: dict[str, Any]) -> tuple[list[str], list[list[Any]]]:
-    return list(COLUMNS.values()), [[row[name] for name in COLUMNS] for row in result["rows"]]
+def table(result: dict[str, Any]) -> Table:
+    return columns.table(COLUMNS, result)

@@ -9,123 +9,29 @@ import math
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
-import numpy as np
 import torch
 from tqdm import tqdm
 
 from eblvm.bench.contestants.steps import CaseStep
+from eblvm.bench.measurements.growth_axes import AXES, FIGURES, TIME, Axis, deep, grbm, toy
 from eblvm.bench.profiling import profile
 from eblvm.bench.tools import record
-from eblvm.bench.tools.registry import Case
-from eblvm.bench.tools.timing import elapsed_ms, interleaved, median, ratio_by_round
+from eblvm.bench.tools.columns import Table
+from eblvm.bench.tools.fit import exponent, fitted
+from eblvm.bench.tools.memory import GIB
+from eblvm.bench.tools.timing import elapsed_ms, interleaved, median
 from eblvm.engine import tables
 from eblvm.engine.config import Config
 from eblvm.engine.planning import plan
-from eblvm.engine.plotting import save, styled, subplots
 from eblvm.engine.recipes import recipe
 from eblvm.engine.system import keep_freed_memory
 
 SCHEMA = "eblvm-growth/1"
-FIGURES = {"step_ms": "time", "saved_mib": "bytes held", "peak_mib": "peak bytes", "gflop": "FLOPs"}
 TOLERANCE = 0.1  # of an exponent
-FLAT = 0.05  # a figure that moves by less than this fraction along an axis does not grow
-POWERS = np.arange(25, 301) / 100
-LEVEL, RESAMPLED = 0.9, 500  # of an exponent's interval
 LARGE = {"CelebA64": 64, "CelebA128": 128, "CelebA256": 256}
 KEPT = ("none", "blocks", "all")
-
-
-class Axis(NamedTuple):
-    """`theory` has the power of x by figure; what it leaves out is measured and not judged. Without `offset` all of a
-    step's time grows with x, and c is 0: three values would leave c and p to chance."""
-
-    name: str
-    title: str
-    values: Sequence[int]
-    case: Callable[[int], Case]
-    theory: Mapping[str, float]
-    offset: bool = True
-
-
-def grbm(visible: int = 560, **changes: Any) -> Case:
-    """At Frey face's sizes, by the fused step."""
-    return Case(recipe("freyface", method="bidsm").replaced(**changes), (visible,))
-
-
-def deep(size: int = 16, **changes: Any) -> Case:
-    """Small: where time is judged an axis is wider, as operators that compute little take their time to start."""
-    method = changes.pop("method", "bimdsm")
-    base = {"network": "lean", "width": 8, "depth": 12, "batch": 4}
-    return Case(recipe("cifar10", method=method).replaced(**(base | changes)), (3, size, size))
-
-
-def wider(size: int) -> Case:
-    return deep(size, width=32, batch=2)
-
-
-def layers(count: int) -> Case:
-    """Without a lower level, which has no part in them."""
-    return deep(32, method="mdsm", width=64, depth=count)
-
-
-def newton(steps: int) -> Case:
-    return grbm(best_response="newton", K=steps)
-
-
-def toy(replicas: int) -> Case:
-    return Case(recipe("checkerboard", method="bidsm").replaced(replicas=replicas), (2,))
-
-
-TIME, HELD, PEAK, FLOPS = FIGURES
-LINEAR = dict.fromkeys(FIGURES, 1.0)
-GROWS, FIXED = {TIME: 1, FLOPS: 1}, {HELD: 0}  # in time and work; not in memory
-AXES = (
-    Axis("B", "batch, GRBM", (100, 200, 400, 800, 1600), lambda x: grbm(batch=x), LINEAR),
-    Axis("D", "visible units, GRBM", (560, 1120, 2240, 4480, 8960), lambda x: grbm(x), GROWS),
-    Axis("H", "latent units, GRBM", (100, 200, 400, 800), lambda x: grbm(latent=x), GROWS),
-    Axis("H, large", "latent units beyond the cache", (800, 1600, 3200, 6400), lambda x: grbm(latent=x), GROWS),
-    Axis("N", "unrolled steps, GRBM", (5, 10, 20, 40, 80), lambda x: grbm(N=x), GROWS | {HELD: 1}),
-    Axis("K", "real lower steps, GRBM", (5, 10, 20, 40, 80, 160), lambda x: grbm(K=x), GROWS | FIXED),
-    Axis("K, Newton", "the same beside a Newton step", (5, 10, 20, 40), newton, FIXED),
-    Axis("L", "samples of h, VaGES-MDSM, deep", (2, 4, 8, 16), lambda x: deep(method="vages-mdsm", L=x), {FLOPS: 1}),
-    Axis("N, deep", "unrolled steps, deep", (1, 2, 4, 8), lambda x: deep(N=x), {HELD: 0, FLOPS: 1}),
-    Axis("K, deep", "real lower steps, deep", (1, 2, 4, 8), lambda x: deep(K=x), FIXED),
-    Axis("batch, deep", "batch, deep", (4, 8, 16, 32, 64), lambda x: deep(32, width=32, batch=x), GROWS | {HELD: 1}),
-    Axis("S", "image size, deep", (16, 32, 64, 128), wider, {TIME: 2, HELD: 2, FLOPS: 2}),
-    Axis("width", "channels, deep", (16, 32, 64, 128), lambda x: deep(width=x), {FLOPS: 2}),
-    Axis("depth", "layers, deep MDSM", (12, 18, 24), layers, GROWS | {HELD: 1}, offset=False),
-    Axis("R", "replicas, checkerboard", (8, 16, 32, 64, 128), toy, GROWS | {PEAK: 1}),
-)
-
-
-def exponent(xs: Sequence[float], ys: Sequence[float], offset: bool = True) -> float:
-    """p of c + a x^p with c >= 0 (c = 0 without `offset`), by the least relative error; 0 where y does not grow."""
-    if max(ys) - min(ys) <= FLAT * max(ys):
-        return 0.0
-    weight = 1 / np.asarray(ys)
-    u = (np.asarray(xs) / xs[-1]) ** POWERS[:, None] * weight  # a's column of the design; c's is the weight, y's is 1
-    uu, uw, u1, ww, w1 = (u * u).sum(1), u @ weight, u.sum(1), weight @ weight, weight.sum()
-    c = (w1 * uu - uw * u1) / (ww * uu - uw * uw)
-    c = np.maximum(c, 0) if offset else np.zeros_like(c)
-    a = (u1 - c * uw) / uu
-    misfit = np.square(c[:, None] * weight + a[:, None] * u - 1).sum(1)
-    return float(POWERS[misfit.argmin()])
-
-
-def fitted(axis: Axis, readings: Sequence[Sequence[float]]) -> dict[str, float]:
-    """p of an axis's times, readings[value][round], and the ends of its interval."""
-
-    def power(rounds: Sequence[int]) -> float:
-        chosen = [[one[r] for r in rounds] for one in readings]
-        return exponent(axis.values, [ratio_by_round(one, chosen[-1]) for one in chosen], axis.offset)
-
-    count = len(readings[0])
-    drawn = np.random.default_rng(0).integers(count, size=(RESAMPLED, count))
-    low, high = np.quantile([power(rounds) for rounds in drawn], [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
-    return {"p": power(range(count)), "low": float(low), "high": float(high)}
 
 
 def run(rounds: int, progress: bool = True, axes: Sequence[Axis] = AXES) -> dict[str, Any]:
@@ -141,7 +47,7 @@ def run(rounds: int, progress: bool = True, axes: Sequence[Axis] = AXES) -> dict
         for figure in FIGURES:
             ys = [point[figure] for point in points]
             if all(y is not None and y > 0 for y in ys):
-                fit = fitted(axis, readings) if figure == TIME else {"p": exponent(axis.values, ys)}
+                fit = fitted(axis.values, readings, axis.offset) if figure == TIME else {"p": exponent(axis.values, ys)}
                 fits.append({"axis": axis.name, "figure": figure, **fit, "theory": axis.theory.get(figure)})
     body = {"rounds": rounds, "rows": rows, "fits": fits, "large": large(), "steps": steps_of_a_run()}
     with keep_freed_memory():
@@ -157,7 +63,7 @@ def large(images: Mapping[str, int] = LARGE, checkpoints: Sequence[str] = KEPT) 
         for checkpoint in checkpoints:
             cost = plan.step_cost(config.replaced(checkpoint=checkpoint), (3, size, size))
             found.append({"images": name, "checkpoint": checkpoint, "batch": config.optimisation.batch,
-                          "state_gib": cost.state_bytes / 2**30, "total_gib": cost.total_bytes / 2**30})  # fmt: skip
+                          "state_gib": cost.state_bytes / GIB, "total_gib": cost.total_bytes / GIB})  # fmt: skip
     return found
 
 
@@ -219,7 +125,7 @@ def above(result: dict[str, Any]) -> list[str]:
     ]
 
 
-def table(result: dict[str, Any]) -> tuple[list[str], list[list[Any]]]:
+def table(result: dict[str, Any]) -> Table:
     """A row per axis: the powers fitted, with theory's behind a slash."""
     header = ["axis", "values", *FIGURES.values()]
     rows = []
@@ -239,43 +145,16 @@ def _cell(fit: dict[str, Any] | None) -> str:
     return f"{fit['p']:.2f}{interval}" + ("" if fit["theory"] is None else f" / {fit['theory']:g}")
 
 
-def large_table(result: dict[str, Any]) -> tuple[list[str], list[list[Any]]]:
+def large_table(result: dict[str, Any]) -> Table:
     names = {"images": "images", "checkpoint": "checkpoint", "batch": "batch", "state_gib": "state GiB",
              "total_gib": "step GiB"}  # fmt: skip
     return list(names.values()), [[row[name] for name in names] for row in result["large"]]
 
 
-def threads_table(result: dict[str, Any]) -> tuple[list[str], list[list[Any]]]:
+def threads_table(result: dict[str, Any]) -> Table:
     return ["step", "two threads over one"], [list(row.values()) for row in result["threads"]]
 
 
 def format_table(result: dict[str, Any]) -> str:
     parts = (table(result), large_table(result), threads_table(result))
     return "\n\n".join([*(tables.text(*part) for part in parts), *above(result)])
-
-
-@styled
-def plot(result: dict[str, Any], path: Path) -> None:
-    """A panel per axis: every figure over its first value."""
-    axes = list(dict.fromkeys(row["axis"] for row in result["rows"]))
-    titles = {axis.name: axis.title for axis in AXES}
-    columns = 4
-    figure, panels = subplots(
-        math.ceil(len(axes) / columns), columns, figsize=(13, 3 * math.ceil(len(axes) / columns)), squeeze=False
-    )
-    for panel in panels.flat[len(axes) :]:
-        panel.set_visible(False)
-    for panel, axis in zip(panels.flat, axes, strict=False):
-        rows = [row for row in result["rows"] if row["axis"] == axis]
-        xs = [row["x"] for row in rows]
-        for i, (name, title) in enumerate(FIGURES.items()):
-            if all(row[name] for row in rows):
-                ys = [row[name] / rows[0][name] for row in rows]
-                panel.plot(xs, ys, "o-", color=f"C{i}", label=title, markersize=3)
-        panel.set(xscale="log", yscale="log", title=titles.get(axis, axis), xlabel=axis.split(",")[0])
-        panel.set_xticks(xs, xs)
-        panel.minorticks_off()
-        panel.grid()
-    panels.flat[0].legend(fontsize=7)
-    panels.flat[0].set_ylabel("over the first")
-    save(figure, path, of=result["rows"])

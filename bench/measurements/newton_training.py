@@ -9,7 +9,7 @@ its best response. The table of docs/newton.md is made of the record.
 """
 
 import statistics
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -21,7 +21,7 @@ from torch import Tensor
 from eblvm.bench.measurements.posterior_features import accuracy
 from eblvm.bench.measurements.results import command as train_command
 from eblvm.bench.tools import record
-from eblvm.engine import tables
+from eblvm.bench.tools.columns import Table
 from eblvm.engine.errors import UserError
 from eblvm.engine.evaluation.metrics.grid_likelihood import grid_log_likelihood
 from eblvm.engine.methods.bilevel import BilevelScore, HeadAt, VariationalScore
@@ -161,19 +161,18 @@ def svm(run: Run, state: State, of: Callable[[Run, State, Tensor], Tensor]) -> f
     return accuracy(train, data.train_labels[:FITTED], test, data.test_labels[:JUDGED])
 
 
-def format_table(rows: list[dict[str, Any]]) -> str:
+def table(result: dict[str, Any]) -> Table:
     def figure(values: list[float] | None) -> str:
         return "-" if values is None else ", ".join(f"{x:.4g}" for x in values)
 
-    return tables.markdown(
-        ["command", *FIGURES], [[f"`{r['command']}`", *(figure(r[f]) for f in FIGURES)] for r in rows]
-    )
+    rows = [[f"`{row['command']}`", *(figure(row[f]) for f in FIGURES)] for row in result["rows"]]
+    return ["command", *FIGURES], rows
 
 
-def run(name: str, folders: list[Path]) -> dict[str, Any]:
-    if not name or not folders:
+def run(name: str, runs: Sequence[str | Path]) -> dict[str, Any]:
+    if not name or not runs:
         raise UserError("'eblvm bench newton-training' needs a name and finished runs; give --name and --runs")
     torch.set_num_threads(1)
-    rows = [row(folder) for folder in folders]
+    rows = [row(Path(folder)) for folder in runs]
     command = f"eblvm bench newton-training --name {name} --runs RUN,.."
     return record.make(SCHEMA, f"newton-training-{name}", command, "cpu", {"draws": DRAWS, "rows": rows})

@@ -12,6 +12,7 @@ each standardised, as the scale of h is arbitrary; `raw` are q's means as they a
 features and posterior is the energy's, one between posterior and means is q's.
 """
 
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,7 @@ import torch
 from torch import Tensor
 
 from eblvm.bench.tools import record, records
+from eblvm.bench.tools.columns import Table
 from eblvm.engine import recipes, tables
 from eblvm.engine.errors import UserError
 from eblvm.engine.methods.newton import best_response
@@ -140,7 +142,7 @@ def plot(body: dict[str, Any], path: Path) -> None:
     save(figure, path, of=body)
 
 
-def table(result: dict[str, Any]) -> tuple[list[str], list[list[Any]]]:
+def table(result: dict[str, Any]) -> Table:
     """The first and the last checkpoint of every run."""
     header = ["run", "step", *NAMES.values(), "q's means, raw", "spread of p's means / std of q", "correlation"]
     rows = []
@@ -160,7 +162,8 @@ def render(result: dict[str, Any]) -> str:
     return "\n".join([NOTE, origin, "", tables.markdown(*table(result)), "", *commands, ""])
 
 
-def run(folders: list[Path]) -> dict[str, Any]:
+def run(runs: Sequence[str | Path]) -> dict[str, Any]:
+    folders = [Path(folder) for folder in runs]
     if not folders:
         raise UserError("'eblvm bench posterior-features' needs runs that kept their checkpoints (--keep); give --runs")
     torch.set_num_threads(1)

@@ -9,32 +9,32 @@ from tqdm import tqdm
 
 from eblvm.bench.contestants.steps import CaseStep, Contest, NaiveStep, published
 from eblvm.bench.measurements import kernels
-from eblvm.bench.tools import agreement, record, registry
+from eblvm.bench.tools import agreement, columns, record, registry
 from eblvm.bench.tools.floor import FloorStep
+from eblvm.bench.tools.memory import mib
 from eblvm.bench.tools.timing import interleaved, median
 from eblvm.engine import tables
 from eblvm.engine.planning.footprint import footprint
 
 SCHEMA = "eblvm-bench/1"
-MIB = 2**20
 COLUMNS = (
     "case", "engine_ms", "baseline_ms", "ratio", "twin_ms", "floor_ms", "saved_mib", "baseline_saved_mib", "peak_mib",
     "baseline_peak_mib", "gflop", "ops", "baseline_ops",
 )  # fmt: skip
 
 
-def run(suite: str, rounds: int, device: str, compiled: bool, progress: bool = True) -> dict[str, Any]:
+def run(suite: str, rounds: int, device: str, compile: bool, progress: bool = True) -> dict[str, Any]:
     """The record of a suite. Raises `agreement.AgreementError` before anything is timed if a gradient is wrong."""
     torch.set_num_threads(1)
-    contests = kernels.contests(device) if suite == "kernels" else training_contests(suite, device, compiled)
+    contests = kernels.contests(device) if suite == "kernels" else training_contests(suite, device, compile)
     groups = [[step for step in (c.engine, c.baseline, c.floor, c.twin) if step is not None] for c in contests]
     with tqdm(
         total=rounds * len(groups), desc=suite, disable=None if progress else True, file=sys.stderr, leave=False
     ) as bar:
         readings = interleaved(groups, rounds, device, bar.update)
     rows = [row(contest, times) for contest, times in zip(contests, readings, strict=True)]
-    command = f"eblvm bench {suite} --rounds {rounds} --device {device}" + (" --compile" if compiled else "")
-    return record.make(SCHEMA, suite, command, device, {"rounds": rounds, "compiled": compiled, "rows": rows})
+    command = f"eblvm bench {suite} --rounds {rounds} --device {device}" + (" --compile" if compile else "")
+    return record.make(SCHEMA, suite, command, device, {"rounds": rounds, "compiled": compile, "rows": rows})
 
 
 def training_contests(suite: str, device: str, compiled: bool) -> list[Contest]:
@@ -91,9 +91,5 @@ def row(contest: Contest, times: list[list[float]]) -> dict[str, Any]:
     return {name: values[name] for name in COLUMNS}
 
 
-def mib(nbytes: int | None) -> float | None:
-    return None if nbytes is None else nbytes / MIB
-
-
 def format_table(result: dict[str, Any]) -> str:
-    return tables.text(COLUMNS, [[row[name] for name in COLUMNS] for row in result["rows"]])
+    return tables.text(*columns.table(COLUMNS, result))

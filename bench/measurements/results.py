@@ -2,10 +2,12 @@
 
 import json
 import statistics
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from eblvm.bench.tools import record
+from eblvm.bench.tools.columns import Table
 from eblvm.engine import recipes
 from eblvm.engine.config import Config
 from eblvm.engine.errors import UserError
@@ -50,14 +52,14 @@ def curves(folder: Path) -> dict[str, dict[str, float]]:
     return found
 
 
-def run(name: str, folders: list[Path]) -> dict[str, Any]:
-    if not name or not folders:
+def run(name: str, runs: Sequence[str | Path]) -> dict[str, Any]:
+    if not name or not runs:
         raise UserError("'eblvm bench results' needs a name and the folders of evaluated runs; give --name and --runs")
-    body = {"recipe": name, "rows": [row(folder) for folder in folders]}
+    body = {"recipe": name, "rows": [row(Path(folder)) for folder in runs]}
     return record.make(SCHEMA, f"results-{name}", f"eblvm bench results --name {name} --runs RUN,..", "cpu", body)
 
 
-def table(result: dict[str, Any]) -> tuple[list[str], list[list[Any]]]:
+def table(result: dict[str, Any]) -> Table:
     """Log-likelihood and Fisher of every model; of deep ones a row per figure."""
     deep = any(r["curves"] for r in result["rows"])
     header = ["command", "model", "figure", "value"] if deep else ["command", "model", "log-likelihood", "Fisher"]

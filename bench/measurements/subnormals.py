@@ -11,9 +11,11 @@ from typing import Any
 import torch
 
 from eblvm.bench.contestants.steps import EngineStep
-from eblvm.bench.tools import record
+from eblvm.bench.tools import columns, record
+from eblvm.bench.tools.columns import Table
 from eblvm.bench.tools.timing import interleaved, median, ratio_by_round
 from eblvm.engine.device import subnormals_as_zero
+from eblvm.engine.errors import UserError
 from eblvm.engine.methods.types import State
 from eblvm.engine.methods.update import state_from
 from eblvm.engine.runs.run import Run
@@ -39,14 +41,16 @@ class Flushed(OnData):
             super().__call__()
 
 
-def measured(folder: Path, rounds: int) -> dict[str, Any]:
+def run(run_folder: str | Path, rounds: int) -> dict[str, Any]:
+    if not run_folder:
+        raise UserError("'eblvm bench subnormals' needs a run; give --run-folder RUN")
     torch.set_num_threads(1)
-    run = Run.open(folder)
-    step, saved, device = run.payload["step"], run.payload["state"], torch.device("cpu")
+    trained = Run.open(Path(run_folder))
+    step, saved, device = trained.payload["step"], trained.payload["state"], torch.device("cpu")
     names = {
-        "step 0": OnData(run, None),
-        f"step {step}": OnData(run, state_from(deepcopy(saved), device)),
-        f"step {step}, subnormals as zero": Flushed(run, state_from(deepcopy(saved), device)),
+        "step 0": OnData(trained, None),
+        f"step {step}": OnData(trained, state_from(deepcopy(saved), device)),
+        f"step {step}, subnormals as zero": Flushed(trained, state_from(deepcopy(saved), device)),
     }
     (readings,) = interleaved([list(names.values())], rounds, "cpu")
     rows = [
@@ -54,10 +58,10 @@ def measured(folder: Path, rounds: int) -> dict[str, Any]:
         for name, found in zip(names, readings, strict=True)
     ]
     command = f"eblvm bench subnormals --run-folder RUN --rounds {rounds}"
-    facts = {"rounds": rounds, "recipe": run.config.recipe, "method": run.config.method.kind, "rows": rows}
-    facts |= {name: run.config.get(name) for name in ("N", "K", "divergence", "noise")}
+    facts = {"rounds": rounds, "recipe": trained.config.recipe, "method": trained.config.method.kind, "rows": rows}
+    facts |= {name: trained.config.get(name) for name in ("N", "K", "divergence", "noise")}
     return record.make(SCHEMA, "subnormals", command, "cpu", facts)
 
 
-def table(result: dict[str, Any]) -> tuple[list[str], list[list[Any]]]:
-    return list(COLUMNS.values()), [[row[name] for name in COLUMNS] for row in result["rows"]]
+def table(result: dict[str, Any]) -> Table:
+    return columns.table(COLUMNS, result)

@@ -15,9 +15,10 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from eblvm.bench.contestants.steps import CaseStep
-from eblvm.bench.measurements import grbm_parts, growth, vages
+from eblvm.bench.measurements import grbm_parts, growth_axes, vages
 from eblvm.bench.measurements.deep import DeepStep
-from eblvm.bench.tools import record
+from eblvm.bench.tools import columns, record
+from eblvm.bench.tools.columns import Table
 from eblvm.bench.tools.floor import FloorStep
 from eblvm.bench.tools.timing import Step, interleaved, median, ratio_by_round
 from eblvm.engine.config import Config
@@ -72,7 +73,7 @@ def grbm(N: int, _: Config | None) -> tuple[dict[str, Step], list[Target]]:
 
 
 def replicas(_: Config | None) -> tuple[dict[str, Step], list[Target]]:
-    steps: dict[str, Step] = {str(count): CaseStep(growth.toy(count)) for count in (1, 10)}
+    steps: dict[str, Step] = {str(count): CaseStep(growth_axes.toy(count)) for count in (1, 10)}
     return steps, [Target("checkerboard: ten replicas over one", "10", "1", 1.6)]
 
 
@@ -138,6 +139,5 @@ def run(
     return record.make(SCHEMA, "targets", command, "cpu", body)
 
 
-def table(result: dict[str, Any]) -> tuple[list[str], list[list[Any]]]:
-    shown = [row | {"met": "yes" if row["met"] else "no"} for row in result["rows"]]
-    return list(COLUMNS.values()), [[row[name] for name in COLUMNS] for row in shown]
+def table(result: dict[str, Any]) -> Table:
+    return columns.table(COLUMNS, {"rows": [row | {"met": "yes" if row["met"] else "no"} for row in result["rows"]]})

@@ -11,6 +11,9 @@ import sys
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+from eblvm.bench.tools import columns
+from eblvm.bench.tools.columns import Table
+
 SCHEMA = "eblvm-traffic-1"
 COLUMNS = {
     "op": "op",
@@ -117,6 +120,7 @@ def large(t: Any) -> Any:
 
 def rows() -> list[dict[str, Any]]:
     """Every case, counted in this process, which must run under TRITON_INTERPRET=1."""
+    from eblvm.bench.tools.memory import mib
     from eblvm.bench.tools.traffic import count
     from eblvm.kernels.grbm_bilevel import triton as bilevel
     from eblvm.kernels.runtime import tiles
@@ -134,8 +138,8 @@ def rows() -> list[dict[str, Any]]:
                 "op": case.op,
                 "launches": fused.launches,
                 "unfused_launches": unfused.launches,
-                "mib": fused.bytes / 2**20,
-                "unfused_mib": unfused.bytes / 2**20,
+                "mib": mib(fused.bytes),
+                "unfused_mib": mib(unfused.bytes),
                 "traffic_ratio": fused.bytes / unfused.bytes,
             }
         )
@@ -153,5 +157,5 @@ def run() -> dict[str, Any]:
     return record.make(SCHEMA, "traffic", "eblvm bench traffic", "cpu", body)
 
 
-def table(result: dict[str, Any]) -> tuple[list[str], list[list[Any]]]:
-    return list(COLUMNS.values()), [[row[name] for name in COLUMNS] for row in result["rows"]]
+def table(result: dict[str, Any]) -> Table:
+    return columns.table(COLUMNS, result)

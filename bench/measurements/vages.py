@@ -12,7 +12,8 @@ from tqdm import tqdm
 
 from eblvm.bench.contestants import steps as contestants
 from eblvm.bench.measurements import deep
-from eblvm.bench.tools import agreement, record
+from eblvm.bench.tools import agreement, columns, record
+from eblvm.bench.tools.memory import mib
 from eblvm.bench.tools.registry import Case
 from eblvm.bench.tools.timing import Step, interleaved, median, ratio_by_round
 from eblvm.engine import tables
@@ -78,8 +79,8 @@ def run(
                 "ms": ms,
                 "naive_ms": by_formula_ms,
                 "ratio": None if by_formula_ms is None else by_formula_ms / ms,
-                "held_mib": None if found.saved_bytes is None else found.saved_bytes / deep.MIB,
-                "peak_mib": found.peak_bytes / deep.MIB,
+                "held_mib": mib(found.saved_bytes),
+                "peak_mib": mib(found.peak_bytes),
             }
         )
     command = f"eblvm bench vages --rounds {rounds}" + deep.on_flag(device)
@@ -87,4 +88,4 @@ def run(
 
 
 def format_table(result: dict[str, Any]) -> str:
-    return tables.text(COLUMNS, [[row[name] for name in COLUMNS] for row in result["rows"]])
+    return tables.text(*columns.table(COLUMNS, result))

@@ -11,6 +11,7 @@ from eblvm.bench.measurements import (
     freed_memory,
     grbm_parts,
     growth,
+    growth_plot,
     ratios,
     subnormals,
     targets,
@@ -252,7 +253,7 @@ def main() -> None:
     DOCUMENT.write_text(render(records.RECORDS))
     print(f"wrote {DOCUMENT.name}")
     for found in records.newest(records.RECORDS, "growth", growth.SCHEMA):
-        growth.plot(found, DOCUMENT.parent / "growth.png")
+        growth_plot.plot(found, DOCUMENT.parent / "growth.png")
     for found in records.newest(records.RECORDS, "profile-*", profile.SCHEMA):
         if profile_plot.plot(found, path := DOCUMENT.parent / f"{found['name']}.png"):
             print(f"wrote {path.name}")

@@ -16,6 +16,7 @@ from tqdm import tqdm
 
 from eblvm.bench.contestants.steps import CaseStep
 from eblvm.bench.tools import record
+from eblvm.bench.tools.memory import mib
 from eblvm.bench.tools.registry import Case
 from eblvm.bench.tools.timing import interleaved, median
 from eblvm.engine import recipes, tables
@@ -28,7 +29,6 @@ from eblvm.engine.planning import plan
 from eblvm.engine.planning.footprint import footprint
 
 SCHEMA = "eblvm-profile/2"
-MIB = 2**20
 AXES: dict[str, Sequence[int]] = {"N": (0, 1, 5, 10), "K": (1, 2, 5, 10), "L": (2, 5, 10), "C": (0, 5)}
 SAMPLED_K = (1, 5)  # where L and C are axes beside it
 SERIES = ("best_response", "network", "checkpoint", "precision")
@@ -169,15 +169,15 @@ def figures(step: CaseStep, ms: float, planned: plan.StepCost | None) -> dict[st
     if not step.config.running.compile:  # neither hooks nor dispatch modes see into compiled code
         deep = step.config.model.images and isinstance(step.objective, ScoreMatchingObjective)
         cost = footprint(step, step.inputs, step.hooks and not deep)
-        found |= {"peak_mib": cost.peak_bytes / MIB, "gflop": cost.flops / 1e9, "ops": cost.ops}
+        found |= {"peak_mib": mib(cost.peak_bytes), "gflop": cost.flops / 1e9, "ops": cost.ops}
         saved = cost.saved_bytes
         if deep and not step.config.replicated:  # its backward uses torch.func, which allows no hooks
             saved = plan.saved_bytes(step.objective, step.state, step.v, len(step.v), step.rates)
-        found["saved_mib"] = None if saved is None else saved / MIB
+        found["saved_mib"] = mib(saved)
     if planned is not None:
         found |= {
-            "recipe_saved_mib": planned.saved_bytes / MIB,
-            "recipe_peak_mib": (planned.total_bytes - planned.state_bytes) / MIB,
+            "recipe_saved_mib": mib(planned.saved_bytes),
+            "recipe_peak_mib": mib(planned.total_bytes - planned.state_bytes),
         }
     return found
 

@@ -7,9 +7,11 @@ a file here must not read a name of it while it is imported, since the help impo
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any, ClassVar
 
+from eblvm.bench.tools import device as devices
+from eblvm.engine import tables
 from eblvm.engine.options import Options, discovered, option
 
 Record = dict[str, Any]
@@ -28,19 +30,27 @@ class Suite(Options):
     """A measurement that gives a record. `kind` is its name, `group` its place in the help."""
 
     help: ClassVar[str] = ""
+    measurement: ClassVar[Any] = None  # a module: run(**options), table or format_table (several), perhaps problems
     contested: ClassVar[bool] = False  # other libraries do it too: it has --contestants
     standard: ClassVar[bool] = False  # a part of `eblvm bench all`
 
     def run(self) -> Record:
         """The record. Raises `AgreementError` where a result is wrong: no speed is then reported."""
-        raise NotImplementedError
+        return self.measurement.run(**self.arguments())
+
+    def arguments(self) -> dict[str, Any]:
+        """The options by name; the device checked and set up."""
+        given = {field.name: getattr(self, field.name) for field in fields(self)}
+        return given | ({"device": devices.chosen(given["device"])} if "device" in given else {})
 
     def format_table(self, result: Record) -> str:
-        raise NotImplementedError
+        if hasattr(self.measurement, "format_table"):
+            return self.measurement.format_table(result)
+        return tables.text(*self.measurement.table(result))
 
     def problems(self, result: Record) -> list[str]:
         """The bars that a record misses, a sentence each."""
-        return []
+        return self.measurement.problems(result) if hasattr(self.measurement, "problems") else []
 
 
 def round_count(default: int) -> Any:

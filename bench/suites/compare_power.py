@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from eblvm.bench.measurements import compare_power
-from eblvm.bench.suites import Record, Suite
-from eblvm.engine import tables
+from eblvm.bench.suites import Suite
 from eblvm.engine.options import option
 
 
@@ -15,15 +14,10 @@ class ComparePower(Suite):
     kind = "compare-power"
     group = "bench"
     help = "how often 'eblvm bench compare' reports a planted slow-down"
+    measurement = compare_power
 
     comparisons: int = option(10, "comparisons with a slow-down, and as many without", low=1)
     minutes: float = option(1.5, "of one comparison", above=0)
     total: float = option(60.0, "minutes after which no comparison starts", above=0)
     slow_down: float = option(0.05, "how much slower the planted step is, as a fraction", above=0)
     only: str = option("method=mdsm,unroll=sgd N=5 K=5 fused", "the cases whose name contains one of these texts")
-
-    def run(self) -> Record:
-        return compare_power.run(self.comparisons, self.minutes, self.total, self.slow_down, self.only)
-
-    def format_table(self, result: Record) -> str:
-        return tables.text(*compare_power.table(result))

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
 
 from eblvm.bench.measurements import data
-from eblvm.bench.suites import Record, Suite, round_count
+from eblvm.bench.suites import Suite, round_count
 from eblvm.engine.options import option
 
 
@@ -17,15 +16,7 @@ class Data(Suite):
     help = "pictures per second of decoders and store, and what input costs a step"
     contested = True
     standard = True
+    measurement = data
 
     rounds: int = round_count(20)
     data: str | None = option(None, "the folder of CelebA's pictures (default: celeba in $EBLVM_DATA)")
-
-    def run(self) -> Record:
-        return data.run(self.rounds, None if self.data is None else Path(self.data))
-
-    def format_table(self, result: Record) -> str:
-        return data.format_table(result)
-
-    def problems(self, result: Record) -> list[str]:
-        return data.problems(result)

@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from eblvm.bench.measurements import deep
-from eblvm.bench.suites import Record, Suite, device_name, round_count
-from eblvm.bench.tools import device as devices
+from eblvm.bench.suites import Suite, device_name, round_count
 
 
 @dataclass(frozen=True)
@@ -16,12 +15,7 @@ class Deep(Suite):
     help = "BiMDSM at the price of MDSM, at the width of the published CIFAR-10 model"
     contested = True
     standard = True
+    measurement = deep
 
     rounds: int = round_count(5)
     device: str = device_name()
-
-    def run(self) -> Record:
-        return deep.run(self.rounds, device=devices.chosen(self.device))
-
-    def format_table(self, result: Record) -> str:
-        return deep.format_table(result)

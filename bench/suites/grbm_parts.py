@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from eblvm.bench.measurements import grbm_parts
-from eblvm.bench.suites import Record, Suite, round_count
-from eblvm.engine import tables
+from eblvm.bench.suites import Suite, round_count
 
 
 @dataclass(frozen=True)
@@ -14,11 +13,6 @@ class GrbmParts(Suite):
     kind = "grbm-parts"
     group = "step"
     help = "the parts of a GRBM's step, each timed alone"
+    measurement = grbm_parts
 
     rounds: int = round_count(21)
-
-    def run(self) -> Record:
-        return grbm_parts.run(self.rounds)
-
-    def format_table(self, result: Record) -> str:
-        return tables.text(*grbm_parts.table(result))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from eblvm.bench.measurements import growth
-from eblvm.bench.suites import Record, Suite, round_count
+from eblvm.bench.suites import Suite, round_count
 
 
 @dataclass(frozen=True)
@@ -14,11 +14,6 @@ class Growth(Suite):
     group = "step"
     help = "growth of time, memory and FLOPs over every axis, next to theory"
     standard = True
+    measurement = growth
 
     rounds: int = round_count(21)
-
-    def run(self) -> Record:
-        return growth.run(self.rounds)
-
-    def format_table(self, result: Record) -> str:
-        return growth.format_table(result)

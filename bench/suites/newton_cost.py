@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from eblvm.bench.measurements import newton_cost
-from eblvm.bench.suites import Record, Suite, round_count
+from eblvm.bench.suites import Suite, round_count
 from eblvm.engine.options import option
 
 NETWORKS = ("lean", "published", "freyface")
@@ -16,12 +16,7 @@ class NewtonCost(Suite):
     kind = "newton-cost"
     group = "newton"
     help = "the time of a step by the Newton response, on one network"
+    measurement = newton_cost
 
     network: str = option("lean", "of a deep model: lean, published; freyface: a GRBM", choices=NETWORKS)
     rounds: int = round_count(9)
-
-    def run(self) -> Record:
-        return newton_cost.run(self.network, self.rounds)
-
-    def format_table(self, result: Record) -> str:
-        return newton_cost.format_table(result)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from eblvm.bench.measurements import newton_study
-from eblvm.bench.suites import Record, Suite
+from eblvm.bench.suites import Suite
 from eblvm.engine.options import option
 
 
@@ -14,11 +14,6 @@ class NewtonStudy(Suite):
     kind = "newton-study"
     group = "newton"
     help = "bias and spread of gradient estimates where the truth is known"
+    measurement = newton_study
 
     seeds: int = option(3, "models drawn", low=1)
-
-    def run(self) -> Record:
-        return newton_study.run(self.seeds)
-
-    def format_table(self, result: Record) -> str:
-        return newton_study.format_table(result)

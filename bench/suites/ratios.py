@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 from eblvm.bench.measurements import ratios
-from eblvm.bench.suites import Record, Suite, device_name, round_count
-from eblvm.bench.tools import device as devices
+from eblvm.bench.suites import Suite, device_name, round_count
 from eblvm.engine.options import option
 
 
@@ -17,13 +17,11 @@ class Ratios(Suite):
     group = "speed"
     contested = True
     standard = True
+    measurement = ratios
 
     rounds: int = round_count(15)
     device: str = device_name()
     compile: bool = option(False, "compile the engine's step (minutes; no memory figures)")
 
-    def run(self) -> Record:
-        return ratios.run(self.kind, self.rounds, devices.chosen(self.device), self.compile)
-
-    def format_table(self, result: Record) -> str:
-        return ratios.format_table(result)
+    def arguments(self) -> dict[str, Any]:
+        return {"suite": self.kind, **super().arguments()}

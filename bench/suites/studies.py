@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from eblvm.bench.measurements import studies
-from eblvm.bench.suites import Record, Suite, run_folders
+from eblvm.bench.suites import Suite, run_folders
 from eblvm.engine.options import option
 
 STUDIES = ("theory", "fisher", "checkerboard")
@@ -16,6 +16,7 @@ class Studies(Suite):
     kind = "studies"
     group = "runs"
     help = "studies of the VaGES paper, as a record and a picture"
+    measurement = studies
 
     study: str = option(
         "fisher",
@@ -24,9 +25,3 @@ class Studies(Suite):
     )
     data: str | None = option(None, "theory: the Frey faces")
     runs: tuple[str, ...] = run_folders("checkerboard: folders of runs that kept their checkpoints")
-
-    def run(self) -> Record:
-        return studies.run(self.study, self.data, self.runs)
-
-    def format_table(self, result: Record) -> str:
-        return f"wrote the picture of study {self.study!r} to docs"

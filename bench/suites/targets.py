@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from eblvm.bench.measurements import targets
-from eblvm.bench.suites import Record, Suite, round_count
-from eblvm.engine import tables
+from eblvm.bench.suites import Suite, round_count
 
 
 @dataclass(frozen=True)
@@ -14,11 +13,6 @@ class Targets(Suite):
     kind = "targets"
     group = "step"
     help = "the ratios that CPU steps must reach, measured twice"
+    measurement = targets
 
     rounds: int = round_count(21)
-
-    def run(self) -> Record:
-        return targets.run(self.rounds)
-
-    def format_table(self, result: Record) -> str:
-        return tables.text(*targets.table(result))

@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from eblvm.bench.measurements import traffic
-from eblvm.bench.suites import Record, Suite
-from eblvm.engine import tables
+from eblvm.bench.suites import Suite
 
 
 @dataclass(frozen=True)
@@ -14,9 +13,4 @@ class Traffic(Suite):
     kind = "traffic"
     group = "step"
     help = "launches and memory traffic of the Triton kernels, counted without a GPU"
-
-    def run(self) -> Record:
-        return traffic.run()
-
-    def format_table(self, result: Record) -> str:
-        return tables.text(*traffic.table(result))
+    measurement = traffic

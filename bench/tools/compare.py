@@ -17,6 +17,7 @@ from typing import Any
 
 from eblvm.bench.tools import building, counting, gates, record
 from eblvm.bench.tools.intervals import TIME_ALLOWED, Interval, median_ratio
+from eblvm.bench.tools.memory import mib
 from eblvm.bench.tools.timing import median
 from eblvm.bench.tools.version import Starter, Version, cases_of_both
 from eblvm.engine import tables
@@ -30,7 +31,6 @@ LAUNCH_S, CASE_S = 4.0, 0.5  # what a launch needs, and what a case in it: with 
 CONFIRM_S = 2.0  # of a suspect in a launch of the second block, at most
 SCREENING = 0.55  # of the time that is left when both are built; the rest is for the second block
 BLOCK_MS = 5.0  # of a reading: the shorter, the more of the machine's load is the same for both
-MIB = 2**20
 HEADER = (
     "case", "base_ms", "head_ms", "head/base", "from", "to", "", "base saved_mib", "head saved_mib", "base peak_mib",
     "head peak_mib", "base ops", "head ops",
@@ -210,13 +210,10 @@ def failures(measured: dict[str, Measured]) -> list[str]:
 
 
 def format_table(measured: dict[str, Measured]) -> str:
-    def mib(figures: dict[str, Any], name: str) -> float | None:
-        return None if figures[name] is None else figures[name] / MIB
-
     rows: list[Sequence[Any]] = []
     for name, m in measured.items():
         interval = [f"{x:.3f}" for x in m.interval]
-        memory = [mib(side, figure) for figure in ("saved_bytes", "peak_bytes") for side in (m.base, m.head)]
+        memory = [mib(side[figure]) for figure in ("saved_bytes", "peak_bytes") for side in (m.base, m.head)]
         times = [median(m.base_ms), median(m.head_ms), *interval, m.interval.verdict]
         rows.append([name, *times, *memory, m.base["ops"], m.head["ops"]])
     return tables.text(HEADER, rows)

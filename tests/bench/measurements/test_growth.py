@@ -6,7 +6,10 @@ import numpy as np
 import pytest
 
 from eblvm.bench.measurements import growth
-from eblvm.bench.measurements.growth import FLOPS, HELD, TIME, Axis, above, exponent, fitted, grbm
+from eblvm.bench.measurements.growth import above
+from eblvm.bench.measurements.growth_axes import FLOPS, HELD, TIME, Axis, grbm
+from eblvm.bench.measurements.growth_plot import plot
+from eblvm.bench.tools.fit import exponent, fitted
 
 XS = (1, 2, 4, 8)
 
@@ -32,7 +35,7 @@ def test_what_slows_a_round_does_not_bend_the_fit() -> None:
     random = np.random.default_rng(1)
     speed, noise = random.uniform(1, 3, size=15), random.normal(1, 0.01, size=(len(XS), 15))
     readings = np.array([[2 + 0.7 * x] for x in XS]) * speed * noise
-    found = fitted(Axis("x", "", XS, grbm, {TIME: 1}), readings.tolist())
+    found = fitted(XS, readings.tolist())
     assert found["low"] <= found["p"] <= found["high"]
     assert found["p"] == pytest.approx(1, abs=0.1)
     assert found["high"] - found["low"] < 0.3
@@ -53,7 +56,7 @@ def test_a_record_and_its_picture(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert all(fit["low"] <= fit["high"] for fit in made["fits"] if fit["figure"] == TIME)
     assert "N: FLOPs grows with power 1.00, theory says 0.5" in above(made)
     assert "1.00 / 0.5" in growth.format_table(made)
-    growth.plot(made, tmp_path / "growth.png")
+    plot(made, tmp_path / "growth.png")
     assert (tmp_path / "growth.png").stat().st_size > 5000
 
 

@@ -27,7 +27,7 @@ def test_a_row_has_a_figure_for_every_replica(tmp_path: Path, monkeypatch: pytes
         assert all(len(row[f]) == 2 for f in ("log_likelihood", "loss", "test_loss", "test_fisher_of_q", "spread"))
         assert row["log_likelihood"][0] != row["log_likelihood"][1]
     assert max(rows["newton"]["spread"]) < min(rows["n0"]["spread"])
-    assert "--best-response newton" in newton_training.format_table(list(rows.values()))
+    assert "--best-response newton" in str(newton_training.table({"rows": list(rows.values())}))
 
 
 def test_no_folders_is_one_sentence(run: Callable[..., None]) -> None:

@@ -86,7 +86,7 @@ def test_a_red_gate_reports_no_speed(
 def test_kernels_against_their_reference() -> None:
     if not any(b.op == "philox" and b.name == "native" and b.serves for b in backends()):
         pytest.skip("the native kernels are not built here")
-    result = ratios.run("kernels", 1, "cpu", compiled=False, progress=False)
+    result = ratios.run("kernels", 1, "cpu", compile=False, progress=False)
     assert {row["case"].split()[0] for row in result["rows"]} == {f"op={row.op}" for row in kernels.rows()}
     slower = [row["case"] for row in result["rows"] if row["ratio"] < 0.8]  # one reading each: only a gross one counts
     assert slower == []
@@ -97,7 +97,7 @@ def test_a_kernel_with_wrong_bits_reports_no_speed(monkeypatch: pytest.MonkeyPat
         pytest.skip("the native kernels are not built here")
     monkeypatch.setitem(kernels.DRAWS, "normal", kernels.DRAWS["uniform"])
     with pytest.raises(AgreementError, match="op and reference differ"):
-        ratios.run("kernels", 1, "cpu", compiled=False, progress=False)
+        ratios.run("kernels", 1, "cpu", compile=False, progress=False)
 
 
 @pytest.mark.parametrize(
