@@ -29,6 +29,7 @@ SUBCOMMANDS = {
     "all": Subcommand("all", "the standard suites one after the other (*), or --contestants of each"),
     "compare": Subcommand("compare BASE", "this working tree against another commit"),
     "gates": Subcommand("gates", "deterministic figures against the recorded ones"),
+    "pages": Subcommand("pages", "the pages of docs/ that show records, filled in again or checked"),
     "history": Subcommand("history", "every record over commits, as a page or for github-action-benchmark"),
 }
 

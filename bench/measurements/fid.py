@@ -14,7 +14,6 @@ from torch import Tensor
 
 from eblvm.bench.tools import record
 from eblvm.bench.tools.columns import Table
-from eblvm.engine import tables
 from eblvm.engine.errors import UserError
 from eblvm.engine.evaluation.metrics import inception
 from eblvm.engine.evaluation.metrics.frechet import Moments, frechet_distance
@@ -25,13 +24,6 @@ from eblvm.kernels.philox import Key
 
 SCHEMA = "eblvm-fid-2"
 KNOWN = 3.15  # of 50,000 training and 10,000 test images, by the reference code
-NOTE = f"""\
-CIFAR-10 training images against its test images, as a check of the Inception and of the arithmetic; the known value is
-{KNOWN} for 50,000 against 10,000. Fewer images give a larger FID of the same two distributions: of training images
-against other training images all of it is that bias, about c (1/m + 1/n). "at 50,000 and 10,000" is what is left when
-the bias of this size is replaced by the bias of that size, to first order: c still grows a little with the size. KID
-has no such bias.
-"""
 
 
 def measure(train: Tensor, test: Tensor, sizes: Sequence[int]) -> list[dict[str, Any]]:
@@ -104,8 +96,3 @@ def table(result: dict[str, Any]) -> Table:
         for r in result["rows"]
     ]
     return header, rows
-
-
-def render(result: dict[str, Any]) -> str:
-    origin = f"Inception of {result['inception']}. Recorded {result['date']} at commit {result['commit']}."
-    return f"## FID of the data itself\n\n{NOTE}\n{origin}\n\n{tables.markdown(*table(result))}\n"

@@ -23,7 +23,7 @@ from torch import Tensor
 
 from eblvm.bench.tools import record, records
 from eblvm.bench.tools.columns import Table
-from eblvm.engine import recipes, tables
+from eblvm.engine import recipes
 from eblvm.engine.errors import UserError
 from eblvm.engine.methods.newton import best_response
 from eblvm.engine.methods.responses import Newton
@@ -39,15 +39,6 @@ RESPONSE = Newton(response_steps=1)
 POINTS = 4  # checkpoints of a run
 DOCUMENT = records.SOURCE / "docs" / "mnist-posterior-means.png"
 UNSHOWN = ("checkpoint_every", "log_every", "keep", "validations")
-NOTE = """\
-## MNIST: posterior means under a linear SVM
-
-Accuracies in percent, of features standardised on the training images; "raw" has q's means as they are. The means of
-p(h|v) are q's after Newton steps on them. Where they fall short of the features, the energy hides from h what it knows
-of v: their spread over images is then small beside the std of q. Where q's means fall short of them, q lags behind.
-
-![accuracy over steps](mnist-posterior-means.png)
-"""
 NAMES = {"means": "means of q", "posterior": "means of p(h|v)", "features": "features f"}
 
 
@@ -152,14 +143,6 @@ def table(result: dict[str, Any]) -> Table:
             ratio = f"{row['spread_of_posterior'] / row['std_of_q']:.3f}"
             rows.append([line["label"], row["step"], *figures, ratio, f"{row['correlation']:.2f}"])
     return header, rows
-
-
-def render(result: dict[str, Any]) -> str:
-    """A section of docs/results.md: the first and the last checkpoint of every run."""
-    commands = [f"- {line['label']}: `{line['command']}`" for line in result["curves"]]
-    pixels = " and ".join(f"{100 * x:.1f} % {name}" for name, x in result["pixels"].items())
-    origin = f"Recorded {result['date']} at commit {result['commit']}; pixels: {pixels}."
-    return "\n".join([NOTE, origin, "", tables.markdown(*table(result)), "", *commands, ""])
 
 
 def run(runs: Sequence[str | Path]) -> dict[str, Any]:

@@ -21,7 +21,7 @@ RECORDS = Path(__file__).resolve().parents[1] / "records"
 
 def kind(record: Record) -> tuple[Any, ...]:
     """Of two records with the same kind pages show the newer one."""
-    return record["schema"], record["name"], record.get("compiled", False), "gpu" in record["machine"]
+    return record["schema"], record["name"], record.get("compiled", False), "gpu" in record.get("machine", {})
 
 
 def files(folder: Path, pattern: str = "*") -> list[Path]:
@@ -42,14 +42,15 @@ def _lines(path: Path) -> Iterator[Record]:
         yield record
 
 
-def newest(folder: Path, pattern: str, schema: str) -> list[Record]:
-    """The newest record of each kind, from the files of a folder whose stem matches."""
+def newest(folder: Path, pattern: str, *schemas: str) -> list[Record]:
+    """The newest record of each kind, from the files of a folder whose stem matches; each of one of these schemas."""
     shown = []
     for path in files(folder, pattern):
         records = history(path)
-        if records:
-            _check_schema(records[-1], schema, path)
-        by_kind = {kind(record): record for record in records if record.get("schema") == schema}
+        if not records:
+            continue
+        _check_schema(records[-1], schemas, path)
+        by_kind = {kind(record): record for record in records if record.get("schema") == records[-1]["schema"]}
         shown += by_kind.values()
     return shown
 
@@ -60,7 +61,7 @@ def read(path: Path, schema: str) -> Record:
         record = next(reversed(list(_lines(path))), None)
     else:
         record = _parsed(_text(path), f"record {path}")
-    _check_schema(record, schema, path)
+    _check_schema(record, (schema,), path)
     return record
 
 
@@ -80,9 +81,8 @@ def _parsed(text: str, what: str) -> Any:
         raise UserError(f"{what} is not valid JSON ({error}); make it again") from None
 
 
-def _check_schema(record: Any, schema: str, path: Path) -> None:
+def _check_schema(record: Any, schemas: tuple[str, ...], path: Path) -> None:
     got = record.get("schema", "none") if isinstance(record, dict) else "none"
-    if got != schema:
-        raise UserError(
-            f"record {path} has schema {got!r}, expected {schema!r}; another version wrote it: make it again"
-        )
+    if got not in schemas:
+        wanted = " or ".join(map(repr, schemas))
+        raise UserError(f"record {path} has schema {got!r}, expected {wanted}; another version wrote it: make it again")

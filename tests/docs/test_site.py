@@ -46,7 +46,8 @@ def pages(site: Path) -> list[str]:
 
 
 def test_every_page_of_the_folder_is_in_the_navigation(site: Path) -> None:
-    written = {str(page.relative_to(ROOT / "docs")) for page in (ROOT / "docs").rglob("*.md")}
+    markdown = {page.relative_to(ROOT / "docs") for page in (ROOT / "docs").rglob("*.md")}
+    written = {str(page) for page in markdown if page.parts[0] != "templates"}
     assert len(written) > 25
     for page in written:
         address = f"/{page.removesuffix('.md').removesuffix('index')}".rstrip("/") + "/"

@@ -15,7 +15,7 @@ from eblvm.bench.contest import tasks as contest_tasks
 from eblvm.bench.contestants import by_naive, roster
 from eblvm.bench.contestants.roster import Contestant
 from eblvm.bench.contestants.steps import CaseStep
-from eblvm.bench.pages import contest as page
+from eblvm.bench.pages import pages
 from eblvm.bench.suites import SUITES
 from eblvm.bench.tools import records
 from eblvm.bench.tools.agreement import AgreementError
@@ -53,7 +53,7 @@ def test_the_command_writes_a_record(
     assert naive["difference"] <= roster.TOLERANCE
     assert min(naive["ms"], naive["ratio"], naive["peak_mib"]) > 0
     assert naive["case"] in capsys.readouterr().out
-    text = page.render(tmp_path)
+    text = pages.render("contest", tmp_path)
     assert f"### {naive['case']}\n" in text
     assert f"| {naive['difference']:.0e} |" in text
 
@@ -186,8 +186,3 @@ def test_every_suite_has_tasks_and_contestants() -> None:
 def test_bad_input_is_one_clear_sentence(run: Callable[..., None], words: tuple[str, ...], sentence: str) -> None:
     with pytest.raises(UserError, match=re.escape(sentence)):
         run(*words)
-
-
-def test_page_is_made_from_the_records() -> None:
-    """Fails when page and records differ: `python -m eblvm.bench.pages.contest` makes the page again."""
-    assert page.DOCUMENT.read_text() == page.render(records.RECORDS)

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from eblvm.bench.measurements import fid
-from eblvm.bench.pages import results
+from eblvm.bench.pages import pages
 from eblvm.engine.errors import UserError
 from eblvm.engine.evaluation.metrics import inception
 from eblvm.engine.evaluation.metrics.extractor import Extractor
@@ -40,6 +40,6 @@ def test_record_and_page(tmp_path: Path, monkeypatch) -> None:
     assert str(tmp_path) not in str(found)
     (tmp_path / "records").mkdir()
     fid.record.write(found, tmp_path / "records")
-    assert "| 20 |" in results.render(tmp_path / "records")
+    assert "| 20 |" in pages.render("results", tmp_path / "records")
     with pytest.raises(UserError, match="has 50 images to train and 20 to test with, sizes up to 23 need 46 and 23"):
         fid.run(tmp_path / "c.npz", [23])

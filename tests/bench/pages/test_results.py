@@ -1,23 +1,16 @@
-"""docs/results.md is what the records give, and a run's command can be read back from its configuration."""
+"""Evaluated runs as a record: a run's command can be read back from its configuration."""
 
 from pathlib import Path
 
 import pytest
 
-from eblvm.bench.measurements import results as measured
-from eblvm.bench.pages import results
-from eblvm.bench.tools import records
+from eblvm.bench.measurements import results
 from eblvm.engine import recipes
 from eblvm.engine.cli import main
 from eblvm.engine.cli.configuration import add_run_options, configuration
 from eblvm.engine.cli.parser import Parser
 from eblvm.engine.config import Config
 from eblvm.engine.errors import UserError
-
-
-def test_results_page_is_made_from_the_records() -> None:
-    """Fails when page and records differ: `python -m eblvm.bench.pages.results` makes the page again."""
-    assert results.DOCUMENT.read_text() == results.render(records.RECORDS)
 
 
 @pytest.mark.parametrize(
@@ -32,7 +25,7 @@ def test_results_page_is_made_from_the_records() -> None:
     ],
 )
 def test_command_gives_the_configuration_back(config: Config) -> None:
-    words = measured.command(config).split()
+    words = results.command(config).split()
     assert words[:2] == ["eblvm", "train"]
     parser = Parser("train", add_help=False)
     add_run_options(parser)
@@ -43,8 +36,8 @@ def test_collects_evaluated_runs(tmp_path: Path) -> None:
     out = tmp_path / "run"
     assert main(["train", "checkerboard", "--method", "dsm", "--steps", "5", "--out", str(out)]) == 0
     with pytest.raises(UserError, match=r"has no eval\.json; run 'eblvm eval"):
-        measured.row(out)
+        results.row(out)
     assert main(["eval", str(out)]) == 0
-    row = measured.row(out)
+    row = results.row(out)
     assert row["command"] == "eblvm train checkerboard --method dsm --steps 5"
     assert row["by_replica"] == [row["mean"]["test_log_likelihood"]]
