@@ -5,6 +5,7 @@ from typing import Any
 
 from eblvm.bench.contest.task import Task
 from eblvm.bench.contestants.roster import Contestant
+from eblvm.bench.contestants.steps import EngineStep
 from eblvm.bench.measurements import bidvl
 from eblvm.bench.tools.registry import Case
 from eblvm.engine.config import Config
@@ -23,7 +24,7 @@ class Bidvl(Task):
         return self.case.name
 
     def engine(self) -> Any:
-        return bidvl.EngineStep(self.case.config, self.case.shape)
+        return EngineStep(self.case.config, self.case.shape)
 
     def enter(self, contestant: Contestant) -> Any:
         step = bidvl.NaiveStep(self.case.config, self.case.shape)  # type: ignore[arg-type]

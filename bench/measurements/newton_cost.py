@@ -17,7 +17,7 @@ from eblvm.bench.tools.timing import interleaved, median, ratio_by_round
 from eblvm.engine import tables
 from eblvm.engine.recipes import recipe
 
-FREYFACE = {
+FREYFACE: dict[str, dict[str, Any]] = {
     "N=5 K=5": {},
     "N=0 K=5": {"N": 0},
     "best_response=newton K=5": {"best_response": "newton"},

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any, ClassVar
 
 from eblvm.bench.measurements import bidvl
 from eblvm.bench.suites import Suite, device_name, round_count
@@ -15,7 +16,7 @@ class Bidvl(Suite):
     help = "a step of BiDVL with the published CIFAR-10 nets"
     contested = True
     standard = True
-    measurement = bidvl
+    measurement: ClassVar[Any] = bidvl
 
     rounds: int = round_count(5)
     device: str = device_name()

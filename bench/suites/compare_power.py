@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any, ClassVar
 
 from eblvm.bench.measurements import compare_power
 from eblvm.bench.suites import Suite
@@ -14,7 +15,7 @@ class ComparePower(Suite):
     kind = "compare-power"
     group = "bench"
     help = "how often 'eblvm bench compare' reports a planted slow-down"
-    measurement = compare_power
+    measurement: ClassVar[Any] = compare_power
 
     comparisons: int = option(10, "comparisons with a slow-down, and as many without", low=1)
     minutes: float = option(1.5, "of one comparison", above=0)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any, ClassVar
 
 from eblvm.bench.measurements import data
 from eblvm.bench.suites import Suite, round_count
@@ -16,7 +17,7 @@ class Data(Suite):
     help = "pictures per second of decoders and store, and what input costs a step"
     contested = True
     standard = True
-    measurement = data
+    measurement: ClassVar[Any] = data
 
     rounds: int = round_count(20)
     data: str | None = option(None, "the folder of CelebA's pictures (default: celeba in $EBLVM_DATA)")

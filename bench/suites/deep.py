@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any, ClassVar
 
 from eblvm.bench.measurements import deep
 from eblvm.bench.suites import Suite, device_name, round_count
@@ -15,7 +16,7 @@ class Deep(Suite):
     help = "BiMDSM at the price of MDSM, at the width of the published CIFAR-10 model"
     contested = True
     standard = True
-    measurement = deep
+    measurement: ClassVar[Any] = deep
 
     rounds: int = round_count(5)
     device: str = device_name()

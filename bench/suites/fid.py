@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any, ClassVar
 
 from eblvm.bench.measurements import fid
 from eblvm.bench.suites import Suite
@@ -14,7 +15,7 @@ class Fid(Suite):
     kind = "fid"
     group = "runs"
     help = "FID of CIFAR-10's training images against its test images, which is known"
-    measurement = fid
+    measurement: ClassVar[Any] = fid
 
     data: str = option("", "CIFAR-10 as .npz, with x_train and x_test")
     sizes: tuple[int, ...] = option((500, 1000, 2000), "images in each set, before all of them", low=1)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any, ClassVar
 
 from eblvm.bench.measurements import freed_memory
 from eblvm.bench.suites import Suite, round_count
@@ -13,6 +14,6 @@ class FreedMemory(Suite):
     kind = "freed-memory"
     group = "step"
     help = "deep steps with freed memory kept by the process, and given back"
-    measurement = freed_memory
+    measurement: ClassVar[Any] = freed_memory
 
     rounds: int = round_count(5)

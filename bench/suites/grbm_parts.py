@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any, ClassVar
 
 from eblvm.bench.measurements import grbm_parts
 from eblvm.bench.suites import Suite, round_count
@@ -13,6 +14,6 @@ class GrbmParts(Suite):
     kind = "grbm-parts"
     group = "step"
     help = "the parts of a GRBM's step, each timed alone"
-    measurement = grbm_parts
+    measurement: ClassVar[Any] = grbm_parts
 
     rounds: int = round_count(21)

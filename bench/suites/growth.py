@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any, ClassVar
 
 from eblvm.bench.measurements import growth
 from eblvm.bench.suites import Suite, round_count
@@ -14,6 +15,6 @@ class Growth(Suite):
     group = "step"
     help = "growth of time, memory and FLOPs over every axis, next to theory"
     standard = True
-    measurement = growth
+    measurement: ClassVar[Any] = growth
 
     rounds: int = round_count(21)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any, ClassVar
 
 from eblvm.bench.measurements import newton_study
 from eblvm.bench.suites import Suite
@@ -14,6 +15,6 @@ class NewtonStudy(Suite):
     kind = "newton-study"
     group = "newton"
     help = "bias and spread of gradient estimates where the truth is known"
-    measurement = newton_study
+    measurement: ClassVar[Any] = newton_study
 
     seeds: int = option(3, "models drawn", low=1)

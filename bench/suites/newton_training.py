@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any, ClassVar
 
 from eblvm.bench.measurements import newton_training
 from eblvm.bench.suites import Suite, run_folders
@@ -14,7 +15,7 @@ class NewtonTraining(Suite):
     kind = "newton-training"
     group = "newton"
     help = "figures of finished runs by each way to their gradient"
-    measurement = newton_training
+    measurement: ClassVar[Any] = newton_training
 
     name: str = option("", "the name of the record: newton-training-NAME")
     runs: tuple[str, ...] = run_folders("folders of finished runs")

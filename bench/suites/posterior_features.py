@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any, ClassVar
 
 from eblvm.bench.measurements import posterior_features
 from eblvm.bench.suites import Suite, run_folders
@@ -13,6 +14,6 @@ class PosteriorFeatures(Suite):
     kind = "posterior-features"
     group = "runs"
     help = "accuracy of a linear SVM on posterior means, over training"
-    measurement = posterior_features
+    measurement: ClassVar[Any] = posterior_features
 
     runs: tuple[str, ...] = run_folders("folders of runs that kept their checkpoints (--keep)")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 from eblvm.bench.measurements import ratios
 from eblvm.bench.suites import Suite, device_name, round_count
@@ -17,7 +17,7 @@ class Ratios(Suite):
     group = "speed"
     contested = True
     standard = True
-    measurement = ratios
+    measurement: ClassVar[Any] = ratios
 
     rounds: int = round_count(15)
     device: str = device_name()

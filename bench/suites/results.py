@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any, ClassVar
 
 from eblvm.bench.measurements import results
 from eblvm.bench.suites import Suite, run_folders
@@ -14,7 +15,7 @@ class Results(Suite):
     kind = "results"
     group = "runs"
     help = "figures of evaluated runs (eval.json), collected into a record"
-    measurement = results
+    measurement: ClassVar[Any] = results
 
     name: str = option("", "the name of the record: results-NAME")
     runs: tuple[str, ...] = run_folders("folders of evaluated runs")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any, ClassVar
 
 from eblvm.bench.measurements import studies
 from eblvm.bench.suites import Suite, run_folders
@@ -16,7 +17,7 @@ class Studies(Suite):
     kind = "studies"
     group = "runs"
     help = "studies of the VaGES paper, as a record and a picture"
-    measurement = studies
+    measurement: ClassVar[Any] = studies
 
     study: str = option(
         "fisher",

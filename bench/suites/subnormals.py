@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any, ClassVar
 
 from eblvm.bench.measurements import subnormals
 from eblvm.bench.suites import Suite, round_count
@@ -14,7 +15,7 @@ class Subnormals(Suite):
     kind = "subnormals"
     group = "step"
     help = "a late step of a run with subnormal numbers, and with zeros in their place"
-    measurement = subnormals
+    measurement: ClassVar[Any] = subnormals
 
     run_folder: str = option("", "the folder of a finished run")
     rounds: int = round_count(9)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any, ClassVar
 
 from eblvm.bench.measurements import targets
 from eblvm.bench.suites import Suite, round_count
@@ -13,6 +14,6 @@ class Targets(Suite):
     kind = "targets"
     group = "step"
     help = "the ratios that CPU steps must reach, measured twice"
-    measurement = targets
+    measurement: ClassVar[Any] = targets
 
     rounds: int = round_count(21)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any, ClassVar
 
 from eblvm.bench.measurements import traffic
 from eblvm.bench.suites import Suite
@@ -13,4 +14,4 @@ class Traffic(Suite):
     kind = "traffic"
     group = "step"
     help = "launches and memory traffic of the Triton kernels, counted without a GPU"
-    measurement = traffic
+    measurement: ClassVar[Any] = traffic

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any, ClassVar
 
 from eblvm.bench.measurements import vages
 from eblvm.bench.suites import Suite, device_name, round_count
@@ -15,7 +16,7 @@ class Vages(Suite):
     help = "VaGES with any number of samples at the price of MDSM, and on a GRBM"
     contested = True
     standard = True
-    measurement = vages
+    measurement: ClassVar[Any] = vages
 
     rounds: int = round_count(5)
     device: str = device_name()

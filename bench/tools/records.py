@@ -44,7 +44,7 @@ def _lines(path: Path) -> Iterator[Record]:
 
 def newest(folder: Path, pattern: str, *schemas: str) -> list[Record]:
     """The newest record of each kind, from the files of a folder whose stem matches; each of one of these schemas."""
-    shown = []
+    shown: list[Record] = []
     for path in files(folder, pattern):
         records = history(path)
         if not records:
@@ -62,6 +62,7 @@ def read(path: Path, schema: str) -> Record:
     else:
         record = _parsed(_text(path), f"record {path}")
     _check_schema(record, (schema,), path)
+    assert record is not None
     return record
 
 
