@@ -41,8 +41,8 @@ def parsed(argv: list[str]) -> tuple[Config, argparse.Namespace]:
         parser.add_argument(flag(name), type=integers, metavar="N,N,...", help=f"{text} to measure")
     for name, text in SERIES.items():
         parser.add_argument(flag(name), type=names, metavar="NAME,...", help=text)
-    parser.add_argument("--batch", type=positive, help="samples of a step (default: the recipe's, or what fits)")
-    parser.add_argument("--rounds", type=int, help="readings of every point (default 9, or 3 of long steps)")
+    parser.add_argument("--batch", type=positive, help="samples per step (default: the recipe's, or what fits)")
+    parser.add_argument("--rounds", type=int, help="readings of every point (default 9, for long steps 3)")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the record here; a folder names it itself")
     parser.add_argument("--plot", type=Path, metavar="FILE", help=".png, .pdf or .svg (default profile-RECIPE.png)")
     parser.add_argument("--trace", type=Path, metavar="FILE", help="write a Chrome trace of a few steps, and stop")
@@ -93,7 +93,7 @@ def write_trace(config: Config, arguments: argparse.Namespace) -> None:
         values = getattr(arguments, name)
         if values is not None:
             if len(values) > 1:
-                raise UserError(f"a trace is of one setting, got {flag(name)} {','.join(map(str, values))}; give one")
+                raise UserError(f"a trace shows one setting, got {flag(name)} {','.join(map(str, values))}; give one")
             config = config.replaced(**{name: values[0]})
     trace.write(
         config.replaced(**({"batch": arguments.batch} if arguments.batch else {})), config.shape, arguments.trace

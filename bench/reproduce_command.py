@@ -20,9 +20,9 @@ def main(argv: list[str]) -> None:
         EXAMPLES,
     )
     parser.add_argument("name", metavar="NAME", nargs="?", help="of a table or figure; none: list them all")
-    parser.add_argument("--out", type=Path, metavar="DIR", help="run it in this folder, or continue what is there")
-    parser.add_argument("--data", type=Path, metavar="PATH", help="the data set, or the folder that holds it")
-    parser.add_argument("--seeds", type=int, help="seeds of every run, trained at once where they fit (as listed)")
+    parser.add_argument("--out", type=Path, metavar="DIR", help="run it in this folder, or continue it there")
+    parser.add_argument("--data", type=Path, metavar="PATH", help="the data set, or its folder")
+    parser.add_argument("--seeds", type=int, help="seeds of every run, at once if they fit (default: as listed)")
     parser.add_argument("--small", action="store_true", help="its variant for a CPU, where it has one")
     parser.add_argument("--steps", type=int, help="training steps of every run, to shorten it")
     parser.add_argument("--chains", type=int, help="AIS chains of log-likelihoods (2000)")

@@ -1,4 +1,4 @@
-"""`eblvm bench SUITE --contestants`: the engine beside what other libraries give, case by case.
+"""`eblvm bench SUITE --contestants`: the engine next to other libraries, case by case.
 
 Before a contestant is timed its result is compared with the engine's in fp64, on a small model of the same kind, from
 the same parameters and for the same noise. Times are by turns; a ratio is the median of the rounds' ratios to the
@@ -34,11 +34,11 @@ def run(
     rounds: int,
     data: Path | None = None,
     progress: bool = True,
-    found: Sequence[Task] | None = None,
+    chosen: Sequence[Task] | None = None,
     only: Sequence[str] = (),
 ) -> dict[str, Any]:
-    """The record of a suite's contest, of these tasks and contestants or of all. Raises `AgreementError` if a
-    contestant's result is wrong and unexplained."""
+    """Return the record of a suite's contest, of the chosen tasks and contestants or of all. Raises `AgreementError` if
+    a contestant's result is wrong and its deviation is not explained."""
     torch.set_num_threads(1)
     entered = [c for c in of_suite(suite) if not only or c.name in only]
     absent = {c.name: sentence for c in entered if (sentence := c.absence()) is not None}
@@ -48,7 +48,7 @@ def run(
         tempfile.TemporaryDirectory() as scratch,
         tqdm(desc=f"{suite} contest", disable=None if progress else True, file=sys.stderr) as bar,
     ):
-        for task in tasks(suite, data, Path(scratch)) if found is None else found:
+        for task in tasks(suite, data, Path(scratch)) if chosen is None else chosen:
             bar.set_postfix_str(task.name)
             rows += contest(task, present, rounds)
             bar.update()
@@ -58,7 +58,7 @@ def run(
 
 
 def load_average() -> float | None:
-    """Of the machine when the record is made: what else ran beside the contest."""
+    """The machine's load average when the record is made: other work that ran during the contest."""
     return round(os.getloadavg()[0], 1) if hasattr(os, "getloadavg") else None
 
 
@@ -68,32 +68,32 @@ def contest(task: Task, contestants: Sequence[Contestant], rounds: int) -> list[
     steps: list[Any] = [task.engine()]
     timed = [rows[0]]
     for one in contestants:
-        found = row(task, one.name, note=" ".join(filter(None, (one.note, one.deviation))))
+        entry = row(task, one.name, note=" ".join(filter(None, (one.note, one.deviation))))
         try:
             if not task.suits(one):
                 continue
-            found["difference"] = checked(task, one)
+            entry["difference"] = checked(task, one)
             step = task.enter(one)
             step()
             steps.append(step)
-            timed.append(found)
+            timed.append(entry)
         except AgreementError:
             raise
         except Exception as error:  # another's code: what it raises is its row
-            found["note"] = f"cannot run: {type(error).__name__}: {first_sentence(error)}"
-        rows.append(found)
+            entry["note"] = f"cannot run: {type(error).__name__}: {first_sentence(error)}"
+        rows.append(entry)
     (readings,) = interleaved([steps], rounds, "cpu", long=task.long)
-    for found, times, step in zip(timed, readings, steps, strict=True):
-        found |= {"ms": median(times), "ratio": ratio_by_round(times, readings[0])}
+    for entry, times, step in zip(timed, readings, steps, strict=True):
+        entry |= {"ms": median(times), "ratio": ratio_by_round(times, readings[0])}
         inputs = getattr(step, "inputs", lambda: None)
         if inputs() is not None:
             used = counted(step, inputs)
-            found |= {"saved_mib": mib(used.saved_bytes), "peak_mib": mib(used.peak_bytes)}
+            entry |= {"saved_mib": mib(used.saved_bytes), "peak_mib": mib(used.peak_bytes)}
     return rows
 
 
 def counted(step: Any, inputs: Any) -> Footprint:
-    """Bytes of a step; saved ones where hooks can look inside, which they cannot under `torch.func`."""
+    """Count the bytes of a step; saved ones only where hooks can look inside, which they cannot under `torch.func`."""
     try:
         return footprint(step, inputs, getattr(step, "hooks", True))
     except RuntimeError as error:

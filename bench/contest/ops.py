@@ -38,10 +38,10 @@ class Op(InFp32, Offered):
         return kernels.discarding(self.row.make(torch.float32)[0])
 
     def difference(self, contestant: Contestant) -> float | None:
-        found = contestant.enter(self)(torch.float64)()
+        result = contestant.enter(self)(torch.float64)()
         if contestant.deviation:
             return None
-        pairs = zip(tree_leaves(found), tree_leaves(self.row.make(torch.float64)[0]()), strict=True)
+        pairs = zip(tree_leaves(result), tree_leaves(self.row.make(torch.float64)[0]()), strict=True)
         return max(float((a - b).abs().max() / b.abs().max().clamp(min=1e-30)) for a, b in pairs)
 
 
@@ -68,8 +68,8 @@ class Product(InFp32):
 
     def difference(self, contestant: Contestant) -> float:
         expected = torch.mm(*self.factors(torch.float64))
-        found = torch.from_numpy(np.array(contestant.enter(self)(torch.float64)()))
-        return float((found - expected).abs().max() / expected.abs().max())
+        result = torch.from_numpy(np.array(contestant.enter(self)(torch.float64)()))
+        return float((result - expected).abs().max() / expected.abs().max())
 
 
 def tasks() -> list[Task]:

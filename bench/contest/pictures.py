@@ -48,8 +48,8 @@ class Reading(Offered):
         return data.Decoding(self.album.paths, DaliDecoder(self.album.decode.framing, threads=1))
 
     def difference(self, contestant: Contestant) -> float:
-        found = contestant.enter(self).pictures()
-        return float((found.int() - self.album.images[: len(found)].int()).abs().max())
+        pictures = contestant.enter(self).pictures()
+        return float((pictures.int() - self.album.images[: len(pictures)].int()).abs().max())
 
 
 @dataclass(frozen=True)

@@ -49,5 +49,5 @@ class Langevin(Task):
 
     def difference(self, contestant: Contestant) -> float:
         expected = self.chains(torch.float64, 0.0)()
-        found = contestant.enter(self).chains(torch.float64, 1e-13)()  # its noise has to be positive
-        return float((found - expected).abs().max() / expected.abs().max())
+        chains = contestant.enter(self).chains(torch.float64, 1e-13)()  # its noise has to be positive
+        return float((chains - expected).abs().max() / expected.abs().max())

@@ -73,18 +73,18 @@ def grbm() -> list[Task]:
     Langevin sampling."""
     base = recipe("freyface")
     published, dual = SEMANTICS
-    found = [base.replaced(method="bidsm", **published, N=N, K=5) for N in (0, 5)]
-    found.append(base.replaced(method="bidsm", **dual, N=5, K=5, unroll_lr=0.02))
-    found += [base.replaced(method=method) for method in ("dsm", "ssm", "cd")]
-    return [*of_grbm([Case(config, (560,)) for config in found]), sampling.Langevin()]
+    configs = [base.replaced(method="bidsm", **published, N=N, K=5) for N in (0, 5)]
+    configs.append(base.replaced(method="bidsm", **dual, N=5, K=5, unroll_lr=0.02))
+    configs += [base.replaced(method=method) for method in ("dsm", "ssm", "cd")]
+    return [*of_grbm([Case(config, (560,)) for config in configs]), sampling.Langevin()]
 
 
 def toy() -> list[Task]:
     """The checkerboard's sizes: one run and ten replicas, as published, and DSM."""
     base = recipe("checkerboard")
-    found = [base.replaced(**SEMANTICS[0], replicas=r) for r in (1, 10)]
-    found.append(base.replaced(method="dsm", replicas=10))
-    return of_grbm([Case(config, (2,), ("replicas",)) for config in found])
+    configs = [base.replaced(**SEMANTICS[0], replicas=r) for r in (1, 10)]
+    configs.append(base.replaced(method="dsm", replicas=10))
+    return of_grbm([Case(config, (2,), ("replicas",)) for config in configs])
 
 
 def deep() -> list[Task]:
@@ -92,7 +92,7 @@ def deep() -> list[Task]:
     with unrolled steps recomputed; then at 64 channels, where the start of an operator weighs less."""
     base = recipe("cifar10").replaced(batch=8, width=16)
     bilevel = base.replaced(method="bimdsm", K=5)
-    found = {
+    configs = {
         "method=mdsm": base.replaced(method="mdsm"),
         "method=mdsm checkpoint=blocks": base.replaced(method="mdsm", checkpoint="blocks"),
         "method=bimdsm noise=fresh N=0 K=5": bilevel.replaced(noise="fresh", N=0),
@@ -104,7 +104,7 @@ def deep() -> list[Task]:
         "method=mdsm width=64": base.replaced(method="mdsm", width=64),
         "method=bimdsm noise=shared N=0 K=5 width=64": bilevel.replaced(noise="shared", N=0, width=64),
     }
-    return [Training(Case(c, (3, 32, 32), title=name), small_deep(c, name), long=True) for name, c in found.items()]
+    return [Training(Case(c, (3, 32, 32), title=name), small_deep(c, name), long=True) for name, c in configs.items()]
 
 
 def small_deep(config: Config, name: str) -> Case:

@@ -43,8 +43,8 @@ class PlainDeep:
         method = self.made()
         deep.load(method, state)
         given = pairs(noise)
-        found = method.gradient(v, lambda: next(given))
-        return dict(zip(state.theta, found, strict=True))
+        gradients = method.gradient(v, lambda: next(given))
+        return dict(zip(state.theta, gradients, strict=True))
 
     def inputs(self) -> list[Tensor]:
         method = self.method

@@ -53,30 +53,30 @@ KINDS = {  # operators by what they are for; the first name that fits
 
 def cases(base: Config | None = None) -> list[Case]:
     base = base or recipe("cifar10", method="bidvl")
-    found = [Case(base.replaced(batch=batch), SHAPE, title=f"batch={batch} N=0", naive=True) for batch in BATCHES]
-    return [*found, Case(base.replaced(batch=BATCHES[-1], N=1), SHAPE, title=f"batch={BATCHES[-1]} N=1")]
+    chosen = [Case(base.replaced(batch=batch), SHAPE, title=f"batch={batch} N=0", naive=True) for batch in BATCHES]
+    return [*chosen, Case(base.replaced(batch=BATCHES[-1], N=1), SHAPE, title=f"batch={BATCHES[-1]} N=1")]
 
 
 def run(
     rounds: int,
     progress: bool = True,
-    found: list[Case] | None = None,
+    chosen: list[Case] | None = None,
     shape: tuple[int, int, int] = SHAPE,
     device: str = "cpu",
 ) -> dict[str, Any]:
     """The record of the suite. Raises `AgreementError` before anything is timed if a step is wrong."""
     torch.set_num_threads(1)
     difference()
-    found = on_device(found or cases(), device)
-    engines = [EngineStep(case.config, shape) for case in found]
-    naive = {case.name: NaiveStep(case.config, shape) for case in found if case.naive}
+    chosen = on_device(chosen or cases(), device)
+    engines = [EngineStep(case.config, shape) for case in chosen]
+    naive = {case.name: NaiveStep(case.config, shape) for case in chosen if case.naive}
     group: list[Step] = [*engines, *naive.values()]
     with tqdm(total=rounds, desc="bidvl", disable=None if progress else True, file=sys.stderr, leave=False) as bar:
         (readings,) = interleaved([group], rounds, device, bar.update, long=True)
     times = [median(r) for r in readings]
-    naive_ms = dict(zip(naive, times[len(found) :], strict=True))
+    naive_ms = dict(zip(naive, times[len(chosen) :], strict=True))
     rows = []
-    for case, engine, ms in zip(found, engines, times, strict=False):
+    for case, engine, ms in zip(chosen, engines, times, strict=False):
         own = footprint(engine, engine.inputs)
         row: dict[str, Any] = dict.fromkeys(COLUMNS)
         row |= {"case": case.name, "ms": ms, "saved_mib": mib(own.saved_bytes), "peak_mib": mib(own.peak_bytes)}
@@ -98,11 +98,11 @@ def format_table(result: dict[str, Any]) -> str:
 
 
 def shares(step: Step) -> dict[str, float]:
-    """The share of one step's time that operators of each kind spend in themselves, largest first."""
-    with profile(activities=[ProfilerActivity.CPU]) as found:
+    """The fraction of one step's time that operators of each kind spend in themselves, largest first."""
+    with profile(activities=[ProfilerActivity.CPU]) as profiled:
         step()
     totals: dict[str, float] = {}
-    for event in found.key_averages():
+    for event in profiled.key_averages():
         kind = next((kind for name, kind in KINDS.items() if name in event.key), "others")
         totals[kind] = totals.get(kind, 0.0) + event.self_cpu_time_total
     whole = sum(totals.values())
@@ -141,7 +141,7 @@ def difference(
 
 
 def _matched(state: State, method: NaiveBidvl) -> tuple[list[str], list[Tensor], list[Tensor]]:
-    """Names and values of the engine's parameters, and the naive ones in the same shapes; views, where they can be."""
+    """Names and values of the engine's parameters, and the naive ones in the same shapes; views where possible."""
     tensors: Params = {f"energy.{name}": p for name, p in state.theta.items()} | state.phi
     own = [p.detach() for p in (*method.energy.parameters(), *method.phi)]
     shaped = [
@@ -152,7 +152,7 @@ def _matched(state: State, method: NaiveBidvl) -> tuple[list[str], list[Tensor],
 
 
 def load(method: NaiveBidvl, state: State) -> None:
-    """The engine's parameters, spectral vectors and (constant) Adam moments into the naive nets and optimisers."""
+    """Copy the engine's parameters, spectral vectors and (constant) Adam moments into the naive nets and optimisers."""
     for _, value, other in zip(*_matched(state, method), strict=True):
         other.copy_(value)
     pairs = ((method.energy_optimizer, state.theta_opt), (method.lower_optimizer, state.phi_opt))

@@ -72,7 +72,7 @@ def run(comparisons: int, minutes: float, total: float, slow_down: float, only: 
 
 
 def count(rows: list[dict[str, Any]], planted: bool) -> dict[str, Any]:
-    """How many comparisons there were, how many failed, and how many by each case."""
+    """The number of comparisons, of those that failed, and of failures by case."""
     mine = [row for row in rows if row["planted"] == planted]
     failed = {row["run"] for row in mine if row["failed"]}
     cases = {row["case"]: sum(r["failed"] for r in mine if r["case"] == row["case"]) for row in mine}
@@ -81,12 +81,12 @@ def count(rows: list[dict[str, Any]], planted: bool) -> dict[str, Any]:
 
 def table(result: dict[str, Any]) -> Table:
     """Comparisons by kind, how many failed, and the widest interval of a first block, in percent."""
-    found = []
+    rows = []
     for kind, counted in result["summary"].items():
         intervals = [row["head_to_base"] for row in result["rows"] if row["planted"] == (kind == "planted")]
         widest = max((100 * (high - low) / 2 for _, low, high in intervals), default=None)
-        found.append([kind, counted["runs"], counted["failed"], widest])
-    return ["head is", "comparisons", "failed", "widest interval, +- %"], found
+        rows.append([kind, counted["runs"], counted["failed"], widest])
+    return ["head is", "comparisons", "failed", "widest interval, +- %"], rows
 
 
 def format_row(rows: list[dict[str, Any]]) -> str:

@@ -1,8 +1,8 @@
-"""`eblvm bench data`: pictures a second of both decoders and of a prepared store, and what input costs a training step.
+"""`eblvm bench data`: pictures per second of both decoders and of a prepared store, and the cost of input.
 
 Decoders and store are timed as everything else, interleaved, by CPU time with one thread each. How much of the stream's
 time hides behind training is wall time by its nature: torch's profiler says how long a step waited for its minibatch,
-against what the same minibatches take with no step to hide behind.
+against the time of the same minibatches without a step to hide behind.
 """
 
 import os
@@ -52,8 +52,8 @@ class Decoding:
     def __call__(self) -> None:
         chosen = [self.paths[i % len(self.paths)] for i in range(self.place, self.place + CHUNK)]
         self.place += CHUNK
-        found = self.decode([path.read_bytes() for path in chosen])
-        if bad := [path.name for path, image in zip(chosen, found, strict=True) if isinstance(image, str)]:
+        decoded = self.decode([path.read_bytes() for path in chosen])
+        if bad := [path.name for path, image in zip(chosen, decoded, strict=True) if isinstance(image, str)]:
             raise UserError(f"{bad[0]} cannot be read as a picture; the bench needs a set without such ones")
 
 
@@ -71,7 +71,7 @@ class Fetching:
 
 @dataclass
 class Reading:
-    """One call gives the next CHUNK pictures of a store in a random order, as bytes, which is what decoders give."""
+    """One call reads the next CHUNK pictures of a store in random order, as bytes, like a decoder's result."""
 
     images: Tensor
     step: int = 0
@@ -102,7 +102,7 @@ def run(rounds: int, data: str | Path | None, progress: bool = True) -> dict[str
 
 
 def default_pictures() -> Path:
-    """$EBLVM_DATA/celeba, or that of ../shared/data, where the tests look."""
+    """The folder celeba in $EBLVM_DATA, or in ../shared/data, where the tests look."""
     root = Path(os.environ.get("EBLVM_DATA", records.SOURCE.parent / "shared" / "data"))
     if not (root / "celeba").is_dir():
         raise UserError(f"no pictures in {root / 'celeba'}; give --data the folder of CelebA's, or set EBLVM_DATA")
@@ -110,7 +110,7 @@ def default_pictures() -> Path:
 
 
 def decoders(paths: Sequence[Path], faces: Config, rounds: int, tick: Any) -> list[dict[str, Any]]:
-    """Pillow, DALI and the store at one thread each; the ratio is that of the store to the faster decoder."""
+    """Rows of Pillow, DALI and the store, one thread each; the store's ratio is to the faster decoder."""
     framing = Framing(SIZE, folder.CELEBA_CROP)
     group: list[Step] = [
         Decoding(paths, PillowDecoder(framing)),
@@ -128,7 +128,7 @@ def decoders(paths: Sequence[Path], faces: Config, rounds: int, tick: Any) -> li
 
 
 def memory(rounds: int, tick: Any) -> dict[str, Any]:
-    """The fetch of a minibatch from memory against the training step it feeds, both of `cifar10 --small`."""
+    """The row of fetching a minibatch from memory, against the training step it feeds; both of `cifar10 --small`."""
     config = recipe("cifar10", small=True)
     bytes_ = philox.uniform(Key(0, 0), purpose(Purpose.DATA), 10_000, (3, 32, 32)).mul(256).byte()
     fetch = Fetching(open_input(config.dataset, Dataset(bytes_, bytes_, bytes_), SEED, config.optimisation.batch))
@@ -139,7 +139,8 @@ def memory(rounds: int, tick: Any) -> dict[str, Any]:
 
 
 def stream(faces: Config) -> dict[str, Any]:
-    """Streamed pictures in front of the training step of `celeba64 --small`: the percentage of their time it hides."""
+    """The row of streamed pictures before a training step of `celeba64 --small`: the percentage of their time that
+    training hides."""
     config = faces.replaced(input="dali")
     dataset = config.load_data()
     step = deep.DeepStep(config, (3, SIZE, SIZE))
@@ -170,17 +171,17 @@ def row(case: str, **figures: float) -> dict[str, Any]:
 
 def problems(result: dict[str, Any]) -> list[str]:
     """The bars that a record misses."""
-    rows = {found["case"].split()[0]: found for found in result["rows"] if found["percent"] is None}
-    fetch, streamed = (found for found in result["rows"] if found["percent"] is not None)
+    rows = {row["case"].split()[0]: row for row in result["rows"] if row["percent"] is None}
+    fetch, streamed = (row for row in result["rows"] if row["percent"] is not None)
     missed = []
     if rows["input=store"]["ratio"] < STORE_RATIO:
         missed.append(
-            f"the store gives {rows['input=store']['ratio']:.1f} times a decoder's pictures, not {STORE_RATIO}"
+            f"the store gives {rows['input=store']['ratio']:.1f} times a decoder's pictures, expected {STORE_RATIO}"
         )
     if fetch["percent"] > FETCH_PERCENT:
-        missed.append(f"the fetch from memory takes {fetch['percent']:.2f} % of a step, not {FETCH_PERCENT}")
+        missed.append(f"the fetch from memory is {fetch['percent']:.2f} % of a step, expected {FETCH_PERCENT} %")
     if streamed["percent"] < HIDDEN_PERCENT:
-        missed.append(f"training hides {streamed['percent']:.1f} % of the stream's time, not {HIDDEN_PERCENT}")
+        missed.append(f"training hides {streamed['percent']:.1f} % of the stream's time, expected {HIDDEN_PERCENT} %")
     return missed
 
 

@@ -2,7 +2,7 @@
 
 One group of contestants per network, interleaved: the engine's MDSM and BiMDSM (N = 0, 5, 10 at K = 5, shared noise),
 with and without checkpointing, and the naive procedure. "to_mdsm" is the median of the ratios of each round. Bytes
-held are those that graphs hold when the loss is known and its backward has not begun, here and, on the meta device,
+held are those that graphs keep when the loss is known and its backward has not begun, here and, on the meta device,
 at the published batch.
 """
 
@@ -39,21 +39,23 @@ SCHEMA = "eblvm-bench-deep/1"
 def cases(base: Config | None = None) -> list[Case]:
     base = base or recipe("cifar10").replaced(batch=BATCH)
     bilevel = base.replaced(unroll_memory="recompute", K=5)
-    found = [named("method=mdsm", base.replaced(method="mdsm"))]
-    found += [named(f"method=bimdsm N={N} K=5", bilevel.replaced(N=N), N in (0, 5)) for N in (0, 5, 10)]
-    found += [named(f"method=bimdsm N=0 K=5 checkpoint={c}", bilevel.replaced(checkpoint=c)) for c in ("blocks", "all")]
-    found += newton_cases(base)
+    chosen = [named("method=mdsm", base.replaced(method="mdsm"))]
+    chosen += [named(f"method=bimdsm N={N} K=5", bilevel.replaced(N=N), N in (0, 5)) for N in (0, 5, 10)]
+    chosen += [
+        named(f"method=bimdsm N=0 K=5 checkpoint={c}", bilevel.replaced(checkpoint=c)) for c in ("blocks", "all")
+    ]
+    chosen += newton_cases(base)
     published = base.replaced(network="published")
     bilevel = published.replaced(N=0, K=5)
-    found.append(named("network=published method=mdsm", published.replaced(method="mdsm"), naive=True))
-    found.append(named("network=published method=bimdsm N=0 K=5", bilevel, naive=True))
+    chosen.append(named("network=published method=mdsm", published.replaced(method="mdsm"), naive=True))
+    chosen.append(named("network=published method=bimdsm N=0 K=5", bilevel, naive=True))
     fresh = bilevel.replaced(noise="fresh")
-    found.append(named("network=published method=bimdsm N=0 K=5 noise=fresh", fresh, naive=True))
-    return found + newton_cases(published, "network=published ")
+    chosen.append(named("network=published method=bimdsm N=0 K=5 noise=fresh", fresh, naive=True))
+    return chosen + newton_cases(published, "network=published ")
 
 
 def named(name: str, config: Config, naive: bool = False) -> Case:
-    """A case by its own name. The first of a network is its MDSM, to which the others are compared."""
+    """A case with a title. The first case of a network is its MDSM, with which the others are compared."""
     return Case(config, SHAPE, title=name, naive=naive)
 
 
@@ -62,32 +64,32 @@ def newton_cases(base: Config, prefix: str = "") -> list[Case]:
     return [named(f"{prefix}method=bimdsm best_response=newton K={K}", newton.replaced(K=K)) for K in (5, 1)]
 
 
-def run(rounds: int, progress: bool = True, found: list[Case] | None = None, device: str = "cpu") -> dict[str, Any]:
+def run(rounds: int, progress: bool = True, chosen: list[Case] | None = None, device: str = "cpu") -> dict[str, Any]:
     """The record of the suite. Raises `AgreementError` before anything is timed if a gradient is wrong."""
     torch.set_num_threads(1)
     check()
-    found = on_device(found or cases(), device)
-    networks = dict.fromkeys(case.config["network"] for case in found)
+    chosen = on_device(chosen or cases(), device)
+    networks = dict.fromkeys(case.config["network"] for case in chosen)
     rows = []
     total = rounds * len(networks)
     with tqdm(total=total, desc="deep", disable=None if progress else True, file=sys.stderr, leave=False) as bar:
-        for network in networks:  # one after the other, as all of them at once take 15 GB
-            of_network = [case for case in found if case.config["network"] == network]
+        for network in networks:  # one after the other: all of them at once need 15 GB
+            of_network = [case for case in chosen if case.config["network"] == network]
             rows += measured(of_network, rounds, device, bar.update)
     command = f"eblvm bench deep --rounds {rounds}" + on_flag(device)
     return record.make(SCHEMA, "deep", command, device, {"rounds": rounds, "rows": rows})
 
 
-def measured(found: list[Case], rounds: int, device: str, tick: Callable[[], object]) -> list[dict[str, Any]]:
+def measured(chosen: list[Case], rounds: int, device: str, tick: Callable[[], object]) -> list[dict[str, Any]]:
     """The rows of one network's cases, of which MDSM is the first."""
-    engines = [DeepStep(case.config) for case in found]
-    naive = {naive_name(case): NaiveStep(case.config, SHAPE) for case in found if case.naive}
+    engines = [DeepStep(case.config) for case in chosen]
+    naive = {naive_name(case): NaiveStep(case.config, SHAPE) for case in chosen if case.naive}
     group: list[Step] = [*engines, *naive.values()]
     (readings,) = interleaved([group], rounds, device, tick, long=True)
     times = [median(r) for r in readings]
-    naive_ms = dict(zip(naive, times[len(found) :], strict=True))
+    naive_ms = dict(zip(naive, times[len(chosen) :], strict=True))
     rows = []
-    for i, (case, engine) in enumerate(zip(found, engines, strict=True)):
+    for i, (case, engine) in enumerate(zip(chosen, engines, strict=True)):
         peak_mib = mib(engine.peak_bytes(PUBLISHED_BATCH))
         to_mdsm = ratio_by_round(readings[i], readings[0])
         figures = row(case, engine, times[i], to_mdsm, naive_ms.get(naive_name(case)))
@@ -95,8 +97,8 @@ def measured(found: list[Case], rounds: int, device: str, tick: Callable[[], obj
     return rows
 
 
-def on_device(found: list[Case], device: str) -> list[Case]:
-    return [replace(case, config=case.config.replaced(device=device)) for case in found]
+def on_device(chosen: list[Case], device: str) -> list[Case]:
+    return [replace(case, config=case.config.replaced(device=device)) for case in chosen]
 
 
 def on_flag(device: str) -> str:
@@ -104,7 +106,8 @@ def on_flag(device: str) -> str:
 
 
 def naive_name(case: Case) -> str:
-    """The naive procedure draws fresh noise whatever the case does: one of it serves both."""
+    """The name of a case's naive twin: the naive procedure always draws fresh noise, so both noise cases have the same
+    one."""
     return case.name.removesuffix(" noise=fresh")
 
 
@@ -135,9 +138,9 @@ SMALL_PUBLISHED = recipe("cifar10").replaced(
 
 def check() -> float:
     """The largest relative difference between engine and naive gradient on a small model, in fp64 with fresh noise."""
-    found = [SMALL.replaced(method="mdsm"), *(SMALL.replaced(N=N, K=2) for N in (0, 2))]
+    lean = [SMALL.replaced(method="mdsm"), *(SMALL.replaced(N=N, K=2) for N in (0, 2))]
     published = [SMALL_PUBLISHED.replaced(method="mdsm"), SMALL_PUBLISHED.replaced(N=0, K=2)]
-    return max(*(difference(c) for c in found), *(difference(c, (3, 16, 16)) for c in published))
+    return max(*(difference(c) for c in lean), *(difference(c, (3, 16, 16)) for c in published))
 
 
 def difference(config: Config, shape: tuple[int, int, int] = (3, 8, 8)) -> float:
@@ -166,7 +169,8 @@ def difference(config: Config, shape: tuple[int, int, int] = (3, 8, 8)) -> float
 
 @torch.no_grad()
 def load(method: Mdsm, state: State) -> None:
-    """The engine's theta, phi and Adam moments of phi into the naive modules, which list theirs in the same order."""
+    """Copy the engine's theta, phi and Adam moments of phi into the naive modules, which list theirs in the same
+    order."""
     for p, value in zip(method.model.parameters(), state.theta.values(), strict=True):
         p.copy_(value)
     if isinstance(method, BiMdsm):
@@ -182,7 +186,7 @@ def load(method: Mdsm, state: State) -> None:
 
 
 class DeepStep(EngineStep):
-    """An engine's step that also says what its graphs hold."""
+    """An engine's step that also counts the bytes that its graphs keep."""
 
     def __init__(self, config: Config, shape: tuple[int, int, int] = SHAPE):
         super().__init__(config, shape)
@@ -190,13 +194,14 @@ class DeepStep(EngineStep):
 
     def arguments(self, batch: int | None = None) -> tuple[Any, ...]:
         """(state, v, noise, rates) of the next step; with a batch, those of that size on the meta device."""
-        found = (self.state, self.v, self.noise(), self.rates)
+        arguments = (self.state, self.v, self.noise(), self.rates)
         if batch is None:
-            return found
-        return tree_map(lambda t: _on_meta(t, len(self.v), batch) if isinstance(t, Tensor) else t, found)
+            return arguments
+        return tree_map(lambda t: _on_meta(t, len(self.v), batch) if isinstance(t, Tensor) else t, arguments)
 
     def held_bytes(self, batch: int | None = None) -> int:
-        """Bytes that graphs hold between the score pass and the loss's backward; a batch: on the meta device."""
+        """Bytes that graphs keep between the score pass and the loss's backward; with a batch: counted on the meta
+        device."""
         state, *rest = arguments = self.arguments(batch)
         theta = {k: p.detach().requires_grad_() for k, p in state.theta.items()}
         return held_bytes(lambda: self.objective.upper(theta, state, *rest), _tensors((arguments, theta)))
@@ -217,7 +222,7 @@ def _tensors(tree: Any) -> list[Tensor]:
 
 
 def _on_meta(t: Tensor, batch: int, wanted: int) -> Tensor:
-    """A tensor of the same kind without memory, its batch axis (the only one of that length) as wanted."""
+    """A tensor of the same kind without memory, its batch axis (the only axis of that length) resized."""
     return torch.empty([wanted if n == batch else n for n in t.shape], dtype=t.dtype, device="meta")
 
 

@@ -40,14 +40,14 @@ TUNING = ("MALLOC_", "GLIBC_TUNABLES")
 def readings(kept: bool) -> dict[str, list[float]]:
     """CPU milliseconds and page faults of a step, by case."""
     torch.set_num_threads(1)
-    found = {}
+    by_case = {}
     with keep_freed_memory() if kept else nullcontext():
         for name, made in STEPS_OF.items():
             step = made()
             elapsed_ms(step, 2, "cpu")
             before = page_faults()
-            found[name] = [elapsed_ms(step, COUNT, "cpu"), (page_faults() - before) / COUNT]
-    return found
+            by_case[name] = [elapsed_ms(step, COUNT, "cpu"), (page_faults() - before) / COUNT]
+    return by_case
 
 
 def in_a_process(how: str) -> dict[str, list[float]]:
@@ -59,10 +59,10 @@ def in_a_process(how: str) -> dict[str, list[float]]:
 
 
 def run(rounds: int) -> dict[str, Any]:
-    found = [(in_a_process(KEPT), in_a_process(GIVEN_BACK)) for _ in range(rounds)]
+    pairs = [(in_a_process(KEPT), in_a_process(GIVEN_BACK)) for _ in range(rounds)]
     rows = []
     for name in STEPS_OF:
-        kept, back = ([of[which][name] for of in found] for which in (0, 1))
+        kept, back = ([of[which][name] for of in pairs] for which in (0, 1))
         kept_ms, back_ms = ([ms for ms, _ in of] for of in (kept, back))
         faults = [median([count for _, count in of]) for of in (kept, back)]
         rows.append(

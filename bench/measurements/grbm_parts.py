@@ -1,4 +1,4 @@
-"""`eblvm bench grbm-parts`: what stands between a GRBM's step and its floor.
+"""`eblvm bench grbm-parts`: the parts of a GRBM's step, and the rest that none of them explains.
 
 The parts of the (fresh, Adam) step at Frey face's sizes, each timed alone by turns with the whole: its matrix products
 (`bench/tools/floor.py`), its noise, the moves of A by Adam, their reverse, theta's move. The rest is what no part has:
@@ -28,12 +28,12 @@ VISIBLE = 560
 
 
 def case(N: int) -> Case:
-    """As published: fresh noise, a sampled KL, unrolled steps of Adam."""
+    """The case as published: fresh noise, a sampled KL, unrolled steps of Adam."""
     return Case(recipe("freyface", method="bidsm").replaced(**SEMANTICS[0], N=N, K=5), (VISIBLE,))
 
 
 def parts_of(case: Case) -> dict[str, Callable[[], object]]:
-    """The step, and its parts by name."""
+    """The step and its parts, by name."""
     c = case.config
     step, N, K = CaseStep(case), c["N"], c["K"]
     A_shape, theta = (c["latent"], case.visible), list(step.state.theta.values())
@@ -62,7 +62,7 @@ def parts_of(case: Case) -> dict[str, Callable[[], object]]:
 
 
 def parts_of_toy(replicas: int) -> dict[str, Callable[[], object]]:
-    """What of the step grows with replicas: beside it are Python's calls and theta's few numbers."""
+    """The parts of the step that grow with replicas. The rest is Python's calls and theta's few numbers."""
     step = CaseStep(toy(replicas))
     noise = step.noise()
     return {"the step": step, "fused gradient": lambda: step.fused_gradient(noise), "noise": step.noise}
@@ -75,12 +75,12 @@ def run(rounds: int) -> dict[str, Any]:
     rows = []
     for name, parts in steps.items():
         (readings,) = interleaved([list(parts.values())], rounds, "cpu")
-        found = [
+        timed = [
             {"step": name, "part": part, "ms": median(ms), "of_the_step": 1 / ratio_by_round(readings[0], ms)}
             for part, ms in zip(parts, readings, strict=True)
         ]
-        rest = 2 - sum(row["of_the_step"] for row in found)
-        rows += [*found, {"step": name, "part": "the rest", "ms": rest * found[0]["ms"], "of_the_step": rest}]
+        rest = 2 - sum(row["of_the_step"] for row in timed)
+        rows += [*timed, {"step": name, "part": "the rest", "ms": rest * timed[0]["ms"], "of_the_step": rest}]
     command = f"eblvm bench grbm-parts --rounds {rounds}"
     return record.make(SCHEMA, "parts-grbm", command, "cpu", {"rounds": rounds, "rows": rows})
 

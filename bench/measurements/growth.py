@@ -1,6 +1,6 @@
-"""`eblvm bench growth`: how a step's time, memory and FLOPs grow, one axis at a time, beside what theory says.
+"""`eblvm bench growth`: growth of a step's time, memory and FLOPs, one axis at a time, next to theory.
 
-Along an axis a figure is fitted by c + a x^p: what does not grow is c, and p is held against theory. Bytes and FLOPs
+Along an axis a figure is fitted by c + a x^p: what does not grow is c, and p is compared with theory. Bytes and FLOPs
 are counted, so their fit is exact up to terms that theory leaves out. Times are interleaved and enter the fit as
 ratios to the axis's last value, by round; an interval of p is what the fit gives for rounds drawn again.
 """
@@ -42,7 +42,7 @@ def run(rounds: int, progress: bool = True, axes: Sequence[Axis] = AXES) -> dict
     for axis in tqdm(axes, desc="growth", disable=None if progress else True, file=sys.stderr, leave=False):
         steps = [CaseStep(axis.case(x)) for x in axis.values]
         (readings,) = interleaved([steps], rounds, "cpu")
-        points = [profile.figures(step, median(found), None) for step, found in zip(steps, readings, strict=True)]
+        points = [profile.figures(step, median(times), None) for step, times in zip(steps, readings, strict=True)]
         rows += [{"axis": axis.name, "x": x} | point for x, point in zip(axis.values, points, strict=True)]
         for figure in FIGURES:
             ys = [point[figure] for point in points]
@@ -58,17 +58,17 @@ def run(rounds: int, progress: bool = True, axes: Sequence[Axis] = AXES) -> dict
 def large(images: Mapping[str, int] = LARGE, checkpoints: Sequence[str] = KEPT) -> list[dict[str, Any]]:
     """Memory of the published CelebA64 network and of the same at more pixels, counted on the meta device."""
     config: Config = recipe("celeba64")
-    found = []
+    rows = []
     for name, size in images.items():
         for checkpoint in checkpoints:
             cost = plan.step_cost(config.replaced(checkpoint=checkpoint), (3, size, size))
-            found.append({"images": name, "checkpoint": checkpoint, "batch": config.optimisation.batch,
+            rows.append({"images": name, "checkpoint": checkpoint, "batch": config.optimisation.batch,
                           "state_gib": cost.state_bytes / GIB, "total_gib": cost.total_bytes / GIB})  # fmt: skip
-    return found
+    return rows
 
 
 def steps_of_a_run(counts: Sequence[int] = (200, 400, 800, 1600), repeats: int = 3) -> dict[str, Any]:
-    """CPU seconds of so many steps in a row: a run does not grow slower."""
+    """CPU seconds of so many steps in a row: a run must not slow down."""
     step = CaseStep(grbm(batch=20))
     step()
     readings = [[elapsed_ms(step, count, "cpu") * count / 1e3 for count in counts] for _ in range(repeats)]
@@ -78,15 +78,15 @@ def steps_of_a_run(counts: Sequence[int] = (200, 400, 800, 1600), repeats: int =
 
 def threads(rounds: int) -> list[dict[str, Any]]:
     """Wall time of a step on one thread over that on two, by turns: the one reading here that a busy machine spoils.
-
-    The first row has no engine in it: it is what two threads of this machine give torch's own convolution."""
+    The first row is torch's own convolution, without the engine: the most that a second thread can give on this
+    machine."""
     steps: dict[str, Callable[[], object]] = {
         "torch's convolution, width 64": convolution(64),
         "deep, width 64": CaseStep(deep(32, width=64, batch=16)),
         "GRBM": CaseStep(grbm()),
         "checkerboard, 10 replicas": CaseStep(toy(10)),
     }
-    found = []
+    rows = []
     for name, step in steps.items():
         ratios = []
         step()
@@ -97,12 +97,12 @@ def threads(rounds: int) -> list[dict[str, Any]]:
             torch.set_num_threads(2)
             ratios.append(one / _wall(step, repeats))
         torch.set_num_threads(1)
-        found.append({"step": name, "speed_up": median(ratios)})
-    return found
+        rows.append({"step": name, "speed_up": median(ratios)})
+    return rows
 
 
 def convolution(width: int, batch: int = 16, size: int = 32) -> Callable[[], object]:
-    """A layer of the deep network by torch, forward and backward."""
+    """Forward and backward pass of one layer of the deep network, by torch."""
     x = torch.ones(batch, width, size, size, requires_grad=True)
     weight = torch.ones(width, width, 3, 3, requires_grad=True)
     ones = torch.ones(batch, width, size, size)
@@ -126,7 +126,7 @@ def above(result: dict[str, Any]) -> list[str]:
 
 
 def table(result: dict[str, Any]) -> Table:
-    """A row per axis: the powers fitted, with theory's behind a slash."""
+    """A row per axis: the fitted powers, each with theory's behind a slash."""
     header = ["axis", "values", *FIGURES.values()]
     rows = []
     for axis in dict.fromkeys(row["axis"] for row in result["rows"]):

@@ -10,8 +10,8 @@ FIGURES = {"step_ms": "time", "saved_mib": "bytes held", "peak_mib": "peak bytes
 
 
 class Axis(NamedTuple):
-    """`theory` has the power of x by figure; what it leaves out is measured and not judged. Without `offset` all of a
-    step's time grows with x, and c is 0: three values would leave c and p to chance."""
+    """`theory` has the power of x by figure; a figure without one is measured but not judged. Without `offset` all of a
+    step's time grows with x, and c is 0: with three values, fitting both c and p would be arbitrary."""
 
     name: str
     title: str
@@ -22,12 +22,12 @@ class Axis(NamedTuple):
 
 
 def grbm(visible: int = 560, **changes: Any) -> Case:
-    """At Frey face's sizes, by the fused step."""
+    """A GRBM at Frey face's sizes, by the fused step."""
     return Case(recipe("freyface", method="bidsm").replaced(**changes), (visible,))
 
 
 def deep(size: int = 16, **changes: Any) -> Case:
-    """Small: where time is judged an axis is wider, as operators that compute little take their time to start."""
+    """A small deep model. Axes whose time is judged use a wider one, where an operator's start-up time matters less."""
     method = changes.pop("method", "bimdsm")
     base = {"network": "lean", "width": 8, "depth": 12, "batch": 4}
     return Case(recipe("cifar10", method=method).replaced(**(base | changes)), (3, size, size))
@@ -38,7 +38,7 @@ def wider(size: int) -> Case:
 
 
 def layers(count: int) -> Case:
-    """Without a lower level, which has no part in them."""
+    """A deep model of so many layers, without a lower level, whose work does not depend on them."""
     return deep(32, method="mdsm", width=64, depth=count)
 
 

@@ -36,19 +36,19 @@ def contests(device: str = "cpu") -> list[Contest]:
     """Every row, after op and reference have given the same result."""
     place = torch.device(device).type
     serving = {b.op: b.name for b in backends() if b.device == place and b.serves}
-    found = []
+    made = []
     for row in rows():
         if serving[row.op] == "reference":
             reasons = "; ".join(b.reason for b in backends() if (b.op, b.device, b.serves) == (row.op, place, False))
             raise UserError(
-                f"suite 'kernels' compares with the reference, and nothing else serves {row.op} here: {reasons}"
+                f"suite 'kernels' needs a backend other than the reference; {row.op} has none here: {reasons}"
             )
         with torch.device(device):
             check(row)
             fast, plain = row.make(torch.float32)
         label = f"op={row.op} {row.labels} backend={serving[row.op]}"
-        found.append(Contest(label, discarding(fast), list, True, discarding(plain), list, None))
-    return found
+        made.append(Contest(label, discarding(fast), list, True, discarding(plain), list, None))
+    return made
 
 
 def check(row: Row) -> None:

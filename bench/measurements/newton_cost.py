@@ -1,8 +1,8 @@
 """`eblvm bench newton-cost --network lean|published|freyface`: the time of a step by the Newton response.
 
 lean, published: the rows of `eblvm bench deep` that price it, of one network, as a record of their own: MDSM, N = 0 and
-the Newton step at K = 5 and 1. The whole suite takes eight times as long. freyface: the fused steps of a GRBM of Frey
-face's size, DSM, N = 0, N = 5 and the Newton step, each beside N = 5.
+the Newton step at K = 5 and 1. The whole suite runs eight times as long. freyface: the fused steps of a GRBM of Frey
+face's size, DSM, N = 0, N = 5 and the Newton step, each relative to N = 5.
 """
 
 from typing import Any
@@ -30,8 +30,8 @@ def cases(network: str) -> list[Case]:
     prefix = "" if network == "lean" else f"network={network} "
     base = recipe("cifar10").replaced(batch=deep.BATCH, network=network)
     mdsm, none = base.replaced(method="mdsm"), base.replaced(N=0, K=5)
-    found = [deep.named(f"{prefix}method=mdsm", mdsm), deep.named(f"{prefix}method=bimdsm N=0 K=5", none)]
-    return found + deep.newton_cases(base, prefix)
+    chosen = [deep.named(f"{prefix}method=mdsm", mdsm), deep.named(f"{prefix}method=bimdsm N=0 K=5", none)]
+    return chosen + deep.newton_cases(base, prefix)
 
 
 def run(network: str, rounds: int) -> dict[str, Any]:
@@ -39,7 +39,7 @@ def run(network: str, rounds: int) -> dict[str, Any]:
     if network == "freyface":
         body = {"rounds": rounds, "rows": freyface(rounds)}
         return record.make("eblvm-newton-freyface/1", "newton-freyface", command, "cpu", body)
-    return deep.run(rounds, found=cases(network)) | {"name": f"deep-newton-{network}", "command": command}
+    return deep.run(rounds, chosen=cases(network)) | {"name": f"deep-newton-{network}", "command": command}
 
 
 def freyface(rounds: int) -> list[dict[str, Any]]:

@@ -1,6 +1,6 @@
 """`eblvm bench newton-study`: bias and spread of gradients, the table of docs/newton.md.
 
-DSM on two visible units with a drawn deep head and a q that has taken `lower` steps. The true gradient has h integrated
+DSM on two visible units with a drawn deep head and a q after `lower` steps. The true gradient has h integrated
 out, on a grid for H = 2, by importance sampling around each posterior's mode for H = 10. Bias: distance of the mean
 over draws from it; spread: standard deviation of one draw; both relative to its norm. fp64, one thread.
 """
@@ -27,7 +27,7 @@ COLUMNS = ("H", "estimate", "bias", "error", "spread")
 
 
 class Sampled(Separable):
-    """The same energy with its head's closed expectations hidden."""
+    """The same energy without its head's closed expectations."""
 
     has_expectations = False
 
@@ -61,8 +61,8 @@ class Toy:
         return {k: p.detach() for k, p in phi.items()}
 
     def gradient(self, score: Callable[[Params], Tensor]) -> Tensor:
-        found, _ = grad(lambda theta: ((score(theta) - self.target).square().sum(1).mean(), ()), self.theta)
-        return torch.cat([found[name].flatten() for name in self.theta]).detach()
+        gradient, _ = grad(lambda theta: ((score(theta) - self.target).square().sum(1).mean(), ()), self.theta)
+        return torch.cat([gradient[name].flatten() for name in self.theta]).detach()
 
     def truth(self, samples: int = 32_000) -> Tensor:
         """log p(v) ~ logsumexp over h of -E(v, h) - log proposal(h), its score and the loss's gradient."""
@@ -96,7 +96,7 @@ class Toy:
         return mean + torch.einsum("bhk,sbk->sbh", factor, z), t.log_prob(z).sum(-1)
 
     def at_n0(self) -> Tensor:
-        """BiSM with phi held fixed."""
+        """BiSM at N = 0: phi is constant."""
         h = self.posterior.rsample(self.p, torch.randn(BATCH, self.H))
 
         def log_ratio(theta: Params, v: Tensor) -> Tensor:
@@ -158,13 +158,13 @@ def estimates(toy: Toy) -> dict[str, Callable[[], Tensor]]:
 
 
 def row(truths: list[Tensor], toys: list[Toy], name: str) -> tuple[float, float, float]:
-    """Bias, its Monte Carlo error, spread: means over the toys."""
-    found = []
+    """Bias, its Monte Carlo error and spread: means over the toys."""
+    by_toy = []
     for toy, truth in zip(toys, truths, strict=True):
         draws = torch.stack([estimates(toy)[name]() for _ in range(DRAWS)])
         spread = draws.std(0).norm() / truth.norm()
-        found.append(torch.stack([(draws.mean(0) - truth).norm() / truth.norm(), spread / DRAWS**0.5, spread]))
-    bias, error, spread = torch.stack(found).mean(0).tolist()
+        by_toy.append(torch.stack([(draws.mean(0) - truth).norm() / truth.norm(), spread / DRAWS**0.5, spread]))
+    bias, error, spread = torch.stack(by_toy).mean(0).tolist()
     return bias, error, spread
 
 

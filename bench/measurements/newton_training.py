@@ -1,4 +1,4 @@
-"""`eblvm bench newton-training --name NAME --runs RUN,..`: what a deep EBLVM reaches by each way to its gradient.
+"""`eblvm bench newton-training --name NAME --runs RUN,..`: figures of deep EBLVMs by their way to the gradient.
 
 One row per run folder, a figure for each of its replicas, at the end of training: the upper loss as logged, over the
 last tenth of the run, and on test data with one estimate of the score for all runs, at q's best response, as the
@@ -78,8 +78,8 @@ def states_of(run: Run) -> list[State]:
 def logged_loss(run: Run, count: int) -> list[float]:
     """The mean of the last tenth of the lines of stats.jsonl."""
     rows = read_rows(run.folder / "stats.jsonl")
-    found = [row["loss"] for row in rows[-max(1, len(rows) // 10) :]]
-    return [statistics.fmean(loss[r] if isinstance(loss, list) else loss for loss in found) for r in range(count)]
+    losses = [row["loss"] for row in rows[-max(1, len(rows) // 10) :]]
+    return [statistics.fmean(loss[r] if isinstance(loss, list) else loss for loss in losses) for r in range(count)]
 
 
 def log_likelihood(run: Run, state: State) -> float:
@@ -96,12 +96,12 @@ def spread(run: Run, state: State) -> float:
     objective = replace(objective, estimator=objective.estimator.with_options(K=0))
     v = run.dataset.floats(run.dataset.train[: optimisation.batch])
     rates = step_rates(replace(optimisation, replicas=1), 0, v, method.lower_lr, method.unroll_lr)
-    found = []
+    gradients = []
     for step in range(DRAWS):
         noise = objective.draw(Key(0, step), v) | {"perturb": objective.draw(Key(0, 0), v)["perturb"]}
         gradient, *_ = objective.gradient(state, v, noise, rates)
-        found.append(torch.cat([g.flatten() for g in gradient.values()]))
-    draws = torch.stack(found)
+        gradients.append(torch.cat([g.flatten() for g in gradient.values()]))
+    draws = torch.stack(gradients)
     return float(draws.std(0).norm() / draws.mean(0).norm())
 
 
@@ -122,12 +122,12 @@ def test_loss(run: Run, state: State) -> float:
 @torch.no_grad()
 def test_fisher_of_q(run: Run, state: State) -> float:
     """The Fisher divergence between q(h|v) and p(h|v) at test data, over 8 samples of h each."""
-    posterior, found = posterior_of(run), []
+    posterior, divergences = posterior_of(run), []
     for part, v in enumerate(map(run.dataset.floats, run.dataset.test[:JUDGED].split(AT_A_TIME))):
         f, p = call(run.energy, state.theta, "features", v), call(posterior, state.phi, "params", v)
         noise = philox.normal(Key(0, part), 0, 8 * len(v), (posterior.latent,)).view(8, len(v), -1)
-        found.append(float(Fisher()(HeadAt(run.energy, state.theta, f), posterior, p, noise).mean()))
-    return statistics.fmean(found)
+        divergences.append(float(Fisher()(HeadAt(run.energy, state.theta, f), posterior, p, noise).mean()))
+    return statistics.fmean(divergences)
 
 
 def posterior_of(run: Run) -> Gaussian:
@@ -149,7 +149,7 @@ SVMS = {"svm": means_of_q, "svm_of_response": means_of_response}
 
 
 def svm(run: Run, state: State, of: Callable[[Run, State, Tensor], Tensor]) -> float:
-    """On features standardised on the training images, as the scale of h is arbitrary."""
+    """Accuracy on features standardised on the training images, as the scale of h is arbitrary."""
     data = run.dataset
     assert data.train_labels is not None
     assert data.test_labels is not None

@@ -1,8 +1,8 @@
-"""What posterior means are worth to a linear SVM over training.
+"""The worth of posterior means to a linear SVM, over training.
 
 `eblvm bench posterior-features --runs RUN,..` makes the record and the picture.
 
-Checkpoints that a deep EBLVM kept are judged on the same images. Beside q's means stand what they are made of,
+Checkpoints of a deep EBLVM are judged on the same images. Next to q's means are the features that they come from:
 
     features   f, which the energy reads of v: all that the means can know
     posterior  the mean of p(h|v) itself, by Newton steps on the means of q
@@ -45,7 +45,8 @@ NAMES = {"means": "means of q", "posterior": "means of p(h|v)", "features": "fea
 def accuracy(
     train: Tensor, train_labels: Tensor, test: Tensor, test_labels: Tensor, standardised: bool = True
 ) -> float:
-    """Of scikit-learn's LinearSVC in its primal form, which converges where the default stops at 1,000 iterations."""
+    """Test accuracy of scikit-learn's LinearSVC in its primal form, which converges where the default stops at 1,000
+    iterations."""
     from sklearn.svm import LinearSVC
 
     if standardised:
@@ -60,16 +61,16 @@ def parts(run: Run, images: Tensor) -> dict[str, Tensor]:
     """features, means of q and of p(h|v), and the stds of q, each [n, H]."""
     theta, phi, posterior = run.thetas("last")[0], run.phi("last"), run.posterior
     assert isinstance(posterior, Gaussian)
-    found: dict[str, list[Tensor]] = {"features": [], "means": [], "posterior": [], "std": []}
+    chunks_of: dict[str, list[Tensor]] = {"features": [], "means": [], "posterior": [], "std": []}
     for chunk in images.split(500):
         v = run.dataset.floats(chunk)
         with torch.no_grad():
             f, p = call(run.energy, theta, "features", v), call(posterior, phi, "params", v)
         noise = torch.zeros(RESPONSE.response_samples, *p[0].shape)  # unread: the head has closed expectations
         response = best_response(RESPONSE, run.energy, posterior, theta, f, p, noise)
-        for name, x in zip(found, (f, p[0], response.p[0].detach(), p[1].exp()), strict=True):
-            found[name].append(x)
-    return {name: torch.cat(chunks) for name, chunks in found.items()}
+        for name, x in zip(chunks_of, (f, p[0], response.p[0].detach(), p[1].exp()), strict=True):
+            chunks_of[name].append(x)
+    return {name: torch.cat(chunks) for name, chunks in chunks_of.items()}
 
 
 def judged(run: Run) -> dict[str, float]:
@@ -89,7 +90,7 @@ def judged(run: Run) -> dict[str, float]:
 
 
 def curve(folder: Path) -> dict[str, Any]:
-    """The command of a run, and what its kept checkpoints give."""
+    """The command of a run, and the figures of its checkpoints."""
     run = Run.open(folder)
     rows = []
     kept = np.array(sorted(checkpoint.steps(folder / "checkpoints")))
@@ -121,12 +122,12 @@ def pixels(run: Run) -> dict[str, float]:
 def plot(body: dict[str, Any], path: Path) -> None:
     curves = body["curves"]
     figure, axes = subplots(1, len(curves), figsize=(4.2 * len(curves), 3.8), sharey=True)
-    for ax, found in zip(np.atleast_1d(axes), curves, strict=True):
-        steps = [r["step"] for r in found["rows"]]
+    for ax, drawn in zip(np.atleast_1d(axes), curves, strict=True):
+        steps = [r["step"] for r in drawn["rows"]]
         for name, title in NAMES.items():
-            ax.plot(steps, [100 * r[name] for r in found["rows"]], "o-", ms=3, label=title)
+            ax.plot(steps, [100 * r[name] for r in drawn["rows"]], "o-", ms=3, label=title)
         ax.axhline(100 * max(body["pixels"].values()), color="black", ls=":", label="pixels")
-        ax.set(title=found["label"], xlabel="steps")
+        ax.set(title=drawn["label"], xlabel="steps")
         ax.grid(alpha=0.3)
     np.atleast_1d(axes)[0].set_ylabel("accuracy of a linear SVM (%)")
     np.atleast_1d(axes)[0].legend(fontsize=8)

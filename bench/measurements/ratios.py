@@ -38,7 +38,7 @@ def run(suite: str, rounds: int, device: str, compile: bool, progress: bool = Tr
 
 
 def training_contests(suite: str, device: str, compiled: bool) -> list[Contest]:
-    found = []
+    contests = []
     for case in registry.cases(suite):
         case = replace(case, config=case.config.replaced(device=device))
         agreement.check(case)
@@ -47,7 +47,7 @@ def training_contests(suite: str, device: str, compiled: bool) -> list[Contest]:
             agreement.check_compiled(engine)
         naive = NaiveStep(published(case))
         twin = NaiveStep(case) if case.config.get("unroll_optimizer") == "sgd" else None
-        found.append(
+        contests.append(
             Contest(
                 case.name,
                 engine,
@@ -60,7 +60,7 @@ def training_contests(suite: str, device: str, compiled: bool) -> list[Contest]:
                 twin=twin,
             )
         )
-    return found
+    return contests
 
 
 def row(contest: Contest, times: list[list[float]]) -> dict[str, Any]:

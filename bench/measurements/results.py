@@ -45,11 +45,11 @@ def row(folder: Path) -> dict[str, Any]:
 def curves(folder: Path) -> dict[str, dict[str, float]]:
     """Of the upper and the lower loss: the highest logged value, and the mean of the last tenth of them."""
     rows = read_rows(folder / "stats.jsonl")
-    found = {}
+    by_loss = {}
     for name in ("loss", "lower"):
         values = [r[name] for r in rows if name in r]
-        found[name] = {"highest": max(values), "last": statistics.fmean(values[-max(1, len(values) // 10) :])}
-    return found
+        by_loss[name] = {"highest": max(values), "last": statistics.fmean(values[-max(1, len(values) // 10) :])}
+    return by_loss
 
 
 def run(name: str, runs: Sequence[str | Path]) -> dict[str, Any]:
@@ -86,8 +86,8 @@ def table(result: dict[str, Any]) -> Table:
 def deep_figures(row: dict[str, Any]) -> list[tuple[str, str]]:
     """Names and values of a deep run's figures."""
     named = {"loss": "upper loss", "lower": "lower loss" if "--method bidvl" in row["command"] else "D_F(q‖p)"}
-    found = [
+    figures = [
         (f"{named[name]}: highest, mean of the last tenth", f"{c['highest']:.4g}, {c['last']:.4g}")
         for name, c in row["curves"].items()
     ]
-    return found + [(name.replace("_", " "), f"{value:.4g}") for name, value in row["mean"].items()]
+    return figures + [(name.replace("_", " "), f"{value:.4g}") for name, value in row["mean"].items()]

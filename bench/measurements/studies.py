@@ -43,25 +43,26 @@ THEORY_LATENT = 400
 
 @styled
 def theory(frey: Path) -> dict[str, Any]:
-    """One Frey face, H = 400, theta uniform, as published; q's layer moved by normal noise of every level."""
+    """Bias on one Frey face with H = 400 and uniform theta, as published; q's layer is moved by normal noise of every
+    level."""
     v = recipe("freyface").replaced(data=str(frey)).load_data().train[0].double()
-    found = {
+    points_of = {
         "GRBM, KL": grbm_bias(v, THEORY_LATENT, LEVELS),
         "Gaussian model, Fisher": gaussian_bias(v, THEORY_LATENT, LEVELS),
     }
     figure, axes = subplots(1, 2, figsize=(9, 3.6))
-    for ax, (title, points) in zip(axes, found.items(), strict=True):
+    for ax, (title, points) in zip(axes, points_of.items(), strict=True):
         roots = [math.sqrt(p.divergence) for p in points]
         for name in ("vaes", "vages"):
             ax.loglog(roots, [getattr(p, name) for p in points], "o-", ms=3, label={"vaes": "VaES"}.get(name, "VaGES"))
         ax.set(title=title, xlabel="square root of the divergence", ylabel="bias")
         ax.legend()
     save(figure, DOCS / "vages-theory.png")
-    return {title: [p._asdict() for p in points] for title, points in found.items()}
+    return {title: [p._asdict() for p in points] for title, points in points_of.items()}
 
 
 def fisher_rows(seed: int = 0, steps: int = STEPS) -> list[dict[str, float]]:
-    """20,000 samples of the standard GRBM, N(0, 1); the models have its parameters plus uniform ones times a size."""
+    """Fisher divergences on 20,000 samples of the standard GRBM, N(0, 1), of models at growing distance from it."""
     data = philox.normal(Key(3 * seed, 0), 0, 20_000, (VISIBLE,))
     energy = GRBM(VISIBLE, LATENT)
     away = energy.initial(Key(3 * seed + 1, 0))
@@ -73,16 +74,16 @@ def fisher_rows(seed: int = 0, steps: int = STEPS) -> list[dict[str, float]]:
         with torch.no_grad():
             true = 0.5 * (call(energy, theta, "score", data[18_000:]) + data[18_000:]).square().sum(-1).mean()
         phi = vages.posterior.initial(Key(3 * seed + 2, 0))
-        found = fisher_divergence(vages, theta, phi, data[:16_000], data[18_000:], steps=steps, lr=CRITIC_LR)
+        estimate = fisher_divergence(vages, theta, phi, data[:16_000], data[18_000:], steps=steps, lr=CRITIC_LR)
         rows.append(
-            {"size": size, "true": float(true), "estimate": found.value, "standard_error": found.standard_error}
+            {"size": size, "true": float(true), "estimate": estimate.value, "standard_error": estimate.standard_error}
         )
     return rows
 
 
 @styled
 def fisher() -> dict[str, Any]:
-    """The critic beside the truth, at growing distance."""
+    """The critic's estimates next to the exact values, at growing distance."""
     rows = fisher_rows()
     figure, ax = subplots(figsize=(4.5, 3.6))
     ax.plot([r["size"] for r in rows], [r["true"] for r in rows], "k-", label="exact scores")

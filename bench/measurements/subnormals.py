@@ -1,6 +1,6 @@
 """`eblvm bench subnormals`: a late step of a run, with subnormal numbers and with zeros.
 
-The tails of q(h|v) shrink while it learns. Below 1.2e-38 they are subnormal, and a CPU takes many times as long for
+The tails of q(h|v) shrink while it learns. Below 1.2e-38 they are subnormal, and a CPU needs many times as long for
 each product of them. The same step at the run's beginning has none.
 """
 
@@ -25,7 +25,7 @@ COLUMNS = {"case": "state", "ms": "ms", "to_the_first": "to the first"}
 
 
 class OnData(EngineStep):
-    """The step of a run on its own data, from a state of it or from the beginning."""
+    """The step of a run on its own data, from one of its states or from the beginning."""
 
     def __init__(self, run: Run, state: State | None):
         super().__init__(run.config, run.shape, state)
@@ -34,7 +34,7 @@ class OnData(EngineStep):
 
 
 class Flushed(OnData):
-    """The same with subnormal numbers as zero."""
+    """The same step with subnormal numbers replaced by zero."""
 
     def __call__(self) -> None:
         with subnormals_as_zero():
@@ -54,8 +54,8 @@ def run(run_folder: str | Path, rounds: int) -> dict[str, Any]:
     }
     (readings,) = interleaved([list(names.values())], rounds, "cpu")
     rows = [
-        {"case": name, "ms": median(found), "to_the_first": ratio_by_round(found, readings[0])}
-        for name, found in zip(names, readings, strict=True)
+        {"case": name, "ms": median(times), "to_the_first": ratio_by_round(times, readings[0])}
+        for name, times in zip(names, readings, strict=True)
     ]
     command = f"eblvm bench subnormals --run-folder RUN --rounds {rounds}"
     facts = {"rounds": rounds, "recipe": trained.config.recipe, "method": trained.config.method.kind, "rows": rows}

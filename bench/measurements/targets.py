@@ -1,9 +1,9 @@
-"""`eblvm bench targets`: what the CPU steps are held to, measured twice.
+"""`eblvm bench targets`: the bars of the CPU steps, measured twice.
 
 A target is a ratio of two steps, the median of the rounds' ratios: a GRBM's (fresh, Adam) step over its matrix products
 alone, ten replicas over one, VaGES over MDSM and over itself with fewer samples, MDSM over its convolutions alone.
 Every group of steps has a process of its own. Readings of a deep step differ by more than samples cost: what they add
-is read beside a network of two channels as well, where the rest of the step is the same and the network takes no time.
+is also read with a network of two channels, which costs no time and leaves the rest of the step as it is.
 """
 
 from collections.abc import Callable
@@ -39,7 +39,7 @@ class Target(NamedTuple):
 
 
 class ConvolutionFloor:
-    """The convolutions of a step, and the matrix products that stand for some of them, on the operands they had."""
+    """The convolutions of a step, and the matrix products that replace some of them, on the operands that they had."""
 
     def __init__(self, step: Step):
         self.calls: list[tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]]] = []
@@ -78,7 +78,7 @@ def replicas(_: Config | None) -> tuple[dict[str, Step], list[Target]]:
 
 
 def deep(base: Config | None) -> tuple[dict[str, Step], list[Target]]:
-    """At the width of the published CIFAR-10 model, batch 8."""
+    """Steps at the width of the published CIFAR-10 model, batch 8."""
     steps: dict[str, Step] = dict(
         zip(("MDSM", "L=2", "L=10"), (DeepStep(case.config) for case in vages.deep_cases(base)), strict=True)
     )
@@ -91,7 +91,7 @@ def deep(base: Config | None) -> tuple[dict[str, Step], list[Target]]:
 
 
 def samples_add_ms(rounds: int, base: Config | None) -> float:
-    """What L=10 costs beside L=2: all but the network, which L does not enter, has its own sizes."""
+    """The extra time of L=10 over L=2 with a network of two channels; everything that L enters has its own sizes."""
     _, few, many = (DeepStep(case.config.replaced(width=2)) for case in vages.deep_cases(base))
     ((few_ms, many_ms),) = interleaved([[few, many]], rounds, "cpu")
     return median([b - a for a, b in zip(few_ms, many_ms, strict=True)])
@@ -105,21 +105,21 @@ GROUPS: tuple[tuple[bool, Callable[[Config | None], tuple[dict[str, Step], list[
 
 
 def rows_of(group: int, rounds: int, base: Config | None) -> list[dict[str, Any]]:
-    """A group's targets once, on fresh steps."""
+    """Measure a group's targets once, on fresh steps."""
     torch.set_num_threads(1)
     long, make = GROUPS[group]
     steps, targets = make(base)
     (readings,) = interleaved([list(steps.values())], rounds, "cpu", long=long)
-    found = dict(zip(steps, readings, strict=True))
+    times_of = dict(zip(steps, readings, strict=True))
     rows = []
     for name, step, beside, bar in targets:
-        times = {"ms": median(found[step]), "beside_ms": median(found[beside])}
-        rows.append({"target": name, **times, "ratio": ratio_by_round(found[step], found[beside]), "bar": bar})
+        times = {"ms": median(times_of[step]), "beside_ms": median(times_of[beside])}
+        rows.append({"target": name, **times, "ratio": ratio_by_round(times_of[step], times_of[beside]), "bar": bar})
     return rows
 
 
 def in_a_process(*arguments: Any) -> list[dict[str, Any]]:
-    """`rows_of` in a process of its own: a deep step's times differ by a tenth where others had the heap before it."""
+    """`rows_of` in a fresh process: a deep step's times differ by a tenth if others have used the heap before it."""
     with get_context("spawn").Pool(1) as pool:
         return pool.apply(rows_of, arguments)
 
@@ -127,7 +127,7 @@ def in_a_process(*arguments: Any) -> list[dict[str, Any]]:
 def run(
     rounds: int, base: Config | None = None, of_group: Callable[..., list[dict[str, Any]]] = in_a_process
 ) -> dict[str, Any]:
-    """Two recordings; a target is met if both are within its bar."""
+    """The record of two measurements; a target is met if both are within its bar."""
     torch.set_num_threads(1)
     first, second = ([row for g in range(len(GROUPS)) for row in of_group(g, rounds, base)] for _ in range(2))
     rows = [

@@ -1,4 +1,4 @@
-"""Launches and memory traffic of the Triton kernels at Frey face's sizes, beside the unfused path.
+"""Launches and memory traffic of the Triton kernels at Frey face's sizes, next to the unfused path.
 
 `eblvm bench traffic` counts them in triton's interpreter (no GPU, no times) and
 writes the record that docs/performance.md shows. The unfused path is torch's products with a kernel after each.
@@ -114,12 +114,12 @@ def cases() -> list[Case]:
 
 
 def large(t: Any) -> Any:
-    """The tiles of a launch, but for its parts, as large as the interpreter likes them."""
+    """The tiles of a launch at the sizes that the interpreter runs fastest; its split into parts stays."""
     return t._replace(BM=128, BH=512, BK=t.BD)
 
 
 def rows() -> list[dict[str, Any]]:
-    """Every case, counted in this process, which must run under TRITON_INTERPRET=1."""
+    """Count every case in this process, which must run under TRITON_INTERPRET=1."""
     from eblvm.bench.tools.memory import mib
     from eblvm.bench.tools.traffic import count
     from eblvm.kernels.grbm_bilevel import triton as bilevel
@@ -130,10 +130,10 @@ def rows() -> list[dict[str, Any]]:
     tiles.ranked = lambda problem: tuple(large(t) for t in ranked(problem)[:1])  # type: ignore[assignment]
     bilevel.BM, bilevel.BH = 128, 512
     bilevel.blocks_of_d = lambda precision, element: {"BD": 128, "BK": 128}  # type: ignore[assignment]
-    found = []
+    counted = []
     for case in cases():
         fused, unfused = count(case.fused), count(case.unfused)
-        found.append(
+        counted.append(
             {
                 "op": case.op,
                 "launches": fused.launches,
@@ -143,11 +143,12 @@ def rows() -> list[dict[str, Any]]:
                 "traffic_ratio": fused.bytes / unfused.bytes,
             }
         )
-    return found
+    return counted
 
 
 def run() -> dict[str, Any]:
-    """The record; the counting runs in a process with triton's interpreter, which is chosen at its import."""
+    """The record. The counting runs in a process of its own, as triton's interpreter is chosen when triton is
+    imported."""
     from eblvm.bench.tools import record
 
     code = "import json; from eblvm.bench.measurements import traffic; print(json.dumps(traffic.rows()))"

@@ -1,7 +1,7 @@
 """`eblvm bench vages`: VaGES for any number of samples at the price of MDSM, and on a GRBM.
 
 Two groups of contestants, each interleaved: the deep EBLVM at the width of the published CIFAR-10 model, K = C = 5, and
-the GRBM at Frey face's sizes, K = 5, beside BiDSM. The naive procedure is the formula, one gradient for every sample.
+the GRBM at Frey face's sizes, K = 5, next to BiDSM. The naive procedure is the formula, one gradient for every sample.
 """
 
 import sys
@@ -27,11 +27,11 @@ SCHEMA = "eblvm-bench-vages/1"
 
 def deep_cases(base: Config | None = None) -> list[Case]:
     base = base or recipe("cifar10").replaced(batch=deep.BATCH)
-    found = [deep.named("method=mdsm", base.replaced(method="mdsm"))]
+    chosen = [deep.named("method=mdsm", base.replaced(method="mdsm"))]
     for L in (2, 10):
         config = base.replaced(method="vages-mdsm", L=L, K=5, C=5)
-        found.append(deep.named(f"method=vages-mdsm L={L} K=5 C=5", config, naive=L == 2))
-    return found
+        chosen.append(deep.named(f"method=vages-mdsm L={L} K=5 C=5", config, naive=L == 2))
+    return chosen
 
 
 def grbm_cases(base: Config | None = None, visible: int = 560) -> list[Case]:
@@ -71,7 +71,7 @@ def run(
         rows.append(deep.row(case, network, network_ms[i], to_mdsm, naive_ms) | {"peak_mib": None})
     for one, engine, ms in zip(flat, grbms, grbm_ms, strict=False):
         by_formula_ms = grbm_ms[-1] if one.config["method"] == "vages-dsm" else None
-        found = footprint(engine, engine.inputs)
+        counted = footprint(engine, engine.inputs)
         rows.append(
             dict.fromkeys(COLUMNS)
             | {
@@ -79,8 +79,8 @@ def run(
                 "ms": ms,
                 "naive_ms": by_formula_ms,
                 "ratio": None if by_formula_ms is None else by_formula_ms / ms,
-                "held_mib": mib(found.saved_bytes),
-                "peak_mib": mib(found.peak_bytes),
+                "held_mib": mib(counted.saved_bytes),
+                "peak_mib": mib(counted.peak_bytes),
             }
         )
     command = f"eblvm bench vages --rounds {rounds}" + deep.on_flag(device)

@@ -42,9 +42,9 @@ def fill(template: str, folder: Path, figures: Figures) -> str:
         kind, pattern, text = match.groups()
         if kind == "note":
             return ""
-        found = [r for r in records.newest(folder, pattern, *figures) if r["file"] not in shown]
-        shown.update(record["file"] for record in found)
-        return "\n".join(_filled(text, figures[r["schema"]](r, notes), f"{pattern}: {r['file']}") for r in found)
+        chosen = [r for r in records.newest(folder, pattern, *figures) if r["file"] not in shown]
+        shown.update(record["file"] for record in chosen)
+        return "\n".join(_filled(text, figures[r["schema"]](r, notes), f"{pattern}: {r['file']}") for r in chosen)
 
     page = BLOCK.sub(block, template)
     if rest := PLACE.search(page):

@@ -8,12 +8,12 @@ from eblvm.engine import tables
 from eblvm.engine.plotting import save, styled, subplots
 
 LABELS = {"N": "N, unrolled steps", "K": "K, real lower steps", "L": "L, samples of h", "C": "C, Langevin steps"}
-TYPICAL = 5  # of an axis that a cut holds fixed, as in the papers' tables
+TYPICAL = 5  # the value of an axis that a cut keeps constant, as in the papers' tables
 
 
 @styled
 def plot(result: dict[str, Any], path: Path) -> bool:
-    """Write the picture; False where a single point leaves nothing to draw."""
+    """Write the picture; False if there is a single point and so nothing to draw."""
     axes = [name for name in axes_of(result) if len({row[name] for row in result["rows"] if name in row}) > 1]
     if not axes:
         return False
@@ -50,7 +50,7 @@ def heat_map(panel: Any, result: dict[str, Any], figure: str, title: str, rows: 
 
 
 def cut(panel: Any, result: dict[str, Any], figure: str, label: str, axis: str) -> None:
-    """A line per series over one axis; a series without the axis, as Newton's without N, is a level."""
+    """A line per series over one axis; a series without that axis, such as Newton's without N, is a horizontal line."""
     others = [name for name in axes_of(result) if name != axis]
     fixed = {name: nearest({row[name] for row in result["rows"] if name in row}) for name in others}
     rows = [r for r in result["rows"] if all(r.get(n, value) == value for n, value in fixed.items())]

@@ -1,8 +1,8 @@
 """`eblvm profile`: time, memory and FLOPs of one training step over N and K, or over L, K and C, of any recipe.
 
 A point is one configuration. Its values on the axes (N, K, L, C) are numbers; what is compared with each other, a
-Newton step beside N, networks, checkpointing, precisions, are series. All points are read in turn, on a batch that
-fits; what graphs hold and the peak at the recipe's own batch are counted on the meta device.
+Newton step next to N, networks, checkpointing, precisions, are series. All points are read in turn, on a batch that
+fits; saved bytes and the peak at the recipe's own batch are counted on the meta device.
 """
 
 import itertools
@@ -30,10 +30,10 @@ from eblvm.engine.planning.footprint import footprint
 
 SCHEMA = "eblvm-profile/2"
 AXES: dict[str, Sequence[int]] = {"N": (0, 1, 5, 10), "K": (1, 2, 5, 10), "L": (2, 5, 10), "C": (0, 5)}
-SAMPLED_K = (1, 5)  # where L and C are axes beside it
+SAMPLED_K = (1, 5)  # where L and C are axes too
 SERIES = ("best_response", "network", "checkpoint", "precision")
 FIGURES = ("step_ms", "saved_mib", "peak_mib", "gflop", "ops", "recipe_saved_mib", "recipe_peak_mib")
-LONG_MS = 100.0  # steps that take longer are read one by one, in fewer rounds
+LONG_MS = 100.0  # longer steps are read one by one, in fewer rounds
 FLOP_LIMIT = 1e12  # per step on a CPU: some seconds
 
 
@@ -44,23 +44,23 @@ class Point(NamedTuple):
 
 
 def points(config: Config, given: Mapping[str, Sequence[Any]]) -> list[Point]:
-    """Every configuration to measure: `given` are values of axes and series, by name; the others have their own."""
+    """Every configuration to measure. `given` has values of axes and series by name; the others use their defaults."""
     choices = {name: list(given[name]) for name in SERIES if name in given}
     if config.get("best_response") is not None and "best_response" not in choices:
         choices["best_response"] = ["unroll", "newton"] if newton_runs(config) else [config["best_response"]]
-    found = []
+    listed = []
     for chosen in itertools.product(*choices.values()):
         one = config.replaced(**dict(zip(choices, chosen, strict=True)))
         read = {leaf.name for leaf in one.leaves()}
         axes = {name: values_of(name, given, read) for name in AXES if name in given or name in read}
         if one.get("best_response") == "newton":
-            axes.pop("N", None)  # it stands in the place of all N
+            axes.pop("N", None)  # it replaces all N
         pairs = zip(choices, chosen, strict=True)
         series = " ".join(f"{name}={value}" for name, value in pairs if len(choices[name]) > 1)
         for values in itertools.product(*axes.values()):
             at = dict(zip(axes, values, strict=True))
-            found.append(Point(one.replaced(**at), at, series))
-    return found
+            listed.append(Point(one.replaced(**at), at, series))
+    return listed
 
 
 def values_of(name: str, given: Mapping[str, Sequence[Any]], read: set[str]) -> list[int]:
@@ -124,7 +124,8 @@ def command_of(config: Config, given: Mapping[str, Sequence[Any]], rounds: int, 
 
 
 def recipe_cost(config: Config) -> plan.StepCost | None:
-    """The step at the recipe's batch, counted on the meta device; none for small models, or where no plan counts."""
+    """The step at the recipe's batch, counted on the meta device; None for small models and for methods without a
+    plan."""
     if not config.model.images or not config.method.plans or config.replicated or config.running.compile:
         return None
     return plan.step_cost(config.replaced(device="cpu"), config.shape)
@@ -145,7 +146,7 @@ def fitting_batch(config: Config, planned: Sequence[plan.StepCost | None]) -> in
 
 
 def step_of(config: Config, states: dict[Any, State]) -> CaseStep:
-    """A step ready to be called. Points with the same networks share one state: only the cost of a step is read."""
+    """A warm step. Points with the same networks use one state: only the cost of a step is read."""
     key = (config.get("network"), config.model.precision)
     step = CaseStep(Case(config, config.shape), states.get(key))
     states.setdefault(key, step.state)
@@ -165,21 +166,21 @@ def say_duration(count: int, rounds: int, once_ms: float, batch: int) -> None:
 
 
 def figures(step: CaseStep, ms: float, planned: plan.StepCost | None) -> dict[str, Any]:
-    found: dict[str, Any] = dict.fromkeys(FIGURES) | {"step_ms": ms}
+    values: dict[str, Any] = dict.fromkeys(FIGURES) | {"step_ms": ms}
     if not step.config.running.compile:  # neither hooks nor dispatch modes see into compiled code
         deep = step.config.model.images and isinstance(step.objective, ScoreMatchingObjective)
         cost = footprint(step, step.inputs, step.hooks and not deep)
-        found |= {"peak_mib": mib(cost.peak_bytes), "gflop": cost.flops / 1e9, "ops": cost.ops}
+        values |= {"peak_mib": mib(cost.peak_bytes), "gflop": cost.flops / 1e9, "ops": cost.ops}
         saved = cost.saved_bytes
         if deep and not step.config.replicated:  # its backward uses torch.func, which allows no hooks
             saved = plan.saved_bytes(step.objective, step.state, step.v, len(step.v), step.rates)
-        found["saved_mib"] = mib(saved)
+        values["saved_mib"] = mib(saved)
     if planned is not None:
-        found |= {
+        values |= {
             "recipe_saved_mib": mib(planned.saved_bytes),
             "recipe_peak_mib": mib(planned.total_bytes - planned.state_bytes),
         }
-    return found
+    return values
 
 
 def axes_of(result: dict[str, Any]) -> list[str]:

@@ -13,17 +13,17 @@ STEPS = 3
 
 
 def write(config: Config, shape: tuple[int, ...], path: Path) -> None:
-    """Steps after the first one, with the parts of a step under their names and every operator and kernel."""
+    """Trace the steps after the first one, with the parts of a step by name and every operator and kernel."""
     step = EngineStep(config, shape)
     step()
     activities = [ProfilerActivity.CPU]
     if config.running.on_cuda:
         activities.append(ProfilerActivity.CUDA)
         torch.cuda.synchronize()
-    with switched_on(), profile(activities=activities) as found:
+    with switched_on(), profile(activities=activities) as profiled:
         for _ in range(STEPS):
             step()
         if config.running.on_cuda:
             torch.cuda.synchronize()
     path.parent.mkdir(parents=True, exist_ok=True)
-    found.export_chrome_trace(str(path))
+    profiled.export_chrome_trace(str(path))

@@ -26,7 +26,7 @@ def exponent(xs: Sequence[float], ys: Sequence[float], offset: bool = True) -> f
 
 
 def fitted(values: Sequence[float], readings: Sequence[Sequence[float]], offset: bool = True) -> dict[str, float]:
-    """p of an axis's times, readings[value][round], and the ends of its interval."""
+    """p of the times readings[value][round] along an axis, with the ends of its interval."""
 
     def power(rounds: Sequence[int]) -> float:
         chosen = [[one[r] for r in rounds] for one in readings]

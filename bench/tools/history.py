@@ -1,7 +1,7 @@
 """`eblvm bench history --html FILE`: every record over its commits, a chart per row, in one page without a script.
 
 The points of a row are one figure of one case in the records of one name and one machine, by date. A figure that is
-better when it falls is drawn as it is; the last point's change against the one before is written beside it.
+better when it falls is drawn as it is; the last point's change against the one before is written next to it.
 """
 
 import html
@@ -23,7 +23,7 @@ FIGURES = {
     "after_ms": ("time of a step", "ms", True),
     "ratio": ("naive / engine", "x", False),
     "to_mdsm": ("step / MDSM's step", "x", True),
-    "saved_mib": ("bytes held", "MiB", True),
+    "saved_mib": ("saved bytes", "MiB", True),
     "held_mib": ("bytes held", "MiB", True),
     "peak_mib": ("peak", "MiB", True),
     "images_per_s": ("images per second", "1/s", False),
@@ -96,16 +96,16 @@ def machine_of(content: dict[str, Any]) -> str:
 
 def collect(records: list[dict[str, Any]]) -> dict[str, Rows]:
     """{name of the records: {row: {figure: its points}}}."""
-    found: dict[str, Rows] = {}
+    by_name: dict[str, Rows] = {}
     for content in records:
-        rows = found.setdefault(content["name"], {})
+        rows = by_name.setdefault(content["name"], {})
         for row in content["rows"]:
             if not (name := name_of(row)):
                 continue
             for figure, value in figures_of(row):
                 point = Point(content["date"], content["commit"], machine_of(content), value, content["file"])
                 rows.setdefault(name, {}).setdefault(figure, []).append(point)
-    return {name: rows for name, rows in found.items() if rows}
+    return {name: rows for name, rows in by_name.items() if rows}
 
 
 def amount(value: float, unit: str) -> str:
@@ -149,7 +149,7 @@ def chart(figure: str, points: list[Point], machines: list[str]) -> str:
 
 
 def changed(points: list[Point]) -> str:
-    """The last point against the one before it on the same machine."""
+    """The change of the last point from the one before it on the same machine."""
     before = [p for p in points[:-1] if p.machine == points[-1].machine]
     if not before or not before[-1].value:
         return ""
@@ -157,15 +157,15 @@ def changed(points: list[Point]) -> str:
 
 
 def page(records: list[dict[str, Any]]) -> str:
-    found = collect(records)
+    by_name = collect(records)
     machines = list(dict.fromkeys(map(machine_of, records)))
     legend = " ".join(
         f'<span style="color: {COLOURS[i % len(COLOURS)]}">&#9679;</span> {html.escape(m)}'
         for i, m in enumerate(machines)
     )
-    links = " ".join(f'<a href="#{html.escape(name)}">{html.escape(name)}</a>' for name in found)
+    links = " ".join(f'<a href="#{html.escape(name)}">{html.escape(name)}</a>' for name in by_name)
     parts = []
-    for name, rows in found.items():
+    for name, rows in by_name.items():
         mine = [r for r in records if r["name"] == name]
         made = "".join(
             f"<tr><td>{html.escape(r['date'])}<td>{html.escape(r['commit'])}<td>{html.escape(machine_of(r))}"

@@ -4,5 +4,5 @@ MIB, GIB = 2**20, 2**30
 
 
 def mib(nbytes: float | None) -> float | None:
-    """None is a figure that cannot be measured."""
+    """MiB of so many bytes; None is a figure that cannot be measured."""
     return None if nbytes is None else nbytes / MIB

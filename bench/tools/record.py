@@ -28,10 +28,10 @@ def machine(device: str = "cpu") -> dict[str, Any]:
 
 def cpu_model() -> str:
     try:
-        found = re.search(r"^model name\s*:\s*(.+)$", Path("/proc/cpuinfo").read_text(), re.MULTILINE)
+        match = re.search(r"^model name\s*:\s*(.+)$", Path("/proc/cpuinfo").read_text(), re.MULTILINE)
     except OSError:
-        found = None
-    return found.group(1).strip() if found else platform.processor() or "unknown"
+        match = None
+    return match.group(1).strip() if match else platform.processor() or "unknown"
 
 
 @cache

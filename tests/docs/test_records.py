@@ -96,21 +96,21 @@ def test_the_plan_in_the_page_on_scale() -> None:
 
 def test_the_package_installs_and_works_on_clean_machines() -> None:
     """`.ci/install --json bench/records` installs it again; see there."""
-    (found,) = records.newest(records.RECORDS, "install", "eblvm-install/3")
+    (result,) = records.newest(records.RECORDS, "install", "eblvm-install/3")
     failed = [
         f"{machine['machine']}: {step['command']}"
-        for machine in found["machines"]
+        for machine in result["machines"]
         for step in machine["steps"]
         if step["exit_code"] or not step.get("kept_torch", True)
     ]
     assert failed == []
-    assert {machine["python"].rpartition(".")[0] for machine in found["machines"]} >= {"3.11", "3.12"}
-    for machine in found["machines"]:
+    assert {machine["python"].rpartition(".")[0] for machine in result["machines"]} >= {"3.11", "3.12"}
+    for machine in result["machines"]:
         said = [line for step in machine["steps"] if "train" in step["command"] for line in step["said"]]
         notices = [line for line in said if line.startswith("native kernels are not built")]
         assert len(notices) == (0 if machine["compiler"] else 1), machine["machine"]
-    assert {facts["exit_code"] for facts in found["resolved"]["python"].values()} == {0}
-    assert not re.search(r"/tmp|/opt|/root|/home|://", json.dumps(found))
+    assert {facts["exit_code"] for facts in result["resolved"]["python"].values()} == {0}
+    assert not re.search(r"/tmp|/opt|/root|/home|://", json.dumps(result))
 
 
 @native
@@ -118,8 +118,8 @@ def test_the_package_installs_and_works_on_clean_machines() -> None:
 def test_counts_of_a_suite_are_those_of_its_record(suite: str) -> None:
     """`eblvm bench SUITE --json bench/records` measures again."""
     torch.set_num_threads(1)
-    (found,) = [r for r in records.newest(records.RECORDS, suite, ratios.SCHEMA) if not r["compiled"]]
-    rows = {row["case"]: row for row in found["rows"]}
+    (result,) = [r for r in records.newest(records.RECORDS, suite, ratios.SCHEMA) if not r["compiled"]]
+    rows = {row["case"]: row for row in result["rows"]}
     cases = {case.name: case for case in registry.cases(suite)}
     assert set(rows) == set(cases), "the suite has other cases than its record"
     stale = []
@@ -129,7 +129,7 @@ def test_counts_of_a_suite_are_those_of_its_record(suite: str) -> None:
             value = None if now[counted] is None else now[counted] / unit
             if moved(rows[name][figure], value):
                 stale.append(f"{name}: {figure} {rows[name][figure]} -> {value}")
-    assert stale == [], f"{found['file']} is older than the code"
+    assert stale == [], f"{result['file']} is older than the code"
 
 
 @pytest.mark.parametrize(
@@ -141,8 +141,8 @@ def test_counts_of_a_suite_are_those_of_its_record(suite: str) -> None:
     ],
 )
 def test_cases_of_a_suite_are_those_of_its_record(suite: str, module: Any, cases: Any) -> None:
-    (found,) = records.newest(records.RECORDS, suite, module.SCHEMA)
-    assert {case.name for case in cases()} <= {row["case"] for row in found["rows"]}
+    (result,) = records.newest(records.RECORDS, suite, module.SCHEMA)
+    assert {case.name for case in cases()} <= {row["case"] for row in result["rows"]}
 
 
 @native

@@ -34,8 +34,8 @@ def no_group_is_left() -> Iterator[None]:
 
 def small(suite: str) -> list[contest_tasks.Training]:
     """The suite's tasks at the size of their checks."""
-    found = [task for task in contest_tasks.tasks(suite) if isinstance(task, contest_tasks.Training)]
-    return [contest_tasks.Training(task.small, task.small, task.step, True) for task in found]
+    training = [task for task in contest_tasks.tasks(suite) if isinstance(task, contest_tasks.Training)]
+    return [contest_tasks.Training(task.small, task.small, task.step, True) for task in training]
 
 
 def test_the_command_writes_a_record(
@@ -45,10 +45,10 @@ def test_the_command_writes_a_record(
     monkeypatch.setattr(contest, "of_suite", lambda suite: [c for c in roster.of_suite(suite) if c.name in QUICK])
     run("bench", "grbm", "--contestants", "--rounds", "3", "--json", str(tmp_path))
     (path,) = tmp_path.iterdir()
-    found = records.read(path, contest.SCHEMA)
+    result = records.read(path, contest.SCHEMA)
     assert path.name == "contest-grbm.jsonl"
-    assert [row["contestant"] for row in found["rows"]] == ["engine", "naive"]
-    engine, naive = found["rows"]
+    assert [row["contestant"] for row in result["rows"]] == ["engine", "naive"]
+    engine, naive = result["rows"]
     assert engine["ratio"] == 1
     assert naive["difference"] <= roster.TOLERANCE
     assert min(naive["ms"], naive["ratio"], naive["peak_mib"]) > 0
@@ -67,10 +67,10 @@ def test_one_that_is_not_installed_is_a_sentence() -> None:
 def test_absent_ones_are_listed_and_not_timed(monkeypatch: pytest.MonkeyPatch) -> None:
     absent = Contestant("nobody", by_naive.grbm, "no_such_module", 1e-8, "", "")
     monkeypatch.setattr(contest, "of_suite", lambda suite: [absent])
-    found = contest.run("grbm", 1, progress=False, found=small("grbm")[:1])
-    assert [row["contestant"] for row in found["rows"]] == ["engine"]
-    assert found["absent"] == {"nobody": "no_such_module is not installed: pip install 'eblvm[contestants]'"}
-    assert contest.format_table(found).endswith("pip install 'eblvm[contestants]'")
+    result = contest.run("grbm", 1, progress=False, chosen=small("grbm")[:1])
+    assert [row["contestant"] for row in result["rows"]] == ["engine"]
+    assert result["absent"] == {"nobody": "no_such_module is not installed: pip install 'eblvm[contestants]'"}
+    assert contest.format_table(result).endswith("pip install 'eblvm[contestants]'")
 
 
 def of_another_seed(case: Any) -> Any:
@@ -121,7 +121,7 @@ def test_every_contestant_has_the_engines_gradient(suite: str, name: str) -> Non
 
 @pytest.mark.parametrize("library", ["torchopt", "betty"])
 def test_neumanns_series_is_the_unroll_at_a_minimum(library: str) -> None:
-    """Where q is the exact posterior, N terms at the unroll's rate are the gradient through N steps."""
+    """If q is the exact posterior, N terms at the unroll's rate are the gradient through N steps."""
     (one,) = [c for c in roster.of_suite("grbm") if c.name == f"{library}-neumann"]
     if (absence := one.absence()) is not None:
         pytest.skip(absence)
@@ -133,8 +133,8 @@ def test_neumanns_series_is_the_unroll_at_a_minimum(library: str) -> None:
     still = old._replace(v={name: torch.ones_like(p) for name, p in phi.items()})
     engine.state = engine.state._replace(phi=phi, phi_opt=still)
     noise = engine.noise()
-    found = one.enter(case).gradient(engine.state, engine.v, noise)
-    assert contest_tasks.relative(found, engine.gradient(noise)) <= roster.TOLERANCE
+    gradient = one.enter(case).gradient(engine.state, engine.v, noise)
+    assert contest_tasks.relative(gradient, engine.gradient(noise)) <= roster.TOLERANCE
 
 
 @pytest.mark.parametrize("name", ["naive", "torch-fidelity"])

@@ -34,7 +34,7 @@ def test_memory_is_no_higher_than_the_naive_steps() -> None:
 
 
 def test_record_of_small_nets() -> None:
-    result = bidvl.run(1, progress=False, found=bidvl.cases(SMALL), shape=(3, 16, 16))
+    result = bidvl.run(1, progress=False, chosen=bidvl.cases(SMALL), shape=(3, 16, 16))
     assert [set(row) for row in result["rows"]] == [set(bidvl.COLUMNS)] * 3
     first = result["rows"][0]
     assert first["ratio"] > 0

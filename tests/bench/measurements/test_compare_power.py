@@ -1,4 +1,4 @@
-"""What is counted of comparisons with and without a planted slow-down."""
+"""Counts of comparisons with and without a planted slow-down."""
 
 from eblvm.bench.measurements import compare_power
 
@@ -26,5 +26,5 @@ def test_a_comparison_has_failed_if_one_of_its_cases_has() -> None:
 def test_the_table_has_the_widest_interval_of_each_kind() -> None:
     summary = {kind: compare_power.count(ROWS, kind == "planted") for kind in ("planted", "identical")}
     _, rows = compare_power.table({"summary": summary, "rows": ROWS})
-    assert [found[:3] for found in rows] == [["planted", 2, 1], ["identical", 1, 0]]
-    assert [round(found[3], 6) for found in rows] == [10, 2]
+    assert [cells[:3] for cells in rows] == [["planted", 2, 1], ["identical", 1, 0]]
+    assert [round(cells[3], 6) for cells in rows] == [10, 2]

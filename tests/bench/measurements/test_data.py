@@ -38,13 +38,13 @@ def test_every_row_is_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(data, "recipe", lambda name, small: recipe(name, small=small).replaced(**tiny))
     monkeypatch.setattr(data, "CHUNK", 8)
     monkeypatch.setattr(data, "STREAMED", 2)
-    found = data.run(1, tmp_path, progress=False)
-    assert found["pictures"] == 24
-    rows = {row["case"]: row for row in found["rows"]}
+    result = data.run(1, tmp_path, progress=False)
+    assert result["pictures"] == 24
+    rows = {row["case"]: row for row in result["rows"]}
     assert list(rows) == [
         "input=pillow size=64", "input=dali size=64", "input=store size=64", "input=memory recipe=cifar10 small=yes",
         "input=dali recipe=celeba64 small=yes",
     ]  # fmt: skip
-    assert all(row["images_per_s"] > 0 for row in found["rows"][:3])
+    assert all(row["images_per_s"] > 0 for row in result["rows"][:3])
     assert rows["input=memory recipe=cifar10 small=yes"]["percent"] < 100
-    assert len(data.format_table(found).splitlines()) == 6
+    assert len(data.format_table(result).splitlines()) == 6

@@ -1,4 +1,4 @@
-"""The deep suite on a small model: agreement, what is held, and the record's columns."""
+"""The deep suite on a small model: agreement, the bytes that graphs keep, and the record's columns."""
 
 import pytest
 
@@ -27,7 +27,7 @@ def test_a_wrong_gradient_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.long
 def test_record_of_a_small_model() -> None:
-    result = deep.run(1, progress=False, found=deep.cases(SMALL))
+    result = deep.run(1, progress=False, chosen=deep.cases(SMALL))
     assert [set(row) for row in result["rows"]] == [set(deep.COLUMNS)] * 13
     by_case = {row["case"]: row for row in result["rows"]}
     assert by_case["method=bimdsm N=5 K=5"]["naive_ms"] > 0

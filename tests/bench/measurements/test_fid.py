@@ -34,12 +34,12 @@ def test_record_and_page(tmp_path: Path, monkeypatch) -> None:
     monkeypatch.setattr(inception, "load", lambda: mean)
     x = (philox.uniform(Key(1, 0), 0, 70, (32, 32, 3)) * 255).byte().numpy()
     np.savez(tmp_path / "c.npz", x_train=x[:50], x_test=x[50:])
-    found = fid.run(tmp_path / "c.npz", [10, 20])
-    assert [(row["train_images"], row["test_images"]) for row in found["rows"]] == [(10, 10), (20, 20), (50, 20)]
-    assert torch.tensor([row["fid"] for row in found["rows"]]).isfinite().all()
-    assert str(tmp_path) not in str(found)
+    result = fid.run(tmp_path / "c.npz", [10, 20])
+    assert [(row["train_images"], row["test_images"]) for row in result["rows"]] == [(10, 10), (20, 20), (50, 20)]
+    assert torch.tensor([row["fid"] for row in result["rows"]]).isfinite().all()
+    assert str(tmp_path) not in str(result)
     (tmp_path / "records").mkdir()
-    fid.record.write(found, tmp_path / "records")
+    fid.record.write(result, tmp_path / "records")
     assert "| 20 |" in pages.render("results", tmp_path / "records")
     with pytest.raises(UserError, match="has 50 images to train and 20 to test with, sizes up to 23 need 46 and 23"):
         fid.run(tmp_path / "c.npz", [23])

@@ -35,7 +35,7 @@ def test_a_process_is_not_tuned(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class Recorded:
-    """What would be run, and an answer."""
+    """Records the command instead of running it, and answers."""
 
     def __call__(self, command: list[str], env: dict[str, str], **how: object) -> "Recorded":
         self.command, self.environment, self.stdout = command, env, b'{"small": [1.0, 0.0]}'

@@ -1,4 +1,4 @@
-"""How figures grow: the fit, and a record of small axes."""
+"""Growth of figures: the fit, and a record of small axes."""
 
 from pathlib import Path
 
@@ -35,10 +35,10 @@ def test_what_slows_a_round_does_not_bend_the_fit() -> None:
     random = np.random.default_rng(1)
     speed, noise = random.uniform(1, 3, size=15), random.normal(1, 0.01, size=(len(XS), 15))
     readings = np.array([[2 + 0.7 * x] for x in XS]) * speed * noise
-    found = fitted(XS, readings.tolist())
-    assert found["low"] <= found["p"] <= found["high"]
-    assert found["p"] == pytest.approx(1, abs=0.1)
-    assert found["high"] - found["low"] < 0.3
+    fit = fitted(XS, readings.tolist())
+    assert fit["low"] <= fit["p"] <= fit["high"]
+    assert fit["p"] == pytest.approx(1, abs=0.1)
+    assert fit["high"] - fit["low"] < 0.3
 
 
 def test_a_record_and_its_picture(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,4 @@
-"""What runs reach by each way to the gradient, collected from their folders."""
+"""Figures of runs by their way to the gradient, collected from their folders."""
 
 from collections.abc import Callable
 from functools import partial

@@ -39,9 +39,9 @@ def test_grbm_rows_cover_the_table_of_the_paper() -> None:
 @pytest.mark.usefixtures("small_suites")
 def test_bench_writes_a_record(run: Callable[..., None], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run("bench", "grbm", "--rounds", "5", "--json", str(tmp_path / "f.json"))
-    found = records.read(tmp_path / "f.json", ratios.SCHEMA)
-    assert {"machine", "versions", "commit", "rows"} <= set(found)
-    for row in found["rows"]:
+    result = records.read(tmp_path / "f.json", ratios.SCHEMA)
+    assert {"machine", "versions", "commit", "rows"} <= set(result)
+    for row in result["rows"]:
         assert all(re.fullmatch(r"\w+=[\w.-]+", pair) for pair in row["case"].split(" "))
         assert row["ratio"] == pytest.approx(row["baseline_ms"] / row["engine_ms"])
         assert min(row[name] for name in ("engine_ms", "baseline_ms", "floor_ms", "peak_mib")) > 0
@@ -49,7 +49,7 @@ def test_bench_writes_a_record(run: Callable[..., None], tmp_path: Path, capsys:
         # The fused step keeps its own tape, and none without an unroll.
         assert (row["saved_mib"] > 0) == ("N=0" not in row["case"])
         assert row["floor_ms"] < row["engine_ms"]
-    assert found["rows"][0]["case"] in capsys.readouterr().out
+    assert result["rows"][0]["case"] in capsys.readouterr().out
     text = (tmp_path / "f.json").read_text()
     assert str(Path.home()) not in text
     assert str(records.SOURCE) not in text
@@ -60,11 +60,11 @@ def test_bench_writes_a_record(run: Callable[..., None], tmp_path: Path, capsys:
 def test_a_folder_names_the_record_itself(run: Callable[..., None], tmp_path: Path) -> None:
     run("bench", "grbm", "--rounds", "1", "--json", str(tmp_path))
     (path,) = tmp_path.iterdir()
-    found = records.read(path, ratios.SCHEMA)
+    result = records.read(path, ratios.SCHEMA)
     assert path.name == "grbm.jsonl"
     run("bench", "grbm", "--rounds", "1", "--json", str(tmp_path))
     first, second = records.history(path)
-    assert first == found | {"file": "grbm.jsonl"}
+    assert first == result | {"file": "grbm.jsonl"}
     assert second["rows"] != first["rows"]
 
 

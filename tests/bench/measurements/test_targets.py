@@ -1,4 +1,4 @@
-"""What the CPU steps are held to: every target is measured twice, and judged by the worse reading."""
+"""The bars of the CPU steps: every target is measured twice, and judged by the worse reading."""
 
 import pytest
 import torch

@@ -12,14 +12,14 @@ from eblvm.engine.errors import UserError
 
 def test_page_shows_the_figures_of_a_record(tmp_path: Path) -> None:
     path = records.RECORDS / "toy.jsonl"
-    found = records.read(path, "eblvm-bench/1")
-    found["rows"][0] |= {"engine_ms": 12.345, "saved_mib": None}
-    (tmp_path / path.name).write_text(json.dumps(found))
+    result = records.read(path, "eblvm-bench/1")
+    result["rows"][0] |= {"engine_ms": 12.345, "saved_mib": None}
+    (tmp_path / path.name).write_text(json.dumps(result))
     page = pages.render("performance", tmp_path)
-    (line,) = [line for line in page.splitlines() if found["rows"][0]["case"] + " |" in line]
+    (line,) = [line for line in page.splitlines() if result["rows"][0]["case"] + " |" in line]
     assert "| 12.3 |" in line
     assert "| - |" in line
-    assert found["commit"] in page
+    assert result["commit"] in page
 
 
 def test_a_record_of_another_schema_is_refused(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from eblvm.bench.pages.templates import TemplateError, fill
 from eblvm.bench.tools import record
 from eblvm.engine.errors import UserError
 
-FIGURES = {"s/1": lambda found, notes: {"ms": str(found["ms"]), "why": notes.get(found["name"], "")}}
+FIGURES = {"s/1": lambda shown, notes: {"ms": str(shown["ms"]), "why": notes.get(shown["name"], "")}}
 
 
 def written(folder: Path, name: str, ms: float, **facts: Any) -> None:

@@ -19,14 +19,14 @@ def test_profile_writes_table_record_and_plot(
     plot, json = tmp_path / "p.png", tmp_path / "p.json"
     words = ("--N", "2,0,1", "--K", "1,3", "--best-response", "unroll", "--rounds", "1", "--batch", "10")
     run("profile", "checkerboard", *words, "--noise", "fresh", "--plot", str(plot), "--json", str(json))
-    found = records.read(json, profile.SCHEMA)
-    assert found["batch"] == 10
-    assert found["command"] == (
+    result = records.read(json, profile.SCHEMA)
+    assert result["batch"] == 10
+    assert result["command"] == (
         "eblvm profile checkerboard --noise fresh --N 2,0,1 --K 1,3 --best-response unroll --rounds 1 --batch 10"
     )
-    assert [(row["N"], row["K"]) for row in found["rows"]] == [(0, 1), (0, 3), (1, 1), (1, 3), (2, 1), (2, 3)]
-    assert min(row["step_ms"] for row in found["rows"]) > 0
-    Ns, Ks, saved = profile.surface(found, "saved_mib", "N", "K")
+    assert [(row["N"], row["K"]) for row in result["rows"]] == [(0, 1), (0, 3), (1, 1), (1, 3), (2, 1), (2, 3)]
+    assert min(row["step_ms"] for row in result["rows"]) > 0
+    Ns, Ks, saved = profile.surface(result, "saved_mib", "N", "K")
     assert (Ns, Ks) == ([0, 1, 2], [1, 3])
     assert [row[0] for row in saved] == sorted(row[0] for row in saved)  # memory grows with N
     assert len({row[0] for row in saved}) == 3
@@ -68,13 +68,13 @@ def test_every_deep_method_has_a_profile(
 ) -> None:
     json = tmp_path / "p.json"
     run("profile", *words, "--json", str(json), "--plot", str(tmp_path / "p.png"))
-    found = records.read(json, profile.SCHEMA)
-    assert profile.axes_of(found) == axes
-    for row in found["rows"]:
+    result = records.read(json, profile.SCHEMA)
+    assert profile.axes_of(result) == axes
+    for row in result["rows"]:
         assert all(row[figure] > 0 for figure in profile.FIGURES)
     assert (tmp_path / "p.png").exists() == bool(axes)  # one point per series leaves nothing to draw
     if not axes:
-        plain, cut = found["rows"]
+        plain, cut = result["rows"]
         assert cut["saved_mib"] < 0.5 * plain["saved_mib"]
 
 

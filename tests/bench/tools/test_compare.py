@@ -67,7 +67,7 @@ def git(repository: Path, *words: str) -> None:
 
 @pytest.fixture(scope="module")
 def committed(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A repository that holds this tree. Without a compiler it builds in seconds, with the reference kernels."""
+    """A repository of this tree. Without a compiler it builds in seconds, with the reference kernels."""
     copy = tmp_path_factory.mktemp("repository")
     for folder in ("engine", "kernels", "bench"):
         shutil.copytree(records.SOURCE / folder, copy / folder, ignore=shutil.ignore_patterns("__pycache__", "*.so"))
@@ -98,7 +98,7 @@ def repository(committed: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def scratch(repository: Path) -> Path:
-    """Where the comparisons of this repository have their folders."""
+    """The folder in which comparisons of this repository work."""
     folder = repository.parent / "scratch"
     folder.mkdir(exist_ok=True)
     return folder
@@ -163,12 +163,12 @@ def test_a_killed_comparison_leaves_nothing(run: Callable[..., None], repository
 
 def workers_of(folder: Path) -> list[str]:
     """The processes that work in a folder."""
-    found = []
+    workers = []
     for process in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):
             if (process / "cwd").readlink().is_relative_to(folder):
-                found.append(process.name)
-    return found
+                workers.append(process.name)
+    return workers
 
 
 @pytest.mark.slow

@@ -52,9 +52,9 @@ def test_another_machine_is_no_change(folder: Path) -> None:
 
 
 def test_the_records_of_the_repository_have_charts() -> None:
-    found = history.collect(history.load(records.RECORDS))
-    assert {"grbm", "toy", "deep", "vages", "bidvl", "kernels"} <= found.keys()
-    assert all(len(figures["engine_ms"]) > 1 for figures in found["grbm"].values())
+    by_name = history.collect(history.load(records.RECORDS))
+    assert {"grbm", "toy", "deep", "vages", "bidvl", "kernels"} <= by_name.keys()
+    assert all(len(figures["engine_ms"]) > 1 for figures in by_name["grbm"].values())
 
 
 def test_action_has_what_is_better_when_it_falls(run: Callable[..., None], folder: Path, tmp_path: Path) -> None:
