@@ -70,7 +70,7 @@ def build(tree: Path, site: Path, root: Path, name: str, say: Say) -> Path:
     earlier comparison made of the same sources."""
     kept = cache_folder("sites") / digest(sources(tree, "**/*"), *environment())
     if kept.is_dir():
-        say(f"{name}: reusing the build of the same sources")
+        say(f"{name}: the build of the same sources is reused")
         os.utime(kept)
         shutil.copytree(kept, site)
         return site
