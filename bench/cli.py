@@ -7,6 +7,7 @@ import importlib
 from typing import NamedTuple
 
 from eblvm.engine.cli.lazy_import import lazy
+from eblvm.engine.errors import unknown
 
 # Besides those of the engine's command line: what suites import to measure.
 LAZY = ("eblvm.bench.measurements", "eblvm.bench.tools")
@@ -37,20 +38,22 @@ SUBCOMMANDS = {
 def main(argv: list[str]) -> None:
     for module in LAZY:
         lazy(module)
-    from eblvm.bench.subcommands import suite
-    from eblvm.bench.suites import SUITES
-    from eblvm.engine.errors import unknown
-
     if argv and argv[0] in ("-h", "--help"):
         print(overview())
         return
     name, rest = (DEFAULT, argv) if not argv or argv[0].startswith("-") else (argv[0], argv[1:])
     if name in SUBCOMMANDS:
         importlib.import_module(f"eblvm.bench.subcommands.{name}").main(rest)
-    elif name in SUITES:
-        suite.main(name, rest)
-    else:
+        return
+
+    from eblvm.bench.suites import SUITES
+
+    if name not in SUITES:
         raise unknown("suite", name, [*SUITES, *SUBCOMMANDS])
+
+    from eblvm.bench.subcommands import suite
+
+    suite.main(name, rest)
 
 
 def overview() -> str:

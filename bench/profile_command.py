@@ -4,6 +4,7 @@ import argparse
 from pathlib import Path
 from typing import Any
 
+from eblvm.bench.subcommands import JSON_HELP
 from eblvm.engine.cli.configuration import add_run_options, configuration
 from eblvm.engine.cli.parser import Parser, integers
 from eblvm.engine.config import Config
@@ -43,7 +44,7 @@ def parsed(argv: list[str]) -> tuple[Config, argparse.Namespace]:
         parser.add_argument(flag(name), type=names, metavar="NAME,...", help=text)
     parser.add_argument("--batch", type=positive, help="samples per step (default: the recipe's, or what fits)")
     parser.add_argument("--rounds", type=int, help="readings of every point (default 9, for long steps 3)")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write the record here; a folder names it itself")
+    parser.add_argument("--json", type=Path, metavar="FILE", help=JSON_HELP)
     parser.add_argument("--plot", type=Path, metavar="FILE", help=".png, .pdf or .svg (default profile-RECIPE.png)")
     parser.add_argument("--trace", type=Path, metavar="FILE", help="write a Chrome trace of a few steps, and stop")
     arguments = parser.parse(argv)
@@ -67,6 +68,7 @@ def main(argv: list[str]) -> None:
     from eblvm.bench.profiling.plot import plot
     from eblvm.bench.tools import record
 
+    record.commit()  # of the code that is loaded: the working tree may go on while it measures
     result = profile.run(config, axes_and_series(arguments), arguments.rounds, arguments.batch)
     print(profile.format_table(result))
     if arguments.json:

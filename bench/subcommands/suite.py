@@ -7,13 +7,16 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, NoReturn
 
-from eblvm.bench.suites import SUITES, Record, Suite
+from eblvm.bench.subcommands import JSON_HELP
+from eblvm.bench.suites import SUITES, Suite
+from eblvm.bench.tools.records import Record
 from eblvm.engine.cli.parser import Parser, at_least
 from eblvm.engine.errors import UserError, unknown
 from eblvm.engine.options import checked, flag, leaves, range_text
 
 CONTESTANTS = "--contestants"
 ROUNDS = 5  # of a contest
+METAVARS: Mapping[Any, str] = {int: "N", float: "X"}
 INSTEAD = "measure other libraries next to the engine instead"
 
 
@@ -63,9 +66,6 @@ def add_options(parser: Parser, suite: Suite) -> None:
             parser.add_argument(flag(leaf.name), metavar=METAVARS.get(leaf.type, "TEXT"), help=text.replace("%", "%%"))
 
 
-METAVARS: Mapping[Any, str] = {int: "N", float: "X"}
-
-
 def default_text(value: Any) -> str:
     if value is None or value == "" or value == () or value is False:
         return ""
@@ -82,9 +82,7 @@ def with_options(suite: Suite, given: Mapping[str, Any]) -> Suite:
 
 
 def add_json(parser: Parser) -> None:
-    parser.add_argument(
-        "--json", type=Path, metavar="FILE", help="write the record here; into a folder: after those of its kind"
-    )
+    parser.add_argument("--json", type=Path, metavar="FILE", help=JSON_HELP)
 
 
 def measure(suite: Suite, json: Path | None) -> None:

@@ -11,10 +11,9 @@ from dataclasses import dataclass, fields
 from typing import Any, ClassVar
 
 from eblvm.bench.tools import device as devices
+from eblvm.bench.tools.records import Record
 from eblvm.engine import tables
 from eblvm.engine.options import Options, discovered, option
-
-Record = dict[str, Any]
 
 GROUPS = {  # of the help, in its order
     "speed": "Engine against the naive procedure (--contestants: against other libraries)",

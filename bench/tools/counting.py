@@ -11,8 +11,6 @@ from eblvm.bench.tools.version import Version, worker_command
 if TYPE_CHECKING:
     from eblvm.bench.tools.compare import Measured
 
-HOW = ("auto", "callgrind", "no")
-
 
 def count(how: str, sites: dict[str, Path], root: Path, suite: str, measured: dict[str, "Measured"], say: Say) -> str:
     """Put `instructions` into both versions' figures. auto: the processor's counter, which the workers have read."""

@@ -64,7 +64,7 @@ def test_a_suite_is_given_its_options(
 ) -> None:
     asked = []
 
-    def measured(self: Suite) -> suites.Record:
+    def measured(self: Suite) -> records.Record:
         asked.append(self)
         return record.make("s/1", "fid", "eblvm bench fid", "cpu", {"rows": []})
 
