@@ -17,6 +17,7 @@ from eblvm.bench.tools.timing import interleaved, median, ratio_by_round
 from eblvm.engine import tables
 from eblvm.engine.recipes import recipe
 
+FREYFACE_SCHEMA = "eblvm-newton-freyface/1"  # of the networks: that of suite `deep`
 FREYFACE: dict[str, dict[str, Any]] = {
     "N=5 K=5": {},
     "N=0 K=5": {"N": 0},
@@ -38,7 +39,7 @@ def run(network: str, rounds: int) -> dict[str, Any]:
     command = f"eblvm bench newton-cost --network {network} --rounds {rounds}"
     if network == "freyface":
         body = {"rounds": rounds, "rows": freyface(rounds)}
-        return record.make("eblvm-newton-freyface/1", "newton-freyface", command, "cpu", body)
+        return record.make(FREYFACE_SCHEMA, "newton-freyface", command, "cpu", body)
     return deep.run(rounds, chosen=cases(network)) | {"name": f"deep-newton-{network}", "command": command}
 
 

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from pathlib import Path
 
-from eblvm.bench.pages import contest, performance, results, scale
+from eblvm.bench.pages import contest, newton, performance, results, scale
 from eblvm.bench.pages.templates import fill
 from eblvm.bench.tools.records import RECORDS, SOURCE, Record
 from eblvm.engine.plotting import fingerprint
@@ -15,6 +15,7 @@ FIGURES = {
     "results": results.FIGURES,
     "contest": contest.FIGURES,
     "scale": scale.FIGURES,
+    "newton": newton.FIGURES,
 }
 
 
