@@ -18,7 +18,7 @@ unexport PYTHONDONTWRITEBYTECODE
 WORKERS ?= 3
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: setup native dependencies demo docs docs-serve docs-test test long fuzz two-hosts kills sanitize kernels lint typecheck format bench clean
+.PHONY: setup native dependencies demo docs pages docs-serve docs-test test long fuzz two-hosts kills sanitize kernels lint typecheck format bench clean
 
 setup: $(STAMP)
 
@@ -105,18 +105,23 @@ format: setup
 	$(BIN)/ruff format .
 	$(BIN)/clang-format -i $(NATIVE)
 
-# The site, strictly: a link that leads nowhere is an error. The tree of links is the one that mypy reads.
+# The site, strictly: a link that leads nowhere is an error, and so is a page that is older than the records it shows
+# (`make pages` fills them in again). The tree of links is the one that mypy reads.
 DOCS := .venv/.docs
 $(DOCS): pyproject.toml | $(DEMO)
 	$(PIP) mkdocs-material 'mkdocstrings[python]' latex2mathml
 	touch $@
 
 docs: $(DOCS) $(TYPED)
+	$(BIN)/eblvm bench pages --check
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 
 # The built site in a real browser: every page loads without an error, navigation and search work, formulas are drawn.
 docs-test: $(DOCS) $(TYPED) setup
 	$(BIN)/python -m pytest tests/docs
+
+pages: $(DOCS)
+	$(BIN)/eblvm bench pages
 
 docs-serve: $(DOCS) $(TYPED)
 	$(BIN)/mkdocs serve

@@ -3,7 +3,11 @@
 from eblvm.engine.cli import Command
 
 COMMANDS = {
-    "bench": Command("measure", "speed and memory against a plainly written research procedure", "eblvm.bench.cli"),
+    "bench": Command(
+        "measure",
+        "speed and memory against a plain procedure, another commit, other libraries",
+        "eblvm.bench.cli",
+    ),
     "reproduce": Command(
         "measure", "the papers' tables and figures: state, cost, how to run them", "eblvm.bench.reproduce_command"
     ),

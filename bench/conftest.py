@@ -1,4 +1,4 @@
-"""`pytest bench --action FILE`: the medians for github-action-benchmark, beside pytest-benchmark's own output."""
+"""`pytest bench --action FILE`: the medians for github-action-benchmark, next to pytest-benchmark's output."""
 
 from pathlib import Path
 

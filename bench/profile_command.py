@@ -4,6 +4,7 @@ import argparse
 from pathlib import Path
 from typing import Any
 
+from eblvm.bench.subcommands import JSON_HELP
 from eblvm.engine.cli.configuration import add_run_options, configuration
 from eblvm.engine.cli.parser import Parser, integers
 from eblvm.engine.config import Config
@@ -41,9 +42,9 @@ def parsed(argv: list[str]) -> tuple[Config, argparse.Namespace]:
         parser.add_argument(flag(name), type=integers, metavar="N,N,...", help=f"{text} to measure")
     for name, text in SERIES.items():
         parser.add_argument(flag(name), type=names, metavar="NAME,...", help=text)
-    parser.add_argument("--batch", type=positive, help="samples of a step (default: the recipe's, or what fits)")
-    parser.add_argument("--rounds", type=int, help="readings of every point (default 9, or 3 of long steps)")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write the record here; a folder names it itself")
+    parser.add_argument("--batch", type=positive, help="samples per step (default: the recipe's, or what fits)")
+    parser.add_argument("--rounds", type=int, help="readings of every point (default 9, for long steps 3)")
+    parser.add_argument("--json", type=Path, metavar="FILE", help=JSON_HELP)
     parser.add_argument("--plot", type=Path, metavar="FILE", help=".png, .pdf or .svg (default profile-RECIPE.png)")
     parser.add_argument("--trace", type=Path, metavar="FILE", help="write a Chrome trace of a few steps, and stop")
     arguments = parser.parse(argv)
@@ -63,10 +64,11 @@ def main(argv: list[str]) -> None:
     if arguments.trace is not None:
         return write_trace(config, arguments)
 
-    from eblvm.bench.suites import profile
-    from eblvm.bench.suites.profile_plot import plot
+    from eblvm.bench.profiling import profile
+    from eblvm.bench.profiling.plot import plot
     from eblvm.bench.tools import record
 
+    record.commit()  # of the code that is loaded: the working tree may go on while it measures
     result = profile.run(config, axes_and_series(arguments), arguments.rounds, arguments.batch)
     print(profile.format_table(result))
     if arguments.json:
@@ -87,13 +89,13 @@ def positive(text: str) -> int:
 
 
 def write_trace(config: Config, arguments: argparse.Namespace) -> None:
-    from eblvm.bench.suites import trace
+    from eblvm.bench.profiling import trace
 
     for name in (*AXES, *SERIES):
         values = getattr(arguments, name)
         if values is not None:
             if len(values) > 1:
-                raise UserError(f"a trace is of one setting, got {flag(name)} {','.join(map(str, values))}; give one")
+                raise UserError(f"a trace shows one setting, got {flag(name)} {','.join(map(str, values))}; give one")
             config = config.replaced(**{name: values[0]})
     trace.write(
         config.replaced(**({"batch": arguments.batch} if arguments.batch else {})), config.shape, arguments.trace

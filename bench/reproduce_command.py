@@ -3,6 +3,7 @@
 import json
 from pathlib import Path
 
+from eblvm.bench.subcommands import JSON_HELP
 from eblvm.engine.cli.parser import Parser, at_least
 from eblvm.engine.errors import UserError
 
@@ -20,16 +21,16 @@ def main(argv: list[str]) -> None:
         EXAMPLES,
     )
     parser.add_argument("name", metavar="NAME", nargs="?", help="of a table or figure; none: list them all")
-    parser.add_argument("--out", type=Path, metavar="DIR", help="run it in this folder, or continue what is there")
-    parser.add_argument("--data", type=Path, metavar="PATH", help="the data set, or the folder that holds it")
-    parser.add_argument("--seeds", type=int, help="seeds of every run, trained at once where they fit (as listed)")
+    parser.add_argument("--out", type=Path, metavar="DIR", help="run it in this folder, or continue it there")
+    parser.add_argument("--data", type=Path, metavar="PATH", help="the data set, or its folder")
+    parser.add_argument("--seeds", type=int, help="seeds of every run, at once if they fit (default: as listed)")
     parser.add_argument("--small", action="store_true", help="its variant for a CPU, where it has one")
     parser.add_argument("--steps", type=int, help="training steps of every run, to shorten it")
     parser.add_argument("--chains", type=int, help="AIS chains of log-likelihoods (2000)")
     parser.add_argument("--temperatures", type=int, help="AIS temperatures (2000)")
     parser.add_argument("--device", default="cpu", help="cpu or cuda")
     parser.add_argument("--costs", action="store_true", help="count the costs of all runs again, and record them")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures here; a folder names the file")
+    parser.add_argument("--json", type=Path, metavar="FILE", help=JSON_HELP)
     arguments = parser.parse(argv)
     at_least(arguments, seeds=1, steps=1, chains=2, temperatures=1)
 
@@ -64,13 +65,14 @@ def main(argv: list[str]) -> None:
             listing.one(experiment, {r.label: running.commands(experiment, r, settings) for r in rows}, arguments.small)
         )
         return
+    from eblvm.bench.tools import record
+
+    record.commit()  # of the code that is loaded: the working tree may go on while it runs
     facts = running.run(experiment, settings)
     if facts is None:
         return
     print(listing.side_by_side(facts))
     if arguments.json is not None:
-        from eblvm.bench.tools import record
-
         words = [w for w in argv if w not in ("--json", str(arguments.json))]
         command = without_folders(["eblvm reproduce", *words])
         rows = [row | {"command": without_folders(row["command"].split())} for row in facts["rows"]]

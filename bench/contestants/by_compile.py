@@ -31,7 +31,7 @@ class CompiledGrbm:
         self.prepared = False
 
     def prepare(self) -> None:
-        """What training needs beside the gradient."""
+        """Set up what training needs in addition to the gradient."""
         engine = CaseStep(self.case)
         self.v, state = engine.v, engine.state
         self.theta = {name: p.clone() for name, p in state.theta.items()}

@@ -36,7 +36,7 @@ class PlainCd:
 
 
 class ScikitLearnStep:
-    """One persistent step on one minibatch, as its `fit` takes it."""
+    """One persistent step on one minibatch, as in its `fit`."""
 
     def __init__(self, case: Case):
         import numpy as np

@@ -30,7 +30,7 @@ def unrolled_steps(method: Any, v: Tensor, draw: Any) -> Any:
 
 
 def as_phi(method: Any, tensors: Any) -> Any:
-    """The posterior's parameters as the naive procedure takes them: a list, or by name."""
+    """The posterior's parameters in the form that the naive procedure expects: a list, or by name."""
     if isinstance(method, BiDsm):
         return list(tensors)
     names = [name for name, _ in method.posterior.named_parameters()]

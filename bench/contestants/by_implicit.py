@@ -1,7 +1,7 @@
 """Implicit differentiation in place of N unrolled steps of SGD: TorchOpt's and betty's solvers with N terms.
 
 Where the lower level is at its minimum, N terms of Neumann's series at the unroll's rate are its gradient exactly. K
-steps do not reach it in training, so the two gradients differ there; tests/bench/suites/test_contest.py holds the
+steps do not reach it in training, so the two gradients differ there; tests/bench/contest/test_contest.py tests the
 equality at a minimum.
 """
 
@@ -20,11 +20,11 @@ from eblvm.bench.tools.registry import Case
 
 DEVIATION = "Implicit differentiation where K steps have not reached the lower level's minimum; at one it is equal."
 CG = "CG goes for the whole inverse, N = infinity: another gradient than that of N short steps."
-BETTY_CG = f"{CG} betty 0.1.1 also takes CG's next direction from the old residual, so its result is not CG's."
+BETTY_CG = f"{CG} betty 0.1.1 also computes CG's next direction from the old residual, so its result is not CG's."
 
 
 def noisy_batch(method: Any, v: Tensor, draw: Any) -> Tensor:
-    """The shared noisy batch; the noise of all N steps is taken."""
+    """The shared noisy batch; it draws the noise of all N steps."""
     return [v + method.sigma * draw()[0] for _ in range(method.N)][-1]
 
 

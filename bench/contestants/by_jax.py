@@ -13,8 +13,8 @@ from eblvm.bench.contestants.roster import Entrant, contestant
 from eblvm.bench.contestants.steps import CaseStep
 from eblvm.bench.tools.registry import Case
 from eblvm.engine.methods.base import State
-from eblvm.engine.optim import replicas
 from eblvm.engine.optim.base import Moments
+from eblvm.engine.optim import replicas
 from eblvm.engine.types import Params
 
 ONE_THREAD = "--xla_cpu_multi_thread_eigen=false intra_op_parallelism_threads=1"
@@ -78,15 +78,15 @@ class JaxGrbm(JaxStep):
             self.v = arrays(engine.v)
             self.step = jax_grbm.compiled_step(self.how, c.replicated)
 
-    def moments(self, found: Any) -> Any:
+    def moments(self, adam: Any) -> Any:
         import jax.numpy as jnp
 
-        if not isinstance(found, Moments):
+        if not isinstance(adam, Moments):
             return self.grbm.Moments(
                 {}, {}, jnp.zeros(self.case.config["replicas"]) if self.case.config.replicated else 0
             )
-        m, s = (arrays(tree, "net.0.") for tree in (found.m, found.v))
-        return self.grbm.Moments(m, s, arrays(found.step_count.to(next(iter(found.m.values())).dtype)))
+        m, s = (arrays(tree, "net.0.") for tree in (adam.m, adam.v))
+        return self.grbm.Moments(m, s, arrays(adam.step_count.to(next(iter(adam.m.values())).dtype)))
 
     def training(self, state: State, key: Any) -> Any:
         theta, phi = arrays(state.theta), arrays(state.phi, "net.0.")
@@ -95,8 +95,8 @@ class JaxGrbm(JaxStep):
     def gradient(self, state: State, v: Tensor, noise: Any) -> Params:
         if self.case.config.replicated:
             count = range(self.case.config["replicas"])
-            found = [self._one(*(replicas.pick(tree, r) for tree in (state, v, noise))) for r in count]
-            return {name: torch.stack([one[name] for one in found]) for name in found[0]}
+            gradients = [self._one(*(replicas.pick(tree, r) for tree in (state, v, noise))) for r in count]
+            return {name: torch.stack([one[name] for one in gradients]) for name in gradients[0]}
         return self._one(state, v, noise)
 
     def _one(self, state: State, v: Tensor, noise: Any) -> Params:

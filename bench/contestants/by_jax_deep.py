@@ -10,7 +10,7 @@ from eblvm.bench.contestants.by_jax import JaxStep, arrays
 from eblvm.bench.contestants.deep import can, pairs
 from eblvm.bench.contestants.roster import contestant
 from eblvm.bench.contestants.steps import CaseStep
-from eblvm.bench.suites import deep
+from eblvm.bench.measurements import deep
 from eblvm.bench.tools.registry import Case
 from eblvm.engine.methods.base import State
 from eblvm.engine.optim.base import Moments
@@ -62,13 +62,13 @@ class JaxDeep(JaxStep):
     def renamed(self, tree: Params, names: list[str]) -> Any:
         return {name: arrays(kernel(t)) for name, t in zip(names, tree.values(), strict=True)}
 
-    def moments(self, found: Any, names: list[str]) -> Any:
+    def moments(self, adam: Any, names: list[str]) -> Any:
         import jax.numpy as jnp
 
-        if not isinstance(found, Moments):
+        if not isinstance(adam, Moments):
             return self.deep.Moments({}, {}, jnp.zeros(()))
-        count = found.step_count.to(next(iter(found.m.values())).dtype)
-        return self.deep.Moments(self.renamed(found.m, names), self.renamed(found.v, names), arrays(count))
+        count = adam.step_count.to(next(iter(adam.m.values())).dtype)
+        return self.deep.Moments(self.renamed(adam.m, names), self.renamed(adam.v, names), arrays(count))
 
     def training(self, state: State, key: Any) -> Any:
         theta, phi = self.renamed(state.theta, self.theta_names), self.renamed(state.phi, self.phi_names)
@@ -83,8 +83,8 @@ class JaxDeep(JaxStep):
             function = self.jax.jit(partial(self.deep.gradient, self.how))
             images = arrays(channels_last(v))
             g, *_ = function(at.theta, at.phi, at.phi_moments, images, arrays(eps), arrays(latents))
-            found = [from_kernel(torch.tensor(g[name].__array__())) for name in self.theta_names]
-        return dict(zip(state.theta, found, strict=True))
+            gradients = [from_kernel(torch.tensor(g[name].__array__())) for name in self.theta_names]
+        return dict(zip(state.theta, gradients, strict=True))
 
 
 @contestant("jax", "deep", needs="jax")

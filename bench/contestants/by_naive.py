@@ -34,11 +34,11 @@ class PlainGrbm(NaiveStep):
     def gradient(self, state: State, v: Tensor, noise: Any) -> Params:
         if not self.case.config.replicated:
             return naive_gradient(self.case, state, v, noise, self.adapt)
-        found = [
+        gradients = [
             naive_gradient(self.case, *(replicas.pick(tree, r) for tree in (state, v, noise)), self.adapt)
             for r in range(len(self.methods))
         ]
-        return {name: torch.stack([one[name] for one in found]) for name in found[0]}
+        return {name: torch.stack([one[name] for one in gradients]) for name in gradients[0]}
 
 
 def draws(case: Case, method: Naive, v_BD: Tensor) -> Callable[[], Any]:
@@ -52,8 +52,8 @@ def draws(case: Case, method: Naive, v_BD: Tensor) -> Callable[[], Any]:
             yield eps, None if method.exact else method.draw_logistic(v_BD)
         yield eps, logistic
 
-    found = in_turn()
-    return lambda: next(found)
+    noise = in_turn()
+    return lambda: next(noise)
 
 
 def unrolls(case: Case, optimizer: str | None = None) -> bool:

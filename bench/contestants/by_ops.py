@@ -18,7 +18,7 @@ OTHER_NUMBERS = (
 @contestant("torch.compile", "kernels")
 def compiled_reference(task: Any) -> Make | None:
     if task.row.op == "philox":
-        return None  # its reference works on 64-bit integers, which the compiler takes for minutes
+        return None  # its reference works on 64-bit integers, which take the compiler minutes
     inductor.compile_threads = 1
 
     def make(dtype: torch.dtype) -> Callable[[], Any]:
@@ -48,8 +48,8 @@ def jax_random(task: Any) -> Make | None:
             return key, jax.random.normal(used, (100, 560))
 
         def step() -> None:
-            keys[0], found = draw(keys[0])
-            found.block_until_ready()
+            keys[0], numbers = draw(keys[0])
+            numbers.block_until_ready()
 
         return step
 

@@ -35,7 +35,7 @@ def by_blocks(method: Any) -> None:
 @contestant(
     "torch checkpoint",
     "deep",
-    note="The score pass recomputes the activations and its graph then holds them all: checkpointing saves nothing.",
+    note="The score pass recomputes the activations and its graph then keeps them all: checkpointing saves nothing.",
 )
 def checkpointed(case: Case) -> PlainDeep | None:
     return PlainDeep(case, by_blocks) if can(case) and case.config["checkpoint"] == "blocks" else None

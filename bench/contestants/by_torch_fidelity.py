@@ -14,8 +14,8 @@ class FromFeatures:
 
     def distance(self) -> float:
         of = self.fid.fid_featuresdict_to_statistics
-        found = self.fid.fid_statistics_to_metric(of(self.one, "2048"), of(self.other, "2048"), False)
-        return float(next(iter(found.values())))
+        metrics = self.fid.fid_statistics_to_metric(of(self.one, "2048"), of(self.other, "2048"), False)
+        return float(next(iter(metrics.values())))
 
     def __call__(self) -> None:
         self.distance()

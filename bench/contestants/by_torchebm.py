@@ -15,7 +15,7 @@ from eblvm.engine.types import Params
 
 
 def free_energy(grbm: Grbm) -> Any:
-    """The model as torchebm takes it: forward is the energy of x."""
+    """The model in torchebm's form: forward is the energy of x."""
     from torchebm.core import BaseModel
 
     class FreeEnergy(BaseModel):
@@ -30,7 +30,7 @@ def free_energy(grbm: Grbm) -> Any:
 
 
 def adapt(method: Dsm) -> None:
-    """DSM's loss by torchebm, on noise that is handed to it."""
+    """DSM's loss by torchebm, on given noise."""
     from torchebm.losses import DenoisingScoreMatching
 
     dtype = method.model.W.dtype
@@ -66,8 +66,8 @@ class SlicedStep:
         for name, p in self.grbm.named_parameters():
             p.data.copy_(state.theta[name])
         self.loss._get_random_projections = lambda shape, generator=None: noise["direction"][0]
-        found = torch.autograd.grad(self.loss(v), list(self.grbm.parameters()))
-        return dict(zip(state.theta, found, strict=True))
+        gradients = torch.autograd.grad(self.loss(v), list(self.grbm.parameters()))
+        return dict(zip(state.theta, gradients, strict=True))
 
     def __call__(self) -> None:
         self.optimizer.zero_grad()

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from eblvm.bench.contestants.roster import contestant
-from eblvm.bench.suites import data
+from eblvm.bench.measurements import data
 
 
 class Shards:
@@ -33,18 +33,18 @@ class Shards:
         import webdataset
 
         shard = webdataset.WebDataset(str(self.path), shardshuffle=False).to_tuple("npy" if self.decoded else "jpg")
-        found = shard.map_tuple(lambda b: np.load(io.BytesIO(b)) if self.decoded else self.album.decode([b])[0])
-        return iter(found.batched(data.CHUNK))
+        pictures = shard.map_tuple(lambda b: np.load(io.BytesIO(b)) if self.decoded else self.album.decode([b])[0])
+        return iter(pictures.batched(data.CHUNK))
 
     def pictures(self) -> Tensor:
         return self.next()
 
     def next(self) -> Tensor:
-        found = next(self.chunks, None)
-        if found is None:
+        chunk = next(self.chunks, None)
+        if chunk is None:
             self.chunks = self.opened()
-            found = next(self.chunks)
-        return torch.from_numpy(np.asarray(found[0]))
+            chunk = next(self.chunks)
+        return torch.from_numpy(np.asarray(chunk[0]))
 
     def __call__(self) -> None:
         self.next()

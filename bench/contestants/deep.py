@@ -7,8 +7,8 @@ import torch
 from torch import Tensor
 
 from eblvm.bench.contestants.steps import batch
+from eblvm.bench.measurements import deep
 from eblvm.bench.naive import BiMdsm
-from eblvm.bench.suites import deep
 from eblvm.bench.tools.registry import Case
 from eblvm.engine.methods.base import State
 from eblvm.engine.types import Params
@@ -43,8 +43,8 @@ class PlainDeep:
         method = self.made()
         deep.load(method, state)
         given = pairs(noise)
-        found = method.gradient(v, lambda: next(given))
-        return dict(zip(state.theta, found, strict=True))
+        gradients = method.gradient(v, lambda: next(given))
+        return dict(zip(state.theta, gradients, strict=True))
 
     def inputs(self) -> list[Tensor]:
         method = self.method

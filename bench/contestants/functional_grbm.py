@@ -1,4 +1,4 @@
-"""BiDSM and DSM on a GRBM as pure functions of `torch.func`: what `torch.compile` can take whole.
+"""BiDSM and DSM on a GRBM as pure functions of `torch.func`: a form that `torch.compile` compiles whole.
 
 The naive procedure itself cannot be compiled: it differentiates with `torch.autograd.grad(create_graph=True)` inside,
 and a compiled graph has no second derivative from outside.

@@ -1,4 +1,4 @@
-"""What is constant in a compiled step of a GRBM, for every library that compiles one."""
+"""The constants of a compiled step of a GRBM, for every library that compiles one."""
 
 from __future__ import annotations
 

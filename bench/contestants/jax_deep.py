@@ -16,7 +16,7 @@ from eblvm.bench.contestants.jax_grbm import Moments, Training, Tree, adam
 
 
 class Settings(NamedTuple):
-    """What is constant in a compiled step; sigma [B] as a tuple."""
+    """The constants of a compiled step; sigma [B] as a tuple."""
 
     N: int
     K: int

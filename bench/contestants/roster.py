@@ -1,4 +1,4 @@
-"""Who takes part in `eblvm bench SUITE --contestants`: every file `by_*.py` of this folder registers its contestants.
+"""The contestants of `eblvm bench SUITE --contestants`: every file `by_*.py` of this folder registers its own.
 
 A contestant does a task with its library's own means: from the engine's parameters and for the engine's noise when it
 is checked, with noise of its own when it is timed. One that is not installed is a sentence.
@@ -31,7 +31,7 @@ class Entrant(Protocol):
         """One training step with noise of its own."""
 
     def inputs(self) -> list[Tensor] | None:
-        """What is there before a step; None where torch cannot see what the step allocates."""
+        """The tensors that exist before a step; None if torch cannot see what the step allocates."""
 
 
 Enter = Callable[[Any], Any]
@@ -39,8 +39,8 @@ Enter = Callable[[Any], Any]
 
 @dataclass(frozen=True)
 class Contestant:
-    """`enter` makes an entrant for a case, or returns None where the library has no means for it. A `deviation` says
-    why its result is not the engine's; without one it must be."""
+    """`enter` makes an entrant for a case, or returns None if the library has no means for it. A `deviation` says why
+    its result differs from the engine's; without one the two must agree."""
 
     name: str
     enter: Enter
@@ -51,7 +51,7 @@ class Contestant:
     task: str = "step"  # what it does in its suites
 
     def absence(self) -> str | None:
-        """Why it cannot take part, as one sentence."""
+        """The reason why it cannot run here, as one sentence."""
         if importlib.util.find_spec(self.needs):
             return None
         return f"{self.needs} is not installed: {EXTRA}"
@@ -69,7 +69,7 @@ def contestant(
     note: str = "",
     deviation: str = "",
 ) -> Callable[[Enter], Enter]:
-    """Registers a function that enters the cases of these suites."""
+    """Register a function that enters the cases of these suites."""
 
     def register(enter: Enter) -> Enter:
         for suite in suites:
@@ -81,7 +81,7 @@ def contestant(
 
 def of_suite(suite: str) -> list[Contestant]:
     """The contestants of a suite, in the order of their files. A file imports its library when it enters a case."""
-    for found in sorted(module.name for module in pkgutil.iter_modules([str(Path(__file__).parent)])):
-        if found.startswith("by_"):
-            importlib.import_module(f"eblvm.bench.contestants.{found}")
+    for name in sorted(module.name for module in pkgutil.iter_modules([str(Path(__file__).parent)])):
+        if name.startswith("by_"):
+            importlib.import_module(f"eblvm.bench.contestants.{name}")
     return ROSTER.get(suite, [])

@@ -17,11 +17,11 @@ from eblvm.bench.tools.registry import Case
 from eblvm.bench.tools.timing import Step
 from eblvm.engine.config import Config
 from eblvm.engine.device import set_products
-from eblvm.engine.methods.base import State
-from eblvm.engine.methods.bism import linear_step_size
 from eblvm.engine.methods.grbm.fused import fused_gradient, fused_step_for, fused_update_for
 from eblvm.engine.methods.score_matching import ScoreMatchingObjective
+from eblvm.engine.methods.base import State
 from eblvm.engine.optim.schedule import step_rates
+from eblvm.engine.methods.bism import linear_step_size
 from eblvm.engine.training.loop import training_step_of
 from eblvm.engine.training.start import initial_state
 from eblvm.engine.types import Params
@@ -87,7 +87,7 @@ class EngineStep:
         self.count += 1
 
     def inputs(self) -> list[Tensor]:
-        """What is there before a step and so is no part of the step's memory."""
+        """The tensors that exist before a step, which are no part of its memory."""
         return [t for t in tree_leaves((self.state, self.v, self.rates)) if isinstance(t, Tensor)]
 
 
@@ -136,16 +136,16 @@ class NaiveStep:
             method.step(v, method.draw_fresh(v))  # type: ignore[arg-type]
 
     def inputs(self) -> list[Tensor]:
-        found = [self.v]
+        tensors = [self.v]
         for method in self.methods:
             optimizers = [method.optimizer]
             if isinstance(method, BiDsm):
                 optimizers.append(method.lower_optimizer)
-                found += method.posterior.parameters()
-            found += method.model.parameters()
-            found += [t for o in optimizers for t in tree_leaves(list(o.state.values())) if isinstance(t, Tensor)]
-            found += [p.grad for o in optimizers for g in o.param_groups for p in g["params"] if p.grad is not None]
-        return found
+                tensors += method.posterior.parameters()
+            tensors += method.model.parameters()
+            tensors += [t for o in optimizers for t in tree_leaves(list(o.state.values())) if isinstance(t, Tensor)]
+            tensors += [p.grad for o in optimizers for g in o.param_groups for p in g["params"] if p.grad is not None]
+        return tensors
 
 
 def published(case: Case) -> Case:

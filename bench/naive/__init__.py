@@ -1,8 +1,8 @@
 """The published research procedure, plainly written in `torch.autograd`: the baseline of every ratio.
 
-Each file is one method family and can be read beside the paper's algorithm. Nothing of the engine is used here, nothing
-is shared between steps, and nothing is made slower than it has to be: fused operators, in-place real optimiser steps,
-no copies.
+Each file is one method family and can be read next to the paper's algorithm. Nothing of the engine is used here,
+nothing is reused between steps, and nothing is made slower than it has to be: fused operators, in-place real optimiser
+steps, no copies.
 """
 
 from eblvm.bench.naive.bidsm import BiDsm

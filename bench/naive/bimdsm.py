@@ -2,7 +2,7 @@
 
 As published: the noise is redrawn and the energy recomputed in every real and every unrolled lower step, the lower
 loss is the Fisher divergence divided by sigma, and the unrolled Adam keeps its whole graph. Real steps are in place,
-with theta frozen, so that they pay for one forward pass each and hold no graph of the network.
+with theta frozen, so that they pay for one forward pass each and keep no graph of the network.
 Shape tags: B batch, H latent units.
 """
 

@@ -1,213 +1,63 @@
-"""What methods reach: evaluated runs collected into a record, and docs/results.md made from the records.
+"""The figures of docs/results.md: evaluated runs, reproduced tables, posterior features and the check of FID."""
 
-`python -m eblvm.bench.pages.results NAME RUN...` collects the eval.json of run folders; without arguments it only
-makes the page.
-"""
-
-import json
-import statistics
-import sys
-from pathlib import Path
-from typing import Any
-
-from eblvm.bench.reproduce import costs, listing, running
+from eblvm.bench.measurements import fid, posterior_features, results
+from eblvm.bench.pages.templates import Notes
+from eblvm.bench.reproduce import listing, running
 from eblvm.bench.reproduce.experiments import find
-from eblvm.bench.suites import fid, posterior_features
-from eblvm.bench.tools import record
-from eblvm.engine import recipes, tables
-from eblvm.engine.config import Config
-from eblvm.engine.errors import UserError
-from eblvm.engine.runs.stats import read_rows
-
-SCHEMA = "eblvm-results-1"
-DOCUMENT = record.SOURCE / "docs" / "results.md"
-INTRODUCTION = """\
-# Results
-
-Made from `bench/records/` by `python -m eblvm.bench.pages.results`; change the records, not this page.
-
-Log-likelihoods are in nats on the test set: exact by enumeration where h has at most 20 units, by AIS elsewhere (its
-standard error beside it; "a to b" is the bracket of reverse and forward AIS). "Fisher" is the exact score matching loss
-on the test set, the Fisher divergence less a constant of the data. "best" is the model with the lowest validation loss,
-"last" the one at the end of training.
-"""
-NOTES = {
-    "freyface": """\
-The BiSM paper (Table 1) reports, as log-likelihood and Fisher: DSM 129.23, -5885.09; BiDSM N=0 107.59, -5474.52;
-N=1 110.65, -5516.07; N=5 124.00, -5780.18; N=10 125.72, -5800.17. It samples the KL, draws fresh noise in every step
-and unrolls Adam. The exact KL does most: with it the default (shared noise, Adam, N=5) passes the published N=10. Of
-SGD's step sizes 0.05 is the best; the automatic one is 6 / lambda_max, about 0.027 here. The AIS
-log-likelihood of SGD's smallest step stands far above all others at a worse Fisher and is not to be believed, although
-its standard error is small: the bracket of the next table shows it. Fisher is exact.
-
-VaGES-DSM (L=2 and K=5, the defaults, independent sets) stands between N=1 and N=5 of BiDSM in both figures, and between
-N=0 and N=1 in time and memory: [performance.md](performance.md) has them side by side.
-""",
-    "freyface-bracket": """\
-Three of these models between reverse AIS (a lower bound on the log-likelihood) and forward AIS (an upper bound), 500
-chains and 2,000 temperatures each way; as they bound in expectation, tight ones may cross by their errors. The default
-is known to a fraction of a nat, and SGD's largest step is as bad as forward AIS said. Of its smallest step more than a
-hundred nats lie between the bounds, each with a standard error below a fifth of a nat: neither is an estimate.
-""",
-    "freyface-newton": """\
-BiDSM by the Newton step (K=5) beside DSM with the same seed: every bit of theta is equal. AIS has 500 chains and 1,000
-temperatures each way; the lower end of seed 1's bracket differs in its second decimal, which is not explained.
-[newton.md](newton.md) has the times.
-""",
-    "checkerboard": """\
-Of the 4x4 board on [-4, 4]^2, which the recipe `checkerboard` was at that commit and `checkerboard4` is now. After
-convergence: a higher learning rate with a cosine schedule, for DSM and BiDSM also more noise than the 0.05
-at which 100,000 steps at a constant rate do not converge on [-4, 4]^2 (the variance of the target hides the
-score). Mean and deviation of ten seeds.
-""",
-    "celeba32-bidvl": """\
-The small variant of the recipe, 28 minutes of one core on 4,500 faces; the best of ten validations. RMSE is that of
-test images in [0, 1]: of reconstructions, and of the training set's mean image in their place. AUROC is that of the
-negative energy, test faces against uniform noise, SVHN and CIFAR-10: this energy tells noise from faces surely, other
-images poorly. Distances are Euclidean, of samples and of test images to the nearest training image. To the eye: samples
-are faces of many kinds, about half of them clear, the others soft or bent; reconstructions keep pose, hair, skin and
-background and lose identity and most glasses and hats. Samples, and interpolations between reconstructions of training
-images:
-
-![samples of the small CelebA model](celeba32-bidvl-samples.png)
-
-![interpolations of the small CelebA model](celeba32-bidvl-interpolation.png)
-""",
-    "mnist": """\
-The small variants of the recipe, 16x16 pixels (BiDVL: 32x32), on the CPU. The SVMs are scikit-learn's LinearSVC, fitted
-on the first 10,000 training images; to them the posterior's means of the score matching models are worth less than the
-pixels, those of BiDVL's encoder more. The AUROCs are of a lower bound on log p~(v), whose mean standard error in nats
-stands below each, against uniform noise and CelebA in grey; distances are Euclidean, of samples and of test images to
-the nearest training image. 200 samples of 900 Langevin steps against 200 training images are too few for a FID to be
-compared with any other. BiDVL's is a run of four minutes; its energy is exact, so its AUROCs have no error. Samples of
-p(v|h), h the posterior means of training data, by BiMDSM above and by VaGES-MDSM (L = 2, C = 5) below; of the second
-about one in three is a digit, the others have its strokes:
-
-![samples of the small MNIST model](mnist-small.png)
-
-![samples of the small MNIST model trained by VaGES](mnist-vages.png)
-""",
-}
+from eblvm.bench.tools import records
+from eblvm.bench.tools.records import Record
+from eblvm.engine import tables
 
 
-def command(config: Config) -> str:
-    """The `eblvm train` command of a configuration: the recipe and every option that changes its figures."""
-    return " ".join(
-        ["eblvm train", config.recipe, *recipes.arguments(config, ("checkpoint_every", "log_every", "keep"))]
-    )
-
-
-def row(folder: Path) -> dict[str, Any]:
-    path = folder / "eval.json"
-    if not path.is_file():
-        raise UserError(f"{folder} has no eval.json; run 'eblvm eval {folder}' first")
-    facts = json.loads(path.read_text())
-    config = Config.from_json(facts["config"])
+def result_figures(record: Record, notes: Notes) -> dict[str, str]:
+    where = f"{record['machine']['cpu']}; `{record['file']}`"
     return {
-        "command": command(config),
-        "model": facts["model"],
-        "step": facts["step"],
-        "likelihood": facts["likelihood"],
-        "replicas": len(facts["replicas"]),
-        "mean": facts["mean"],
-        "deviation": facts["deviation"],
-        "by_replica": [r["test_log_likelihood"] for r in facts["replicas"] if "test_log_likelihood" in r],
-        "curves": curves(folder) if not config.model.conditionals else {},
+        "recipe": record["recipe"],
+        "origin": f"Collected {record['date']} at commit {record['commit']}, {where}.",
+        "table": tables.markdown(*results.table(record)),
     }
 
 
-def curves(folder: Path) -> dict[str, dict[str, float]]:
-    """Of the upper and the lower loss: the highest logged value, and the mean of the last tenth of them."""
-    rows = read_rows(folder / "stats.jsonl")
-    found = {}
-    for name in ("loss", "lower"):
-        values = [r[name] for r in rows if name in r]
-        found[name] = {"highest": max(values), "last": statistics.fmean(values[-max(1, len(values) // 10) :])}
-    return found
+def reproduced_figures(record: Record, notes: Notes) -> dict[str, str]:
+    """A table or figure of a paper next to what `eblvm reproduce` gave."""
+    experiment = find(record["experiment"])
+    many = f"mean and deviation of {record['seeds']} seeds" if record["seeds"] > 1 else "one seed"
+    shortened = f", {record['steps']} steps" if record["steps"] is not None else ""
+    origin = f"Collected {record['date']} at commit {record['commit']}, {record['machine']['cpu']}: {many}{shortened}."
+    models = " and ".join(sorted({row["model"] for row in record["rows"] if row.get("model")}))
+    pictures = sorted((records.SOURCE / "docs").glob(f"reproduce-{record['experiment']}*.png"))
+    return {
+        "experiment": record["experiment"],
+        "title": experiment.title,
+        "command": record["command"],
+        "paper": f"The paper: {experiment.says}." if experiment.says else "",
+        "origin": origin + (f" Models: {models}." if models else ""),
+        "table": tables.markdown(*listing.compared(record)),
+        "pictures": "\n\n".join(f"![{experiment.title}]({picture.name})" for picture in pictures),
+    }
 
 
-def collect(name: str, folders: list[Path]) -> Path:
-    rows = [row(folder) for folder in folders]
-    body = {"recipe": name, "rows": rows}
-    made = record.make(SCHEMA, f"results-{name}", f"python -m eblvm.bench.pages.results {name} RUN...", "cpu", body)
-    return record.write(made, record.RECORDS)
+def feature_figures(record: Record, notes: Notes) -> dict[str, str]:
+    pixels = " and ".join(f"{100 * accuracy:.1f} % {name}" for name, accuracy in record["pixels"].items())
+    return {
+        "origin": f"Recorded {record['date']} at commit {record['commit']}; pixels: {pixels}.",
+        "table": tables.markdown(*posterior_features.table(record)),
+        "commands": "\n".join(f"- {curve['label']}: `{curve['command']}`" for curve in record["curves"]),
+    }
 
 
-def render(folder: Path) -> str:
-    parts = [INTRODUCTION]
-    for found in record.read_all(folder, "results-*.json", SCHEMA):
-        deep = any(r["curves"] for r in found["rows"])
-        header = ["command", "model", "figure", "value"] if deep else ["command", "model", "log-likelihood", "Fisher"]
-        rows = []
-        for r in found["rows"]:
-            if deep:
-                rows += [[f"`{r['command']}`", r["model"], *figure] for figure in deep_figures(r)]
-                continue
-            mean, deviation, many = r["mean"], r["deviation"], r["replicas"] > 1
-            if isinstance(mean["test_log_likelihood"], str):
-                rows.append([f"`{r['command']}`", r["model"], "not known", f"{mean['test_fisher']:.2f}"])
-                continue
-            error = mean["log_z_standard_error"]
-            spread = f" ± {deviation['test_log_likelihood']:.4f}" if many else f" (s.e. {error:.2f})" if error else ""
-            digits = 2 if error else 4
-            likelihood = f"{mean['test_log_likelihood']:.{digits}f}{spread}"
-            if "test_log_likelihood_reverse" in mean:
-                likelihood = f"{mean['test_log_likelihood_reverse']:.{digits}f} to {likelihood}"
-            fisher = f"{mean['test_fisher']:.{digits}f}" + (f" ± {deviation['test_fisher']:.4f}" if many else "")
-            rows.append([f"`{r['command']}`", r["model"], likelihood, fisher])
-        parts.append(f"## {found['recipe']}\n")
-        if found["recipe"] in NOTES:
-            parts.append(NOTES[found["recipe"]])
-        where = f"{found['machine']['cpu']}; `{found['file']}`"
-        origin = f"Collected {found['date']} at commit {found['commit']}, {where}."
-        parts.append(f"{origin}\n\n{tables.markdown(header, rows)}\n")
-    parts += [reproduced(path) for path in sorted(folder.glob("reproduce-*.json")) if path != costs.PATH]
-    features = sorted(folder.glob("study-posterior-features-*.json"))
-    parts += [posterior_features.render(record.read(path, posterior_features.SCHEMA)) for path in features]
-    parts += [fid.render(record.read(path, fid.SCHEMA)) for path in sorted(folder.glob("fid-*.json"))]
-    return "\n".join(parts)
+def fid_figures(record: Record, notes: Notes) -> dict[str, str]:
+    when = f"Recorded {record['date']} at commit {record['commit']}."
+    return {
+        "known": str(fid.KNOWN),
+        "origin": f"Inception of {record['inception']}. {when}",
+        "table": tables.markdown(*fid.table(record)),
+    }
 
 
-def reproduced(path: Path) -> str:
-    """A table or figure of a paper, beside what `eblvm reproduce` gave."""
-    facts = record.read(path, running.SCHEMA)
-    experiment = find(facts["experiment"])
-    many = f"mean and deviation of {facts['seeds']} seeds" if facts["seeds"] > 1 else "one seed"
-    shortened = f", {facts['steps']} steps" if facts["steps"] is not None else ""
-    origin = f"Collected {facts['date']} at commit {facts['commit']}, {facts['machine']['cpu']}: {many}{shortened}."
-    lines = [f"## {facts['experiment']}: {experiment.title}", "", f"`{facts['command']}`", ""]
-    models = " and ".join(sorted({row["model"] for row in facts["rows"] if row.get("model")}))
-    origin += f" Models: {models}." if models else ""
-    if experiment.says:
-        lines += [f"The paper: {experiment.says}.", ""]
-    lines += [origin, "", tables.markdown(*listing.compared(facts)), ""]
-    for picture in sorted(DOCUMENT.parent.glob(f"reproduce-{facts['experiment']}*.png")):
-        lines += [f"![{experiment.title}]({picture.name})", ""]
-    return "\n".join(lines)
-
-
-def deep_figures(row: dict[str, Any]) -> list[tuple[str, str]]:
-    """Names and values of a deep run's figures."""
-    named = {"loss": "upper loss", "lower": "lower loss" if "--method bidvl" in row["command"] else "D_F(q‖p)"}
-    found = [
-        (f"{named[name]}: highest, mean of the last tenth", f"{c['highest']:.4g}, {c['last']:.4g}")
-        for name, c in row["curves"].items()
-    ]
-    return found + [(name.replace("_", " "), f"{value:.4g}") for name, value in row["mean"].items()]
-
-
-def main(arguments: list[str]) -> int:
-    try:
-        if arguments:
-            name, *folders = arguments
-            print(f"wrote {collect(name, [Path(f) for f in folders]).name}")
-        DOCUMENT.write_text(render(record.RECORDS))
-        print(f"wrote {DOCUMENT.name}")
-    except UserError as error:
-        print(f"eblvm.bench.pages.results: {error}", file=sys.stderr)
-        return error.exit_code
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+FIGURES = {
+    results.SCHEMA: result_figures,
+    running.SCHEMA: reproduced_figures,
+    posterior_features.SCHEMA: feature_figures,
+    fid.SCHEMA: fid_figures,
+}

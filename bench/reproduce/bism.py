@@ -7,7 +7,7 @@ LL, FISHER = "test_log_likelihood", "test_fisher"
 BISM = "--divergence kl --best-response unroll"
 FREY = f"freyface --method bidsm {BISM} --noise fresh"
 BOARD = "checkerboard --replicas 10 --checkpoint-every 5000 --keep 100"
-COMPILED = f"{BOARD} --compile"  # where no fused step serves
+COMPILED = f"{BOARD} --compile"  # where there is no fused step
 DEEP = "--method bimdsm --network published --best-response unroll"
 
 

@@ -1,4 +1,4 @@
-"""What a run of an experiment costs: FLOPs and bytes of a step, counted on the meta device, where nothing is allocated.
+"""The costs of an experiment's runs: FLOPs and bytes of a step, counted on the meta device, where nothing is allocated.
 
 `eblvm plan` counts the gradient of bi-level and exact methods; here it is the whole update of any method, by the same
 counter. The figures are kept in a record, so that the list of experiments needs no torch."""
@@ -11,12 +11,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from eblvm.bench.reproduce.experiments import Experiment, Row, experiments
+from eblvm.bench.tools.records import RECORDS
 
 if TYPE_CHECKING:
     from eblvm.engine.config import Config
 
 SCHEMA = "eblvm-reproduce-costs/1"
-PATH = Path(__file__).resolve().parents[1] / "records" / "reproduce-costs.json"
+PATH = RECORDS / "reproduce-costs.json"
 
 SIZELESS = (  # options that change neither shapes nor operations: rows that differ in these alone are counted once
     "ratio", "langevin_alpha", "langevin_noise", "keep", "checkpoint_every", "replicas", "compile", "data",
@@ -24,7 +25,7 @@ SIZELESS = (  # options that change neither shapes nor operations: rows that dif
 
 
 class Cost(NamedTuple):
-    """Of one run: PFLOP of all its steps (matrix products and convolutions), GiB of a step and its state."""
+    """The cost of one run: PFLOP of all its steps (matrix products and convolutions), GiB of a step and its state."""
 
     pflop: float
     gib: float
@@ -38,16 +39,17 @@ def kept() -> dict[str, Cost]:
 
 
 def of(experiment: Experiment, small: bool = False) -> Cost | None:
-    """All runs of an experiment: the sum of their work, the most that one of them holds; None if not recorded."""
+    """The work of all runs of an experiment, and the memory of the largest; None if not recorded."""
     known = kept()
-    found = [known[row.train] for row in experiment.chosen(small) if row.train in known]
-    if not found or len(found) < sum(bool(row.train) for row in experiment.chosen(small)):
+    counted = [known[row.train] for row in experiment.chosen(small) if row.train in known]
+    if not counted or len(counted) < sum(bool(row.train) for row in experiment.chosen(small)):
         return None
-    return Cost(experiment.seeds * sum(c.pflop for c in found), max(c.gib for c in found))
+    return Cost(experiment.seeds * sum(c.pflop for c in counted), max(c.gib for c in counted))
 
 
 def count(config: Config) -> Cost:
-    """One update of this configuration on tensors without memory, times its steps; of replicas one."""
+    """The cost of one update of this configuration on tensors without memory, times its steps; one replica of
+    several."""
     import torch
     from torch.utils._pytree import tree_leaves, tree_map
 
@@ -71,9 +73,9 @@ def count(config: Config) -> Cost:
 
 
 def rows(chosen: Iterable[Experiment] | None = None) -> list[Row]:
-    """Every row that trains, once."""
-    found = experiments().values() if chosen is None else chosen
-    return list({row.train: row for e in found for row in (*e.rows, *e.small) if row.train}.values())
+    """Every row that trains, once each."""
+    listed = experiments().values() if chosen is None else chosen
+    return list({row.train: row for e in listed for row in (*e.rows, *e.small) if row.train}.values())
 
 
 def write() -> Path:
@@ -82,12 +84,12 @@ def write() -> Path:
     from eblvm.bench.tools import record
 
     counted: dict[str, Cost] = {}
-    found = {}
+    by_command = {}
     for row in rows():
         config = config_of(row.train)
         key = repr([(leaf.name, leaf.value) for leaf in config.leaves() if leaf.name not in SIZELESS])
         if key not in counted:
             counted[key] = count(config)
-        found[row.train] = list(counted[key])
-    body = {"costs": found}
+        by_command[row.train] = list(counted[key])
+    body = {"costs": by_command}
     return record.write(record.make(SCHEMA, "reproduce-costs", "eblvm reproduce --costs", "cpu", body), PATH)

@@ -1,4 +1,4 @@
-"""What an experiment of a paper is: its runs, the paper's figures, and what it needs. Nothing here imports torch."""
+"""Experiments of the papers: their runs, the published figures, and their needs. Nothing here imports torch."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Row:
 
     @property
     def steps(self) -> int | None:
-        """Of `--steps`, if the command has it."""
+        """The value of `--steps`, if the command has it."""
         words = self.train.split()
         return int(words[words.index("--steps") + 1]) if "--steps" in words else None
 
@@ -67,7 +67,7 @@ NAMES = {
 
 
 def experiments() -> dict[str, Experiment]:
-    """All of them by name, in the order of the papers."""
+    """All experiments by name, in the order of the papers."""
     from eblvm.bench.reproduce import bidvl, bism, vages
 
     return {e.name: e for e in (*bism.EXPERIMENTS, *vages.EXPERIMENTS, *bidvl.EXPERIMENTS)}

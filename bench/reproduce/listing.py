@@ -2,50 +2,48 @@
 
 from __future__ import annotations
 
-import json
 import textwrap
-from pathlib import Path
 from typing import Any
 
 from eblvm.bench.reproduce import costs
 from eblvm.bench.reproduce.experiments import NAMES, Experiment, Row, experiments
+from eblvm.bench.tools import records
+from eblvm.bench.tools.records import RECORDS
 from eblvm.engine import tables
 
-RECORDS = Path(__file__).resolve().parents[1] / "records"
 PAPERS = {
     "bism": "Bao et al. 2020, bi-level score matching",
     "vages": "Bao et al. 2021, variational (gradient) estimate of the score",
     "bidvl": "Kan et al. 2022, bi-level doubly variational learning",
 }
 CLOSE = 0.05  # relative difference from the paper within which a figure is called reproduced
-NEAR = 0.02  # absolute difference from the row beside which it is compared, in its own unit
+NEAR = 0.02  # absolute difference from the row that it is compared with, in its own unit
 
 
 def newest(name: str) -> dict[str, Any] | None:
     """The newest record of an experiment, if there is one."""
-    found = [json.loads(path.read_text()) for path in RECORDS.glob(f"reproduce-{name}-*.json")]
-    found = [facts for facts in found if facts.get("experiment") == name]
-    return max(found, key=lambda facts: facts["date"], default=None)
+    of_name = [facts for path in records.files(RECORDS, f"reproduce-{name}") for facts in records.history(path)]
+    return of_name[-1] if of_name else None
 
 
 def differences(facts: dict[str, Any]) -> list[tuple[str, str, float, bool]]:
-    """(label, figure, difference, relative?) of every figure that the paper, or a row beside it, has."""
+    """(label, figure, difference, relative?) of every figure that the paper, or the row it is compared with, has."""
     by_label = {row["label"]: row for row in facts["rows"]}
-    found = []
+    gaps = []
     for row in facts["rows"]:
         for name, paper in row["paper"].items():
             if is_known(row["mean"].get(name)):
-                found.append((row["label"], name, abs(row["mean"][name] - paper) / abs(paper), True))
+                gaps.append((row["label"], name, abs(row["mean"][name] - paper) / abs(paper), True))
         if row["beside"] and facts["rows"]:
             other = by_label[row["beside"]]["mean"]
             first = next(iter(row["mean"]))
             if is_known(row["mean"][first]) and is_known(other[first]):
-                found.append((row["label"], first, abs(row["mean"][first] - other[first]), False))
-    return found
+                gaps.append((row["label"], first, abs(row["mean"][first] - other[first]), False))
+    return gaps
 
 
 def state(experiment: Experiment) -> str:
-    """What is known of it here, from its newest record."""
+    """The state of an experiment here, from its newest record."""
     facts = newest(experiment.name)
     if facts is None:
         return "waiting for a GPU" if experiment.needs == "gpu" else "not run yet"
@@ -71,10 +69,10 @@ def state(experiment: Experiment) -> str:
 
 
 def cost(experiment: Experiment, small: bool = False) -> str:
-    found = costs.of(experiment, small)
-    if found is None:
+    counted = costs.of(experiment, small)
+    if counted is None:
         return "seconds on a CPU" if not any(row.train for row in experiment.chosen(small)) else "cost not recorded"
-    return f"{found.pflop:.2g} PFLOP, {found.gib:.2g} GiB"
+    return f"{counted.pflop:.2g} PFLOP, {counted.gib:.2g} GiB"
 
 
 def published(row: Row) -> str:
@@ -94,7 +92,7 @@ def everything() -> str:
 
 
 def one(experiment: Experiment, commands: dict[str, list[str]], small: bool) -> str:
-    """All of one experiment: state, cost, the paper's figures, the commands."""
+    """An experiment in full: state, cost, the paper's figures, the commands."""
     lines = [f"{experiment.name}: {experiment.title}", f"state: {state(experiment)}"]
     lines += [f"cost: {cost(experiment, small)} ({'CPU' if experiment.needs == 'cpu' or small else 'GPU'})"]
     lines += textwrap.wrap(f"paper: {experiment.says}", 110, subsequent_indent="  ") if experiment.says else []
@@ -106,7 +104,7 @@ def one(experiment: Experiment, commands: dict[str, list[str]], small: bool) -> 
 
 
 def compared(facts: dict[str, Any]) -> tuple[list[str], list[list[Any]]]:
-    """Header and lines of a table: every row's figures, the paper's, ours with deviation and range over seeds."""
+    """Header and rows of a table: every row's figures, the paper's, ours with deviation and range over seeds."""
     by_label = {row["label"]: row for row in facts["rows"]}
     lines = []
     for row in facts["rows"]:
@@ -123,7 +121,7 @@ def compared(facts: dict[str, Any]) -> tuple[list[str], list[list[Any]]]:
             elif row["beside"] and name == next(iter(row["mean"])):
                 shown, other = f"as {row['beside']}", by_label[row["beside"]]["mean"][name]
             difference = f"{mean - other:+.4g}" if is_known(mean) and is_known(other) else None
-            by_seed = [found[name] for found in row.get("by_seed", ()) if is_known(found.get(name))]
+            by_seed = [figures[name] for figures in row.get("by_seed", ()) if is_known(figures.get(name))]
             extent = f"{min(by_seed):.4g} to {max(by_seed):.4g}" if len(by_seed) > 1 else None
             lines.append([row["label"], NAMES.get(name, name), shown, ours, difference, extent])
     header = ["run", "figure", "paper", "ours", "difference", "by seed"]
@@ -132,12 +130,12 @@ def compared(facts: dict[str, Any]) -> tuple[list[str], list[list[Any]]]:
 
 
 def is_known(value: Any) -> bool:
-    """A figure is a sentence where an evaluation says that it cannot know it, and why."""
+    """Is it a number? An evaluation that cannot know a figure gives a sentence that says why."""
     return isinstance(value, int | float)
 
 
 def side_by_side(facts: dict[str, Any]) -> str:
-    """The table, and why a figure in it is not known."""
+    """The table, and the reason for each figure that is not known."""
     reasons = [
         f"{row['label']}, {NAMES.get(name, name)}: {mean}"
         for row in facts["rows"]

@@ -24,7 +24,7 @@ EXPERIMENTS = (
         (LL,), "VaGES-KSD as good as KSD, better than IS-KSD; ten seeds", seeds=10, picture="checkerboard",
     ),
     Experiment(
-        "vages-fig3", "checkerboard: VaGES-DSM beside the other methods (Fig. 3 and 4)",
+        "vages-fig3", "checkerboard: VaGES-DSM and the other methods (Fig. 3 and 4)",
         (
             Row("DSM", f"{BOARD} --method dsm"),
             Row("VaGES-DSM", f"{BOARD} --method vages-dsm {VAGES} --noise fresh", beside="DSM"),

@@ -1,115 +1,24 @@
-"""`python -m eblvm.bench.suites.compare_power --json bench/records`: how often does `eblvm bench compare` find 5 %?
+"""Suite `compare-power`: how often `eblvm bench compare` reports a planted slow-down."""
 
-A clone of the repository is compared with itself, by turns as it is and with a busy loop that makes every step 5 %
-longer. The loop is in the clone's benchmark code; the engine is not touched.
-"""
+from __future__ import annotations
 
-import argparse
-import subprocess
-import tempfile
-import time
-from pathlib import Path
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, ClassVar
 
-from eblvm.bench.tools import compare, record
-
-SCHEMA = "eblvm-compare-power/1"
-CASES = "method=mdsm,unroll=sgd N=5 K=5 fused"
-PLANT = """
-
-_plain_call = EngineStep.__call__
+from eblvm.bench.measurements import compare_power
+from eblvm.bench.suites import Suite
+from eblvm.engine.options import option
 
 
-def _slower_call(self: EngineStep) -> None:
-    import time
+@dataclass(frozen=True)
+class ComparePower(Suite):
+    kind = "compare-power"
+    group = "bench"
+    help = "how often 'eblvm bench compare' reports a planted slow-down"
+    measurement: ClassVar[Any] = compare_power
 
-    begin = time.process_time()
-    _plain_call(self)
-    end = time.process_time()
-    until = end + {share} * (end - begin)
-    while time.process_time() < until:
-        pass
-
-
-EngineStep.__call__ = _slower_call  # type: ignore[method-assign]
-"""
-
-
-def run(runs: int, minutes: float, total: float, share: float, only: str) -> dict[str, Any]:
-    """`runs` comparisons of each kind, fewer if `total` minutes are over before."""
-    rows: list[dict[str, Any]] = []
-    end = time.monotonic() + 60 * total
-    with tempfile.TemporaryDirectory(prefix="eblvm-power-") as folder:
-        clone = Path(folder) / "clone"
-        subprocess.run(["git", "clone", "--quiet", "--local", str(record.SOURCE), str(clone)], check=True)
-        steps = clone / "bench" / "contestants" / "steps.py"
-        plain = steps.read_text()
-        for _ in range(runs):
-            for planted in (True, False):
-                if time.monotonic() > end:
-                    continue
-                steps.write_text(plain + PLANT.format(share=share) if planted else plain)
-                begin = time.monotonic()
-                measured, failures = compare.run("HEAD", clone, budget=compare.Budget(minutes), only=only)
-                rows += [
-                    {
-                        "planted": planted,
-                        "run": len(rows) // len(measured) // 2,
-                        "case": name,
-                        "head_to_base": list(m.interval),
-                        "confirmed": m.confirmed and list(m.confirmed),
-                        "failed": any(failure.startswith(name) for failure in failures),
-                        "rounds": sum(map(len, m.ratios)),
-                        "launches": len(m.ratios),
-                        "seconds": time.monotonic() - begin,
-                    }
-                    for name, m in measured.items()
-                ]
-                print(format_row(rows[-len(measured) :]), flush=True)
-    counts = {kind: count(rows, kind == "planted") for kind in ("planted", "identical")}
-    body = {"share": share, "minutes": minutes, "summary": counts, "rows": rows}
-    command = f"python -m eblvm.bench.suites.compare_power --runs {runs} --minutes {minutes:g} --only '{only}'"
-    return record.make(SCHEMA, "compare-power", command, "cpu", body)
-
-
-def count(rows: list[dict[str, Any]], planted: bool) -> dict[str, Any]:
-    """How many comparisons there were, how many failed, and how many by each case."""
-    mine = [row for row in rows if row["planted"] == planted]
-    failed = {row["run"] for row in mine if row["failed"]}
-    cases = {row["case"]: sum(r["failed"] for r in mine if r["case"] == row["case"]) for row in mine}
-    return {"runs": len({row["run"] for row in mine}), "failed": len(failed), "failed_by_case": cases}
-
-
-def table(result: dict[str, Any]) -> tuple[list[str], list[list[Any]]]:
-    """Comparisons by kind, how many failed, and the widest interval of a first block, in percent."""
-    found = []
-    for kind, counted in result["summary"].items():
-        intervals = [row["head_to_base"] for row in result["rows"] if row["planted"] == (kind == "planted")]
-        widest = max((100 * (high - low) / 2 for _, low, high in intervals), default=None)
-        found.append([kind, counted["runs"], counted["failed"], widest])
-    return ["head is", "comparisons", "failed", "widest interval, +- %"], found
-
-
-def format_row(rows: list[dict[str, Any]]) -> str:
-    kind = "planted" if rows[0]["planted"] else "identical"
-    parts = [f"{r['case'][:24]} {r['head_to_base']} again {r['confirmed']} failed={r['failed']}" for r in rows]
-    return f"{kind}: " + "; ".join(parts)
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--runs", type=int, default=10, help="comparisons of each kind")
-    parser.add_argument("--minutes", type=float, default=1.5, help="of one comparison")
-    parser.add_argument("--total", type=float, default=60.0, help="minutes after which no comparison starts")
-    parser.add_argument("--share", type=float, default=0.05, help="how much slower the planted step is")
-    parser.add_argument("--only", default=CASES)
-    parser.add_argument("--json", type=Path)
-    arguments = parser.parse_args()
-    result = run(arguments.runs, arguments.minutes, arguments.total, arguments.share, arguments.only)
-    print(result["summary"])
-    if arguments.json:
-        print(f"wrote {record.write(result, arguments.json)}")
-
-
-if __name__ == "__main__":
-    main()
+    comparisons: int = option(10, "comparisons with a slow-down, and as many without", low=1)
+    minutes: float = option(1.5, "of one comparison", above=0)
+    total: float = option(60.0, "minutes after which no comparison starts", above=0)
+    slow_down: float = option(0.05, "how much slower the planted step is, as a fraction", above=0)
+    only: str = option("method=mdsm,unroll=sgd N=5 K=5 fused", "the cases whose name contains one of these texts")

@@ -1,122 +1,21 @@
-"""FID where the answer is known: CIFAR-10's training images against its test images, by the installed Inception.
+"""Suite `fid`: FID where the answer is known, CIFAR-10's training images against its test images."""
 
-`python -m eblvm.bench.suites.fid cifar10.npz` makes the record, `python -m eblvm.bench.pages.results` the page.
-A finite sample adds about c (1/m + 1/n) to a FID. The control, training images against other training images, is
-nothing but that term; it gives c, and with c what 50,000 against 10,000 images would show.
-"""
+from __future__ import annotations
 
-import argparse
-import sys
-from pathlib import Path
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, ClassVar
 
-import torch
-from torch import Tensor
-
-from eblvm.bench.tools import record
-from eblvm.engine import tables
-from eblvm.engine.errors import UserError
-from eblvm.engine.evaluation.metrics import inception
-from eblvm.engine.evaluation.metrics.frechet import Moments, frechet_distance
-from eblvm.engine.evaluation.metrics.image_distances import cached_images, extracted
-from eblvm.engine.evaluation.metrics.kernel_distance import kernel_distance
-from eblvm.engine.recipes import recipe
-from eblvm.kernels.philox import Key
-
-SCHEMA = "eblvm-fid-2"
-KNOWN = 3.15  # of 50,000 training and 10,000 test images, by the reference code
-NOTE = f"""\
-CIFAR-10 training images against its test images, as a check of the Inception and of the arithmetic; the known value is
-{KNOWN} for 50,000 against 10,000. Fewer images give a larger FID of the same two distributions: of training images
-against other training images all of it is that bias, about c (1/m + 1/n). "at 50,000 and 10,000" is what is left when
-the bias of this size is replaced by the bias of that size, to first order: c still grows a little with the size. KID
-has no such bias.
-"""
+from eblvm.bench.measurements import fid
+from eblvm.bench.suites import Suite
+from eblvm.engine.options import option
 
 
-def measure(train: Tensor, test: Tensor, sizes: list[int]) -> list[dict[str, Any]]:
-    """For every n: FID and KID of n training against n test images, and of n against n other training images; then of
-    all against all, whose bias is estimated from the c of the largest n."""
-    rows = []
-    for m, n in [*((n, n) for n in sizes), (len(train), len(test))]:
-        first, unseen, others = train[:m], test[:n], train[m : m + n]
-        moments, control = Moments.of(first), None
-        fid = frechet_distance(moments, Moments.of(unseen))
-        if len(others) == n:
-            control = frechet_distance(moments, Moments.of(others))
-            c = control / (1 / m + 1 / n)
-        kid = kernel_distance(first, unseen, Key(0, 0))
-        rows.append(
-            {
-                "train_images": m,
-                "test_images": n,
-                "fid": fid,
-                "fid_control": control,
-                "fid_at_full_size": fid - c * (1 / m + 1 / n) + c * (1 / 50_000 + 1 / 10_000),
-                "kid": kid.mean,
-                "kid_deviation": kid.deviation,
-                "kid_subset": kid.subset,
-            }
-        )
-    return rows
+@dataclass(frozen=True)
+class Fid(Suite):
+    kind = "fid"
+    group = "runs"
+    help = "FID of CIFAR-10's training images against its test images, which is known"
+    measurement: ClassVar[Any] = fid
 
-
-def run(path: Path, sizes: list[int]) -> dict[str, Any]:
-    net, data = inception.load(), recipe("cifar10").replaced(data=str(path)).load_data()
-    train, test = len(data.train) + len(data.valid), len(data.test)
-    if 2 * max(sizes) > train or max(sizes) > test:
-        raise UserError(
-            f"{path} has {train} images to train and {test} to test with, sizes up to {max(sizes)} need "
-            f"{2 * max(sizes)} and {max(sizes)}; give smaller --sizes"
-        )
-    unseen, *seen = (
-        torch.cat(list(extracted(cached_images(x), net, description=split)))
-        for split, x in (("test", data.test), ("train", data.train), ("valid", data.valid))
-    )
-    rows = measure(torch.cat(seen), unseen, sizes)
-    body = {"inception": net.name, "inception_weights": net.digest, "rows": rows}
-    command = f"python -m eblvm.bench.suites.fid {path.name} --sizes {','.join(map(str, sizes))}"
-    return record.make(SCHEMA, "fid-cifar10", command, "cpu", body)
-
-
-def render(found: dict[str, Any]) -> str:
-    header = [
-        "training images",
-        "test images",
-        "FID to test",
-        "FID to other training",
-        "at 50,000 and 10,000",
-        "KID to test × 1000",
-    ]
-    rows = [
-        [
-            str(r["train_images"]),
-            str(r["test_images"]),
-            f"{r['fid']:.2f}",
-            "-" if r["fid_control"] is None else f"{r['fid_control']:.2f}",
-            f"{r['fid_at_full_size']:.2f}",
-            f"{1000 * r['kid']:.2f} ± {1000 * r['kid_deviation']:.2f}",
-        ]
-        for r in found["rows"]
-    ]
-    origin = f"Inception of {found['inception']}. Recorded {found['date']} at commit {found['commit']}."
-    return f"## FID of the data itself\n\n{NOTE}\n{origin}\n\n{tables.markdown(header, rows)}\n"
-
-
-def main(arguments: list[str]) -> int:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("data", type=Path, help="CIFAR-10 as .npz, with x_train and x_test")
-    parser.add_argument("--sizes", default="500,1000,2000", help="images in each set, before all of them")
-    given = parser.parse_args(arguments)
-    torch.set_num_threads(1)
-    try:
-        made = run(given.data, [int(n) for n in given.sizes.split(",")])
-        print(f"wrote {record.write(made, record.RECORDS).name}")
-    except UserError as error:
-        print(f"eblvm.bench.suites.fid: {error}", file=sys.stderr)
-        return error.exit_code
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    data: str = option("", "CIFAR-10 as .npz, with x_train and x_test")
+    sizes: tuple[int, ...] = option((500, 1000, 2000), "images in each set, before all of them", low=1)

@@ -1,191 +1,21 @@
-"""`python -m eblvm.bench.suites.newton_training NAME RUN...`: what a deep EBLVM reaches by each way to its gradient.
+"""Suite `newton-training`: what finished runs reach by each way to their gradient."""
 
-One row per run folder, a figure for each of its replicas, at the end of training: the upper loss as logged, over the
-last tenth of the run, and on test data with one estimate of the score for all runs, at q's best response, as the
-methods' own estimates add different noise to their losses; the Fisher divergence between q and p(h|v) on test data; the
-spread of theta's gradient over draws of the noise on h at one minibatch, relative to its mean; the exact test
-log-likelihood of points, by a grid; where the data has labels, the accuracy of a linear SVM on the means of q and of
-its best response. The table of docs/newton.md is made of the record.
-"""
+from __future__ import annotations
 
-import statistics
-import sys
-from collections.abc import Callable
-from dataclasses import replace
-from functools import partial
-from pathlib import Path
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, ClassVar
 
-import torch
-from torch import Tensor
-
-from eblvm.bench.pages.results import command
-from eblvm.bench.suites.posterior_features import accuracy
-from eblvm.bench.tools import record
-from eblvm.engine import tables
-from eblvm.engine.errors import UserError
-from eblvm.engine.evaluation.metrics.grid_likelihood import grid_log_likelihood
-from eblvm.engine.methods.base import State
-from eblvm.engine.methods.bilevel import BilevelScore, HeadAt, VariationalScore
-from eblvm.engine.methods.bism import Bism
-from eblvm.engine.methods.divergences import Fisher, Kl
-from eblvm.engine.methods.newton import Newton, antithetic, best_response
-from eblvm.engine.methods.score_matching import ScoreMatchingObjective
-from eblvm.engine.nets.base import call
-from eblvm.engine.nets.posteriors import Gaussian
-from eblvm.engine.optim import replicas
-from eblvm.engine.optim.schedule import step_rates
-from eblvm.engine.optim.sgd import Sgd
-from eblvm.engine.runs.run import SavedRun
-from eblvm.engine.runs.state import from_tree
-from eblvm.engine.training.log import read_rows
-from eblvm.kernels import philox
-from eblvm.kernels.philox import Key
-
-SCHEMA = "eblvm-newton-training/1"
-DRAWS, FITTED = 16, 5_000
-JUDGED, AT_A_TIME = 2_000, 250
-BEST = Newton(response_steps=3)  # from any q to p(h|v), in value
-FIGURES = ("log_likelihood", "loss", "test_loss", "test_fisher_of_q", "spread", "svm", "svm_of_response")
+from eblvm.bench.measurements import newton_training
+from eblvm.bench.suites import Suite, run_folders
+from eblvm.engine.options import option
 
 
-def row(folder: Path) -> dict[str, Any]:
-    run = SavedRun.open(folder)
-    states, labelled = states_of(run), run.dataset.train_labels is not None
-    return {
-        "command": command(run.config),
-        "loss": logged_loss(run, len(states)),
-        "log_likelihood": each(states, lambda s: log_likelihood(run, s)) if run.config.model.points else None,
-        "spread": each(states, lambda s: spread(run, s)),
-        "test_loss": each(states, lambda s: test_loss(run, s)),
-        "test_fisher_of_q": each(states, lambda s: test_fisher_of_q(run, s)),
-        **{name: each(states, partial(svm, run, of=of)) if labelled else None for name, of in SVMS.items()},
-    }
+@dataclass(frozen=True)
+class NewtonTraining(Suite):
+    kind = "newton-training"
+    group = "newton"
+    help = "figures of finished runs by each way to their gradient"
+    measurement: ClassVar[Any] = newton_training
 
-
-def each(states: list[State], figure: Callable[[State], float]) -> list[float]:
-    return [figure(state) for state in states]
-
-
-def states_of(run: SavedRun) -> list[State]:
-    """The last state of every replica."""
-    state = from_tree(run.payload["state"], torch.device(run.config.running.device))
-    if not run.config.replicated:
-        return [state]
-    return [replicas.pick(state, r) for r in range(run.config.optimisation.count)]
-
-
-def logged_loss(run: SavedRun, count: int) -> list[float]:
-    """The mean of the last tenth of the lines of stats.jsonl."""
-    rows = read_rows(run.folder / "stats.jsonl")
-    found = [row["loss"] for row in rows[-max(1, len(rows) // 10) :]]
-    return [statistics.fmean(loss[r] if isinstance(loss, list) else loss for loss in found) for r in range(count)]
-
-
-def log_likelihood(run: SavedRun, state: State) -> float:
-    assert isinstance(run.posterior, Gaussian)
-    return grid_log_likelihood(run.energy, state.theta, run.dataset.test, run.posterior, state.phi).log_likelihood
-
-
-@torch.no_grad()
-def spread(run: SavedRun, state: State) -> float:
-    """|deviation of one draw of the gradient| / |its mean|, over draws of the noise on h, at the q of the state."""
-    objective, optimisation, method = run.update.objective, run.config.optimisation, run.config.method
-    assert isinstance(objective, ScoreMatchingObjective)
-    assert isinstance(objective.estimator, VariationalScore)
-    objective = replace(objective, estimator=objective.estimator.with_options(K=0))
-    v = run.dataset.floats(run.dataset.train[: optimisation.batch])
-    rates = step_rates(replace(optimisation, replicas=1), 0, v, method.lower_lr, method.unroll_lr)
-    found = []
-    for step in range(DRAWS):
-        noise = objective.draw(Key(0, step), v) | {"perturb": objective.draw(Key(0, 0), v)["perturb"]}
-        gradient, *_ = objective.gradient(state, v, noise, rates)
-        found.append(torch.cat([g.flatten() for g in gradient.values()]))
-    draws = torch.stack(found)
-    return float(draws.std(0).norm() / draws.mean(0).norm())
-
-
-@torch.no_grad()
-def test_loss(run: SavedRun, state: State) -> float:
-    """The upper loss with the score at q's best response, which has no noise from h where the head has expectations."""
-    objective = run.update.objective
-    assert isinstance(objective, ScoreMatchingObjective)
-    estimator = BilevelScore(Bism(K=0, divergence=Kl(), best_response=BEST), run.energy, posterior_of(run), Sgd())
-    objective = replace(objective, estimator=estimator)
-    images = run.dataset.test[:JUDGED].split(AT_A_TIME)
-    losses = []
-    for part, v in enumerate(map(run.dataset.floats, images)):
-        losses.append(float(objective.validation(state, v, objective.draw(Key(0, part), v))))
-    return statistics.fmean(losses)
-
-
-@torch.no_grad()
-def test_fisher_of_q(run: SavedRun, state: State) -> float:
-    """The Fisher divergence between q(h|v) and p(h|v) at test data, over 8 samples of h each."""
-    posterior, found = posterior_of(run), []
-    for part, v in enumerate(map(run.dataset.floats, run.dataset.test[:JUDGED].split(AT_A_TIME))):
-        f, p = run.energy.at(state.theta).features(v), posterior.at(state.phi).params(v)
-        noise = philox.normal(Key(0, part), 0, 8 * len(v), (posterior.latent,)).view(8, len(v), -1)
-        found.append(float(Fisher()(HeadAt(run.energy, state.theta, f), posterior, p, noise).mean()))
-    return statistics.fmean(found)
-
-
-def posterior_of(run: SavedRun) -> Gaussian:
-    assert isinstance(run.posterior, Gaussian)
-    return run.posterior
-
-
-def means_of_q(run: SavedRun, state: State, v: Tensor) -> Tensor:
-    return call(posterior_of(run), state.phi, "params", v)[0]
-
-
-def means_of_response(run: SavedRun, state: State, v: Tensor) -> Tensor:
-    f, p = run.energy.at(state.theta).features(v), call(posterior_of(run), state.phi, "params", v)
-    noise = philox.normal(Key(0, 0), 0, len(v), (BEST.response_samples, p[0].shape[-1])).movedim(1, 0)
-    return best_response(BEST, run.energy, posterior_of(run), state.theta, f, p, antithetic(noise)).p[0].detach()
-
-
-SVMS = {"svm": means_of_q, "svm_of_response": means_of_response}
-
-
-def svm(run: SavedRun, state: State, of: Callable[[SavedRun, State, Tensor], Tensor]) -> float:
-    """On features standardised on the training images, as the scale of h is arbitrary."""
-    data = run.dataset
-    assert data.train_labels is not None
-    assert data.test_labels is not None
-    with torch.no_grad():
-        train, test = (
-            torch.cat([of(run, state, data.floats(part)) for part in images.split(AT_A_TIME)])
-            for images in (data.train[:FITTED], data.test[:JUDGED])
-        )
-    return accuracy(train, data.train_labels[:FITTED], test, data.test_labels[:JUDGED])
-
-
-def format_table(rows: list[dict[str, Any]]) -> str:
-    def figure(values: list[float] | None) -> str:
-        return "-" if values is None else ", ".join(f"{x:.4g}" for x in values)
-
-    return tables.markdown(
-        ["command", *FIGURES], [[f"`{r['command']}`", *(figure(r[f]) for f in FIGURES)] for r in rows]
-    )
-
-
-def main(arguments: list[str]) -> int:
-    torch.set_num_threads(1)
-    try:
-        if len(arguments) < 2:
-            raise UserError("got no run folders, expected NAME RUN...; give a name and the folders of finished runs")
-        name, *folders = arguments
-        rows = [row(Path(folder)) for folder in folders]
-        how = f"python -m eblvm.bench.suites.newton_training {name} RUN..."
-        made = record.make(SCHEMA, f"newton-training-{name}", how, "cpu", {"draws": DRAWS, "rows": rows})
-        print(format_table(rows))
-        print(f"wrote {record.write(made, record.RECORDS).name}")
-    except UserError as error:
-        print(f"eblvm.bench.suites.newton_training: {error}", file=sys.stderr)
-        return error.exit_code
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    name: str = option("", "the name of the record: newton-training-NAME")
+    runs: tuple[str, ...] = run_folders("folders of finished runs")

@@ -16,9 +16,9 @@ Entry = dict[str, Any]
 
 
 def of_records(records: list[dict[str, Any]]) -> list[Entry]:
-    """The figures of the newest record of every name that are better when they fall."""
+    """The figures of the newest record of every name for which less is better."""
     newest = {content["name"]: content for content in records}
-    found = []
+    entries = []
     for name, content in newest.items():
         for row in content["rows"]:
             for figure, value in history.figures_of(row):
@@ -26,18 +26,18 @@ def of_records(records: list[dict[str, Any]]) -> list[Entry]:
                 if smaller and history.name_of(row):
                     extra = f"{content['date']} {content['commit']}, {history.machine_of(content)}"
                     label = f"{name}: {history.name_of(row)}: {what}"
-                    found.append({"name": label, "unit": unit, "value": value, "extra": extra})
-    return found
+                    entries.append({"name": label, "unit": unit, "value": value, "extra": extra})
+    return entries
 
 
 def of_benchmarks(benchmarks: Iterable[Any]) -> list[Entry]:
-    """The medians of pytest-benchmark's results, `benchmarks` of its session, in ms; the range is the quartiles'."""
-    found = []
+    """The medians in ms of pytest-benchmark's results, `benchmarks` of its session; the range is the quartiles."""
+    entries = []
     for benchmark in benchmarks:
         if not (seconds := benchmark.stats.data):
             continue
         spread = statistics.quantiles(seconds, n=4)[::2] if len(seconds) > 1 else seconds * 2
-        found.append(
+        entries.append(
             {
                 "name": benchmark.name,
                 "unit": "ms",
@@ -46,11 +46,12 @@ def of_benchmarks(benchmarks: Iterable[Any]) -> list[Entry]:
                 "extra": f"{len(seconds)} rounds of CPU time, one thread",
             }
         )
-    return found
+    return entries
 
 
 def write(entries: list[Entry], path: Path) -> int:
-    """How many were written. A name that stands for two figures would mix their histories."""
+    """Write the entries; return how many. Of two entries with one name only the last is written: their histories would
+    mix."""
     unique = {entry["name"]: entry for entry in entries}
     try:
         path.write_text(json.dumps(list(unique.values()), indent=1) + "\n")

@@ -14,16 +14,16 @@ from eblvm.bench.contestants.steps import CaseStep, Naive, naive_method
 from eblvm.bench.naive import BiDsm, VagesDsm
 from eblvm.bench.tools.registry import Case
 from eblvm.engine.methods.base import State
+from eblvm.engine.optim.base import Moments
 from eblvm.engine.methods.bism import linear_step_size
 from eblvm.engine.optim import replicas
-from eblvm.engine.optim.base import Moments
 from eblvm.engine.types import Params
 
 TOLERANCE = 1e-9  # relative to the largest entry of each parameter's gradient
 
 
 class AgreementError(Exception):
-    """Engine and naive procedure compute different gradients: no speed may be reported."""
+    """Engine and naive procedure compute different results: no speed may be reported."""
 
 
 def check(case: Case) -> float:
@@ -93,7 +93,7 @@ def naive_gradient(
 
 @torch.no_grad()
 def load(method: Naive, state: State) -> None:
-    """The engine's theta, phi and Adam moments of phi into the naive modules and optimiser."""
+    """Copy the engine's theta, phi and Adam moments of phi into the naive modules and optimiser."""
     for name, p in method.model.named_parameters():
         p.copy_(state.theta[name])
     if isinstance(method, BiDsm):
@@ -109,7 +109,8 @@ def load(method: Naive, state: State) -> None:
 
 
 def check_compiled(engine: CaseStep) -> None:
-    """Compiled against eager step: the same loss and gradient norm from the same state and noise, in fp32."""
+    """Compare the compiled with the eager step: the same loss and gradient norm from the same state and noise, in
+    fp32."""
     noise = engine.noise()
     _, compiled = engine.step(engine.state, engine.v, noise, engine.rates)
     _, eager = engine.vectorised(engine.update)(engine.state, engine.v, noise, engine.rates)

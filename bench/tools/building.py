@@ -29,9 +29,9 @@ NO_COMPILER = "/nonexistent/c++"
 
 @contextlib.contextmanager
 def scratch() -> Iterator[Path]:
-    """A folder that is gone afterwards. One left by a run that was killed outright goes when the next one starts."""
+    """A temporary folder. If a run is killed outright, the next one removes its folder."""
     with contextlib.ExitStack() as stack:
-        with take_lock(cache_folder("") / "lock", wait=True):  # no other run takes our folder for a leftover
+        with take_lock(cache_folder("") / "lock", wait=True):  # so that no other run removes our folder as a leftover
             for left in Path(tempfile.gettempdir()).glob(f"{PREFIX}*"):
                 with contextlib.suppress(OSError, UserError), take_lock(left / "lock", wait=False):
                     shutil.rmtree(left, ignore_errors=True)
@@ -58,14 +58,15 @@ def find(base: str, here: Path) -> tuple[Path, str]:
 
 
 def checkout(repository: Path, commit: str, tree: Path) -> Path:
-    """A commit's files. An archive and no worktree: a run that is killed leaves nothing behind in the repository."""
+    """Extract a commit's files, from an archive and not a worktree: a killed run leaves nothing behind in the
+    repository."""
     with tarfile.open(fileobj=io.BytesIO(git(repository, "cannot read the base", "archive", commit))) as archive:
         archive.extractall(tree, filter="data")
     return tree
 
 
 def build(tree: Path, site: Path, root: Path, name: str, say: Say) -> Path:
-    """Install `tree` into `site`, beside the running environment's dependencies, or copy the installation that an
+    """Install `tree` into `site`, without the running environment's dependencies, or copy the installation that an
     earlier comparison made of the same sources."""
     kept = cache_folder("sites") / digest(sources(tree, "**/*"), *environment())
     if kept.is_dir():
@@ -102,7 +103,7 @@ def build(tree: Path, site: Path, root: Path, name: str, say: Say) -> Path:
 
 
 def run_group(command: list[str], environment: dict[str, str]) -> tuple[int, str]:
-    """(exit code, what it said on stderr). With us, the compilers that it has started end too."""
+    """(exit code, its stderr). If we end, so do the compilers that it has started."""
     process = subprocess.Popen(
         command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, env=environment, start_new_session=True
     )
@@ -117,20 +118,20 @@ def run_group(command: list[str], environment: dict[str, str]) -> tuple[int, str
 
 
 def sources(tree: Path, *patterns: str) -> str:
-    """A digest of the files that a build is made from: these of the packages, and what says how."""
-    found = [tree / "CMakeLists.txt"]
+    """A digest of the files that a build is made from: those of the packages, and the build's configuration."""
+    files = [tree / "CMakeLists.txt"]
     how = tomllib.loads((tree / "pyproject.toml").read_text())
     for package in ("engine", "kernels", "bench"):
         for pattern in patterns:
-            found += [path for path in sorted((tree / package).glob(pattern)) if path.suffix not in (".pyc", ".so")]
+            files += [path for path in sorted((tree / package).glob(pattern)) if path.suffix not in (".pyc", ".so")]
     facts = [
-        f"{path.relative_to(tree)} {hashlib.sha256(path.read_bytes()).hexdigest()}" for path in found if path.is_file()
+        f"{path.relative_to(tree)} {hashlib.sha256(path.read_bytes()).hexdigest()}" for path in files if path.is_file()
     ]
     return digest(json.dumps([how.get("build-system"), how.get("tool", {}).get("scikit-build")]), *facts)
 
 
 def environment() -> tuple[str, ...]:
-    """What a build depends on beside the sources."""
+    """Facts besides the sources that a build depends on."""
     return sys.version, importlib.metadata.version("torch"), os.environ.get("CXX", ""), shutil.which("c++") or ""
 
 
@@ -141,7 +142,7 @@ def cache_folder(kind: str) -> Path:
 
 
 def keep(built: Path, kept: Path) -> None:
-    """Copy a finished build to its place in the cache at once or not at all; the oldest beyond KEPT go."""
+    """Copy a finished build to its place in the cache, all at once or not at all; remove the oldest beyond KEPT."""
     with contextlib.suppress(OSError):  # a cache that cannot be written costs time only
         making = Path(tempfile.mkdtemp(dir=kept.parent, prefix="making-"))
         shutil.copytree(built, making, dirs_exist_ok=True, ignore=shutil.ignore_patterns("__pycache__"))

@@ -17,6 +17,7 @@ from typing import Any
 
 from eblvm.bench.tools import building, counting, gates, record
 from eblvm.bench.tools.intervals import TIME_ALLOWED, Interval, median_ratio
+from eblvm.bench.tools.memory import mib
 from eblvm.bench.tools.timing import median
 from eblvm.bench.tools.version import Starter, Version, cases_of_both
 from eblvm.engine import tables
@@ -30,7 +31,6 @@ LAUNCH_S, CASE_S = 4.0, 0.5  # what a launch needs, and what a case in it: with 
 CONFIRM_S = 2.0  # of a suspect in a launch of the second block, at most
 SCREENING = 0.55  # of the time that is left when both are built; the rest is for the second block
 BLOCK_MS = 5.0  # of a reading: the shorter, the more of the machine's load is the same for both
-MIB = 2**20
 HEADER = (
     "case", "base_ms", "head_ms", "head/base", "from", "to", "", "base saved_mib", "head saved_mib", "base peak_mib",
     "head peak_mib", "base ops", "head ops",
@@ -55,7 +55,7 @@ class Measured:
 
 @dataclass(frozen=True)
 class Budget:
-    """How long a comparison may take; with `rounds`, how many rounds a block has instead."""
+    """The time of a comparison; with `rounds`, the number of rounds in a block instead."""
 
     minutes: float = MINUTES
     rounds: int | None = None
@@ -124,7 +124,7 @@ def run(
 
 @contextlib.contextmanager
 def endings_clean_up() -> Iterator[None]:
-    """SIGTERM and SIGHUP unwind like SIGINT, so that processes end and folders go."""
+    """Let SIGTERM and SIGHUP unwind like SIGINT, so that processes end and folders are removed."""
 
     def leave(number: int, frame: FrameType | None) -> None:
         raise SystemExit(128 + number)
@@ -145,10 +145,10 @@ def block(
     seconds: float,
     say: building.Say,
 ) -> None:
-    """Launches of fresh processes. What is left of `seconds` beside their starts is divided among them alike: a launch
-    with few rounds has the weight of one with many."""
+    """Measure in fresh processes. The time left of `seconds` after their starts is divided among them equally: a launch
+    with few rounds has the same weight as one with many."""
     count, end = budget.launches(seconds, len(measured)), time.monotonic() + seconds
-    import_s = open_s = 0.0  # what starts have taken, at most
+    import_s = open_s = 0.0  # the longest starts so far
     for first in range(0, count, PER_STARTER):
         begin = time.monotonic()
         with Starter() as starter:
@@ -156,7 +156,7 @@ def block(
             for number in range(first, min(count, first + PER_STARTER)):
                 begin = time.monotonic()
                 if number >= 2 and budget.rounds is None and begin > end:
-                    return  # the machine is slower than thought
+                    return  # the machine is slower than assumed
                 say(f"launch {number + 1} of {count}: {len(measured)} cases by turns")
                 with contextlib.ExitStack() as stack:
                     versions = pair(stack, starter)
@@ -174,7 +174,7 @@ def block(
 def launch(
     versions: tuple[Version, Version], measured: dict[str, Measured], number: int, least: int, until: float
 ) -> None:
-    """`least` rounds over all cases, and more until a time."""
+    """Measure `least` rounds over all cases, then more until a time."""
     extra = {"block_ms": BLOCK_MS} if all("block_ms" in v.extras for v in versions) else {}
     for m in measured.values():
         m.ratios.append([])
@@ -188,7 +188,7 @@ def launch(
 def take_round(
     versions: tuple[Version, Version], case: str, measured: Measured, number: int, extra: dict[str, Any]
 ) -> None:
-    """base, head, head, base, or the other way round; the faster of each one's readings counts, as load only slows."""
+    """Read base, head, head, base, or the reverse; the faster reading of each counts, as load only slows."""
     readings: tuple[list[float], list[float]] = ([], [])
     for side in (0, 1, 1, 0) if number % 2 == 0 else (1, 0, 0, 1):
         readings[side].append(versions[side].ask(do="time", case=case, **extra)["ms"])
@@ -198,25 +198,22 @@ def take_round(
 
 
 def failures(measured: dict[str, Measured]) -> list[str]:
-    found = []
+    sentences = []
     for name, m in measured.items():
-        found += [str(change) for change in gates.grown(name, m.head, m.base)]
+        sentences += [str(change) for change in gates.grown(name, m.head, m.base)]
         if m.confirmed is not None and m.confirmed.suspicious:
-            found.append(
+            sentences.append(
                 f"{name}: time of head/base {m.interval}, with fresh processes {m.confirmed}; "
                 f"allowed is {100 * TIME_ALLOWED:.0f} % at the lower end"
             )
-    return found
+    return sentences
 
 
 def format_table(measured: dict[str, Measured]) -> str:
-    def mib(figures: dict[str, Any], name: str) -> float | None:
-        return None if figures[name] is None else figures[name] / MIB
-
     rows: list[Sequence[Any]] = []
     for name, m in measured.items():
         interval = [f"{x:.3f}" for x in m.interval]
-        memory = [mib(side, figure) for figure in ("saved_bytes", "peak_bytes") for side in (m.base, m.head)]
+        memory = [mib(side[figure]) for figure in ("saved_bytes", "peak_bytes") for side in (m.base, m.head)]
         times = [median(m.base_ms), median(m.head_ms), *interval, m.interval.verdict]
         rows.append([name, *times, *memory, m.base["ops"], m.head["ops"]])
     return tables.text(HEADER, rows)

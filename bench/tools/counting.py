@@ -11,8 +11,6 @@ from eblvm.bench.tools.version import Version, worker_command
 if TYPE_CHECKING:
     from eblvm.bench.tools.compare import Measured
 
-HOW = ("auto", "callgrind", "no")
-
 
 def count(how: str, sites: dict[str, Path], root: Path, suite: str, measured: dict[str, "Measured"], say: Say) -> str:
     """Put `instructions` into both versions' figures. auto: the processor's counter, which the workers have read."""
@@ -32,7 +30,7 @@ def count(how: str, sites: dict[str, Path], root: Path, suite: str, measured: di
 
 
 def by_callgrind(sites: dict[str, Path], root: Path, suite: str, measured: dict[str, "Measured"], say: Say) -> str:
-    """Both versions at the same time: a count does not mind the other's load."""
+    """Count both versions at the same time: load does not change a count."""
     if not instructions.has_callgrind():
         return "instructions: not compared; install valgrind, or remove --instructions callgrind"
     say("starting both under callgrind: a minute or two")

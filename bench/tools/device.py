@@ -5,7 +5,7 @@ from eblvm.engine.running import Running
 
 
 def chosen(device: str) -> str:
-    """`--device` checked and, of a GPU, with its number and set up as a run sets it up by default."""
+    """Check `--device`; give a GPU its number and set it up as a run does by default."""
     running = Running(device=device)
     running.check()
     running.check_device()

@@ -1,6 +1,6 @@
-"""The matrix products of the engine's own algorithm, timed alone: what a step could not be faster than.
+"""The matrix products of the engine's own algorithm, timed alone: a lower bound of a step's time.
 
-v_BD is the (noisy) batch, W_DH the model's weight, A_HD the posterior's, h_BH and M_BB stand for anything of their
+v_BD is the (noisy) batch, W_DH the model's weight, A_HD the posterior's, h_BH and M_BB are any matrices of their
 shape. The fused step (`kernels/grbm_bilevel`):
 
 Lower steps:    x = v W, one a batch. Each of K real steps: l = v A^T, dA = h^T v.
@@ -11,7 +11,7 @@ In the dual:    M = v v^T once, then one M h a step and direction instead; A_N m
 Upper level:    l = v A^T, the score's two pulls h W^T and h A; backward: W's from the score, and with an unroll also
                 h's by r W and r A^T, and (not in the dual) A's twice: from the score and from l.
 
-The step by autograd takes x = v W of the upper level as well, unless the batch is shared, and knows no dual. It
+The step by autograd computes x = v W of the upper level as well, unless the batch is shared, and has no dual. It
 computes l of the upper level twice, for h and for log q, and with an unroll A's cotangent of it twice: one or two
 products that the algorithm does not need, so they are not in the floor.
 DSM: x = v W, s = h W^T; backward g W, and W's twice: from the score and from x.
@@ -40,7 +40,7 @@ PRODUCTS: dict[str, Callable[[Tensor, Tensor, Tensor, Tensor, Tensor], Tensor]] 
 
 
 def products(case: Case) -> Counter[str]:
-    """How often a step computes each product."""
+    """The number of times that a step computes each product."""
     c = case.config
     if c["method"] == "dsm":
         return Counter({"v W": 2, "h W^T": 1, "v^T h": 2})

@@ -8,12 +8,12 @@ from typing import Any, NamedTuple
 import torch
 
 from eblvm.bench.contestants.steps import CaseStep
-from eblvm.bench.tools import record, registry
+from eblvm.bench.tools import record, records, registry
 from eblvm.engine.errors import UserError
 from eblvm.engine.planning.footprint import footprint
 
 SCHEMA = "eblvm-gates/1"
-PATH = record.RECORDS / "gates.json"
+PATH = records.RECORDS / "gates.json"
 ALLOWED = 0.02  # growth of a deterministic figure
 
 Figures = Mapping[str, Any]  # saved_bytes, peak_bytes, flops, ops
@@ -37,7 +37,7 @@ def measure(step: CaseStep) -> dict[str, Any]:
 
 
 def grown(case: str, now: Figures, before: Figures, allowed: float = ALLOWED) -> list[Change]:
-    """The figures that are more than `allowed` above what they were, a share of it. None is what cannot be measured."""
+    """The figures that have grown by more than the fraction `allowed`. None is a figure that cannot be measured."""
     return [
         Change(case, name, before[name], now[name])
         for name in before
@@ -46,7 +46,7 @@ def grown(case: str, now: Figures, before: Figures, allowed: float = ALLOWED) ->
 
 
 def measured() -> dict[str, Any]:
-    """The gates' record of this version, with what the figures depend on."""
+    """The gates' record of this version, with the versions that its figures depend on."""
     torch.set_num_threads(1)
     return {
         "schema": SCHEMA,
@@ -57,18 +57,18 @@ def measured() -> dict[str, Any]:
 
 
 def run(update: bool, path: Path = PATH) -> list[str]:
-    """Sentences about what grew, empty if nothing did. `update` replaces the record instead."""
-    before = None if update else record.read(path, SCHEMA)
+    """Sentences about the figures that have grown. `update` replaces the record instead."""
+    before = None if update else records.read(path, SCHEMA)
     now = measured()
     if before is None:
         path.write_text(json.dumps(now, indent=1) + "\n")
         return []
     for what in ("torch", "kernels"):
-        # A kernel that has come since matters only if a figure grows; one that another backend serves explains itself.
+        # A kernel that is new matters only if a figure grows; a change of backend explains itself.
         if not set(before[what].split(", ")) <= set(now[what].split(", ")):
             raise UserError(
                 f"the gates were recorded with {what} {before[what]}, here it is {now[what]}, and figures depend on it;"
-                " use the recorded one, or record anew with 'eblvm bench gates --update'"
+                " use the recorded one, or record again with 'eblvm bench gates --update'"
             )
     advice = "'eblvm bench gates --update' if that is meant"
     problems = [f"{name}: not measured any more; {advice}" for name in before["cases"] if name not in now["cases"]]

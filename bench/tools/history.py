@@ -1,17 +1,17 @@
 """`eblvm bench history --html FILE`: every record over its commits, a chart per row, in one page without a script.
 
 The points of a row are one figure of one case in the records of one name and one machine, by date. A figure that is
-better when it falls is drawn as it is; the last point's change against the one before is written beside it.
+better when it falls is drawn as it is; the last point's change against the one before is written next to it.
 """
 
 import html
-import json
 import math
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from eblvm.bench.tools import record
+from eblvm.bench.tools.records import files
+from eblvm.bench.tools.records import history as lines
 from eblvm.engine.errors import UserError
 
 # What is drawn, by the record's word: what it is, in which unit, and whether less is better.
@@ -23,7 +23,7 @@ FIGURES = {
     "after_ms": ("time of a step", "ms", True),
     "ratio": ("naive / engine", "x", False),
     "to_mdsm": ("step / MDSM's step", "x", True),
-    "saved_mib": ("bytes held", "MiB", True),
+    "saved_mib": ("saved bytes", "MiB", True),
     "held_mib": ("bytes held", "MiB", True),
     "peak_mib": ("peak", "MiB", True),
     "images_per_s": ("images per second", "1/s", False),
@@ -59,20 +59,16 @@ Rows = dict[str, dict[str, list[Point]]]  # {row: {figure: points in time}}
 
 
 def load(folder: Path) -> list[dict[str, Any]]:
-    """The records of a folder and of superseded/ below it that have a name, a date and rows; the oldest first."""
+    """The records of a folder that have a name, a date and rows; the oldest first."""
     if not folder.is_dir():
         raise UserError(f"{folder} is no folder of records; give --json the folder, or remove it for bench/records")
-    found = []
-    for path in sorted([*folder.glob("*.json"), *(folder / record.SUPERSEDED).glob("*.json")]):
-        try:
-            content = json.loads(path.read_text())
-        except ValueError as error:
-            raise UserError(f"record {path} is not valid JSON ({error}); make it again") from None
-        if isinstance(content, dict) and all(isinstance(content.get(key), str) for key in ("name", "date", "commit")):
+    drawn = []
+    for content in (record for path in files(folder) for record in lines(path)):
+        if all(isinstance(content.get(key), str) for key in ("name", "date", "commit")):
             rows = content.get("rows")
             if isinstance(rows, list) and rows and all(isinstance(row, dict) for row in rows):
-                found.append(content | {"file": path.name, "old": path.parent != folder})
-    return sorted(found, key=lambda r: (r["date"], not r["old"], r["file"]))
+                drawn.append(content)
+    return sorted(drawn, key=lambda content: content["date"])  # of a day in the order of the lines
 
 
 def name_of(row: dict[str, Any]) -> str:
@@ -100,16 +96,16 @@ def machine_of(content: dict[str, Any]) -> str:
 
 def collect(records: list[dict[str, Any]]) -> dict[str, Rows]:
     """{name of the records: {row: {figure: its points}}}."""
-    found: dict[str, Rows] = {}
+    by_name: dict[str, Rows] = {}
     for content in records:
-        rows = found.setdefault(content["name"], {})
+        rows = by_name.setdefault(content["name"], {})
         for row in content["rows"]:
             if not (name := name_of(row)):
                 continue
             for figure, value in figures_of(row):
                 point = Point(content["date"], content["commit"], machine_of(content), value, content["file"])
                 rows.setdefault(name, {}).setdefault(figure, []).append(point)
-    return {name: rows for name, rows in found.items() if rows}
+    return {name: rows for name, rows in by_name.items() if rows}
 
 
 def amount(value: float, unit: str) -> str:
@@ -153,7 +149,7 @@ def chart(figure: str, points: list[Point], machines: list[str]) -> str:
 
 
 def changed(points: list[Point]) -> str:
-    """The last point against the one before it on the same machine."""
+    """The change of the last point from the one before it on the same machine."""
     before = [p for p in points[:-1] if p.machine == points[-1].machine]
     if not before or not before[-1].value:
         return ""
@@ -161,15 +157,15 @@ def changed(points: list[Point]) -> str:
 
 
 def page(records: list[dict[str, Any]]) -> str:
-    found = collect(records)
+    by_name = collect(records)
     machines = list(dict.fromkeys(map(machine_of, records)))
     legend = " ".join(
         f'<span style="color: {COLOURS[i % len(COLOURS)]}">&#9679;</span> {html.escape(m)}'
         for i, m in enumerate(machines)
     )
-    links = " ".join(f'<a href="#{html.escape(name)}">{html.escape(name)}</a>' for name in found)
+    links = " ".join(f'<a href="#{html.escape(name)}">{html.escape(name)}</a>' for name in by_name)
     parts = []
-    for name, rows in found.items():
+    for name, rows in by_name.items():
         mine = [r for r in records if r["name"] == name]
         made = "".join(
             f"<tr><td>{html.escape(r['date'])}<td>{html.escape(r['commit'])}<td>{html.escape(machine_of(r))}"

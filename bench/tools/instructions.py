@@ -2,7 +2,7 @@
 
 By the processor's counter where the kernel gives it (`perf_event_open`), which virtual machines often do not; otherwise
 `eblvm bench compare --instructions callgrind` counts them under valgrind. There numerical libraries see a processor
-without AVX-512 and may take other code; base and head see the same one.
+without AVX-512 and may run other code, the same for base and head.
 """
 
 import contextlib
@@ -25,7 +25,8 @@ STEPS = 5
 
 @contextlib.contextmanager
 def counter() -> Iterator[Callable[[], int] | None]:
-    """A function that reads how many instructions this thread has run; None where the machine does not count them."""
+    """A function that reads the number of instructions this thread has run; None where the machine does not count
+    them."""
     number = CALLS.get(platform.machine())
     if platform.system() != "Linux" or number is None:
         yield None
@@ -47,20 +48,20 @@ def counted() -> bool:
 
 
 def per_step(step: Step) -> int | None:
-    """The fewest instructions of one call in STEPS, after it has run; None where they are not counted."""
+    """The fewest instructions of one call in STEPS, after a first call; None where they are not counted."""
     with counter() as read:
         if read is None:
             return None
-        found = []
+        counts = []
         gc.disable()
         try:
             for _ in range(STEPS):
                 before = read()
                 step()
-                found.append(read() - before)
+                counts.append(read() - before)
         finally:
             gc.enable()
-        return min(found)
+        return min(counts)
 
 
 def callgrind(command: list[str], folder: Path) -> list[str]:
@@ -78,7 +79,7 @@ def control(pid: int, *words: str) -> None:
 
 
 def callgrind_per_step(take_steps: Callable[[int], None], pid: int, folder: Path) -> float:
-    """The mean count of STEPS steps that `take_steps(count)` makes the process take."""
+    """The mean count of STEPS steps, which `take_steps(count)` makes the process run."""
     control(pid, "-z")
     take_steps(STEPS)
     control(pid, "-d")

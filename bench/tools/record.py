@@ -1,6 +1,4 @@
-"""A measurement with the machine, versions and commit it was made on, as JSON. Host names and paths stay out.
-
-bench/records/ holds the newest of each kind, which the pages show; those before it lie in superseded/."""
+"""A measurement with the machine, versions and commit it was made on, as JSON. Host names and paths stay out."""
 
 import datetime
 import json
@@ -8,17 +6,16 @@ import os
 import platform
 import re
 import subprocess
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from eblvm.bench.tools.records import SOURCE, Record
 from eblvm.engine.errors import UserError
 from eblvm.engine.versions import versions
 
-SOURCE = Path(__file__).resolve().parents[2]  # the repository of an editable install
-RECORDS = Path(__file__).resolve().parents[1] / "records"
-SUPERSEDED = "superseded"
 MEASURED = ("engine", "kernels", "bench", "pyproject.toml", "CMakeLists.txt", ":!bench/records")
 
 
@@ -31,14 +28,16 @@ def machine(device: str = "cpu") -> dict[str, Any]:
 
 def cpu_model() -> str:
     try:
-        found = re.search(r"^model name\s*:\s*(.+)$", Path("/proc/cpuinfo").read_text(), re.MULTILINE)
+        match = re.search(r"^model name\s*:\s*(.+)$", Path("/proc/cpuinfo").read_text(), re.MULTILINE)
     except OSError:
-        found = None
-    return found.group(1).strip() if found else platform.processor() or "unknown"
+        match = None
+    return match.group(1).strip() if match else platform.processor() or "unknown"
 
 
+@cache
 def commit() -> str:
-    """The short commit of the source, with '-dirty' if what is measured differs from it; 'unknown' outside git."""
+    """The short commit of the source when this is first called, which commands do before they measure; with '-dirty' if
+    the code differs from it; 'unknown' outside git."""
 
     def git(*arguments: str) -> str:
         return subprocess.run(
@@ -51,10 +50,7 @@ def commit() -> str:
         return "unknown"
 
 
-COMMIT = commit()  # of the code that runs: while it measures for an hour the working tree may go on
-
-
-def make(schema: str, name: str, command: str, device: str, body: dict[str, Any]) -> dict[str, Any]:
+def make(schema: str, name: str, command: str, device: str, body: dict[str, Any]) -> Record:
     return {
         "schema": schema,
         "name": name,
@@ -62,57 +58,21 @@ def make(schema: str, name: str, command: str, device: str, body: dict[str, Any]
         "date": datetime.date.today().isoformat(),
         "machine": machine(device),
         "versions": versions(device),
-        "commit": COMMIT,
+        "commit": commit(),
         **body,
     }
 
 
-def write(record: dict[str, Any], path: Path) -> Path:
-    """Write to `path`; into a folder under the name NAME-CPU-DATE-COMMIT.json."""
+def write(record: Record, path: Path) -> Path:
+    """Write to `path`; into a folder, or a `.jsonl` file, after the records of the same name. The path written to."""
     if path.is_dir():
-        facts = record["machine"]
-        slug = re.sub(r"[^a-z0-9]+", "-", facts.get("gpu", facts["cpu"]).lower()).strip("-")
-        path = path / f"{record['name']}-{slug}-{record['date']}-{record['commit']}.json"
-        supersede(record, path)
+        path = path / f"{record['name']}.jsonl"
     try:
-        path.write_text(json.dumps(record, indent=1) + "\n")
+        if path.suffix == ".jsonl":
+            with path.open("a") as file:
+                file.write(json.dumps(record) + "\n")
+        else:
+            path.write_text(json.dumps(record, indent=1) + "\n")
     except OSError as error:
         raise UserError(f"cannot write {path} ({error.strerror}); give --json a file in a folder that exists") from None
     return path
-
-
-def kind(record: dict[str, Any]) -> tuple[Any, ...]:
-    """What a newer record must share to take an older one's place."""
-    return record["schema"], record["name"], record.get("compiled", False), "gpu" in record["machine"]
-
-
-def supersede(record: dict[str, Any], path: Path) -> None:
-    """Move the records that this one, to be written at `path`, takes the place of to superseded/ beside it."""
-    for old in path.parent.glob(f"{record['name']}-*.json"):
-        found = json.loads(old.read_text())
-        if old != path and "machine" in found and kind(found) == kind(record):
-            (path.parent / SUPERSEDED).mkdir(exist_ok=True)
-            old.rename(path.parent / SUPERSEDED / old.name)
-
-
-def read_all(folder: Path, pattern: str, schema: str) -> list[dict[str, Any]]:
-    """The records of a kind in a folder, by name; each with its `file`."""
-    return [read(path, schema) | {"file": path.name} for path in sorted(folder.glob(pattern))]
-
-
-def read(path: Path, schema: str) -> dict[str, Any]:
-    """The record at `path`, or an error that names the file and what is wrong with it."""
-    try:
-        record = json.loads(path.read_text())
-    except OSError as error:
-        raise UserError(
-            f"record {path} cannot be read ({error.strerror}); give the path of an existing record"
-        ) from None
-    except ValueError as error:
-        raise UserError(f"record {path} is not valid JSON ({error}); make it again") from None
-    got = record.get("schema", "none") if isinstance(record, dict) else "none"
-    if got != schema:
-        raise UserError(
-            f"record {path} has schema {got!r}, expected {schema!r}; another version wrote it: make it again"
-        )
-    return record

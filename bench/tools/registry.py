@@ -1,9 +1,8 @@
-"""What is measured: the cases of every suite, each a configuration of the engine on a batch of a given width."""
+"""The cases of the suites `grbm` and `toy` and of the gates: configurations of the engine, and a batch's width."""
 
 from dataclasses import dataclass
 from typing import Any
 
-from eblvm.bench.cli import SUITES
 from eblvm.engine.config import Config
 from eblvm.engine.errors import unknown
 from eblvm.engine.recipes import recipe
@@ -54,7 +53,7 @@ class Case:
 def cases(suite: str) -> list[Case]:
     makers = {"grbm": grbm, "toy": toy, "gates": gates}
     if suite not in makers:
-        raise unknown("suite", suite, [*SUITES, "gates"])
+        raise unknown("suite", suite, list(makers))
     return makers[suite]()
 
 
@@ -83,12 +82,12 @@ def gates() -> list[Case]:
     """A small fixed set that touches every method and memory mode, fused and by autograd: where regressions show."""
     frey, digits, board = recipe("freyface"), recipe("digits"), recipe("checkerboard")
     generic, size = {"fused": False}, ("D", "H")
-    found = [
+    chosen = [
         Case(frey.replaced(**semantics, **generic, unroll_memory=memory), (560,), ("memory", *size))
         for semantics in SEMANTICS
         for memory in ("store", "recompute")
     ]
-    found += [Case(digits.replaced(method="bidsm", N=0, **generic), (64,), size)]
+    chosen += [Case(digits.replaced(method="bidsm", N=0, **generic), (64,), size)]
     methods = (
         "bissm",
         "bimdsm",
@@ -104,7 +103,7 @@ def gates() -> list[Case]:
         "vages-ssm",
         "ksd",
     )
-    found += [Case(digits.replaced(method=method), (64,), size) for method in methods]
-    found += [Case(board.replaced(replicas=10, **generic), (2,), ("replicas", *size))]
-    found += [Case(frey.replaced(**semantics), (560,), ("fused", *size)) for semantics in SEMANTICS]
-    return [*found, Case(board.replaced(replicas=10), (2,), ("fused", "replicas", *size))]
+    chosen += [Case(digits.replaced(method=method), (64,), size) for method in methods]
+    chosen += [Case(board.replaced(replicas=10, **generic), (2,), ("replicas", *size))]
+    chosen += [Case(frey.replaced(**semantics), (560,), ("fused", *size)) for semantics in SEMANTICS]
+    return [*chosen, Case(board.replaced(replicas=10), (2,), ("fused", "replicas", *size))]

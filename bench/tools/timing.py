@@ -11,11 +11,11 @@ import torch
 from eblvm.engine.system import keep_freed_memory
 
 Step = Callable[[], None]
-BLOCK_MS = 20.0  # short steps are repeated until a reading takes about this long
+BLOCK_MS = 20.0  # short steps are repeated until a reading is about this long
 
 
 def elapsed_ms(step: Step, repeats: int, device: str) -> float:
-    """Mean milliseconds of one call over `repeats` calls, with Python's garbage collector at rest."""
+    """Mean milliseconds of one call over `repeats` calls, with Python's garbage collector disabled."""
     gc.disable()
     try:
         if torch.device(device).type == "cuda":
@@ -35,7 +35,7 @@ def elapsed_ms(step: Step, repeats: int, device: str) -> float:
 
 
 def warmed_repeats(step: Step, device: str, block_ms: float = BLOCK_MS) -> int:
-    """Run `step` until its caches are filled; how many calls make one reading."""
+    """Run `step` until its caches are full; return the number of calls in one reading."""
     step()
     once = min(elapsed_ms(step, 1, device) for _ in range(2))
     return max(1, math.ceil(block_ms / max(once, 1e-3)))
@@ -54,9 +54,9 @@ def interleaved(
     long: bool = False,
 ) -> list[list[list[float]]]:
     """Readings [group][contestant][round] in ms. A round visits every group, and in it every contestant one after the
-    other, in alternating order; so what disturbs the machine for a while disturbs all contestants of a group.
-    `long`: steps of seconds, which are warm after one call and need no repeats. As in `eblvm train`, what a step frees
-    serves the next one."""
+    other, in alternating order; so what disturbs the machine for a while disturbs all contestants of a group. `long`:
+    steps of seconds, which are warm after one call and need no repeats. As in `eblvm train`, the memory that a step
+    frees is reused by the next."""
     with keep_freed_memory():
         repeats = [[warmed(step) if long else warmed_repeats(step, device) for step in group] for group in groups]
         readings: list[list[list[float]]] = [[[] for _ in group] for group in groups]
@@ -75,5 +75,5 @@ def median(readings: Sequence[float]) -> float:
 
 
 def ratio_by_round(readings: Sequence[float], of: Sequence[float]) -> float:
-    """The median of the ratios of each round: what slows the machine for a while slows both."""
+    """The median of the rounds' ratios: what slows the machine for a while slows both."""
     return median([a / b for a, b in zip(readings, of, strict=True)])

@@ -1,8 +1,9 @@
 """Launches and bytes of memory traffic of code on a GPU, counted without one: in triton's interpreter.
 
 Every launch is watched at the addresses that its own tiles load and store. They depend on no value, so none is loaded,
-stored or multiplied: the results of what is counted are no results. `bytes` counts an address once a launch, as a cache
-that holds the launch's tensors does. An operator of torch is a launch that reads its inputs and writes its output once.
+stored or multiplied, and the results are meaningless. `bytes` counts an address once per launch, as a cache does that
+is large enough for the launch's tensors. An operator of torch is a launch that reads its inputs and writes its output
+once.
 """
 
 import contextlib
@@ -40,7 +41,7 @@ class _Operators(TorchDispatchMode):
 
 
 def count(run: Callable[[], object]) -> Traffic:
-    """Of one call of `run`, on CPU tensors under TRITON_INTERPRET=1."""
+    """Count one call of `run`, on CPU tensors under TRITON_INTERPRET=1."""
     kernels = _Kernels()
     with kernels.watched(), _Operators() as operators:
         run()

@@ -1,6 +1,6 @@
 """Worker processes of the versions that `eblvm bench compare` measures.
 
-They are forked from a process that has imported torch and nothing of ours: a start takes a second instead of five, and
+They are forked from a process that has imported torch and nothing of ours: a start needs a second instead of five, and
 both versions have the same luck with torch's place in memory. After some launches there is a new one, with other luck.
 """
 
@@ -20,7 +20,7 @@ from eblvm.bench.tools import worker
 from eblvm.bench.tools.building import last_lines
 from eblvm.engine.errors import UserError
 
-# An editable install puts a finder before sys.path; without it the worker's own folder is found first.
+# An editable install puts a finder before sys.path; without it the worker's own folder comes first.
 WORK = """
 import sys
 sys.meta_path[:] = [f for f in sys.meta_path if type(f).__name__ != "ScikitBuildRedirectingFinder"]
@@ -62,7 +62,8 @@ def worker_command(site: Path) -> list[str]:
 
 
 class Starter:
-    """`with Starter() as s`: the process that workers are forked from, a group of its own that ends with the block."""
+    """`with Starter() as s`: the process from which workers are forked, in a group of its own that ends with the
+    block."""
 
     def __init__(self) -> None:
         self.socket, theirs = socket.socketpair()
@@ -84,7 +85,7 @@ class Starter:
         return answer
 
     def __enter__(self) -> "Starter":
-        """When torch is imported."""
+        """Wait until torch is imported."""
         try:
             self._answer()
         except BaseException:
@@ -135,7 +136,7 @@ class Version:
         return json.loads(line)
 
     def pin(self, number: int) -> None:
-        """Stay on one core from now on: what else is done on a core slows those that share it alike."""
+        """Stay on one core from now on: other work on that core slows both versions alike."""
         if hasattr(os, "sched_setaffinity"):
             cores = sorted(os.sched_getaffinity(0))
             os.sched_setaffinity(self.pid, {cores[number % len(cores)]})
@@ -158,7 +159,7 @@ class Version:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """A worker ends when nobody asks any more; a failed block does not wait for its step."""
+        """A worker ends when its requests end; after an error nobody waits for its step."""
         with contextlib.suppress(BrokenPipeError):
             self.requests.close()
         if kind is None:

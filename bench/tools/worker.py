@@ -1,10 +1,10 @@
-"""One version of the engine as a process that measures on request: `eblvm bench compare` runs two and takes turns.
+"""One version of the engine as a process that measures on request: `eblvm bench compare` runs two by turns.
 
 JSON lines on stdin and stdout: {"do": "open", "suite": S} -> {"protocol", "source", "cases", "extras"}; {"do":
 "footprint", "case": C} -> deterministic figures; {"do": "time", "case": C} -> {"ms"}. Each version brings its own cases
 and set-up, so that a change of the engine's interfaces does not stop a comparison; the protocol number changes with
-this text only. Extras, which versions of before do not know: "block_ms" of `time` is how long a reading is; {"do":
-"repeat", "case": C, "count": n} takes n steps of a warm case; "instructions" is a figure of the footprint where the
+this text only. Extras, which older versions do not know: "block_ms" of `time` is how long a reading is; {"do":
+"repeat", "case": C, "count": n} runs n steps of a warm case; "instructions" is a figure of the footprint where the
 machine counts them.
 """
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from eblvm.bench.suites import deep
+from eblvm.bench.measurements import deep
 from eblvm.bench.tools.agreement import TOLERANCE
 
 

@@ -29,8 +29,8 @@ SMALLER = {  # of a recipe's models
 
 
 def blocks(page: str) -> list[tuple[str, str]]:
-    found = re.findall(r"^```(\w+)\n(.*?)^```", (TUTORIALS / f"{page}.md").read_text(), re.MULTILINE | re.DOTALL)
-    return [(kind, text) for kind, text in found if kind not in ("math", "yaml")]
+    fenced = re.findall(r"^```(\w+)\n(.*?)^```", (TUTORIALS / f"{page}.md").read_text(), re.MULTILINE | re.DOTALL)
+    return [(kind, text) for kind, text in fenced if kind not in ("math", "yaml")]
 
 
 def shortened(words: list[str]) -> list[str]:

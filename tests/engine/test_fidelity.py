@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 import torch
 
-from eblvm.bench.suites import studies
+from eblvm.bench.measurements import studies
 from eblvm.engine import recipes
 from eblvm.engine.cli.configuration import add_run_options, configuration
 from eblvm.engine.cli.parser import Parser

@@ -1,22 +1,16 @@
-"""docs/results.md is what the records give, and a run's command can be read back from its configuration."""
+"""Evaluated runs as a record: a run's command can be read back from its configuration."""
 
 from pathlib import Path
 
 import pytest
 
-from eblvm.bench.pages import results
-from eblvm.bench.tools import record
+from eblvm.bench.measurements import results
 from eblvm.engine import recipes
 from eblvm.engine.cli import main
 from eblvm.engine.cli.configuration import add_run_options, configuration
 from eblvm.engine.cli.parser import Parser
 from eblvm.engine.config import Config
 from eblvm.engine.errors import UserError
-
-
-def test_results_page_is_made_from_the_records() -> None:
-    """Fails when page and records differ: `python -m eblvm.bench.pages.results` makes the page again."""
-    assert results.DOCUMENT.read_text() == results.render(record.RECORDS)
 
 
 @pytest.mark.parametrize(

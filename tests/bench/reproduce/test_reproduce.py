@@ -116,7 +116,7 @@ def test_a_figure_that_is_not_known_is_said(tmp_path: Path, monkeypatch: pytest.
     assert second.split() == ["BiDSM", "Fisher", "as", "DSM", "not", "known", "-", "-"]
     assert reason == f"BiDSM, Fisher: {why}"
     monkeypatch.setattr(listing, "RECORDS", tmp_path)
-    (tmp_path / "reproduce-bism-table1-x.json").write_text(json.dumps(facts))
+    (tmp_path / "reproduce-bism-table1.jsonl").write_text(json.dumps(facts))
     assert listing.state(find("bism-table1")).startswith("run: Fisher within 0.2 % of the paper; 1 figure not known")
 
 
@@ -129,13 +129,14 @@ def test_the_state_is_read_from_the_newest_record(tmp_path: Path, monkeypatch: p
     table = find("bism-table1")
     assert listing.state(table) == "not run yet"
     assert listing.state(find("bism-table2")) == "waiting for a GPU"
-    path = tmp_path / "reproduce-bism-table1-x.json"
+    path = tmp_path / "reproduce-bism-table1.jsonl"
     near = FACTS | {"rows": FACTS["rows"][:1]}
     path.write_text(json.dumps(near))
     assert listing.state(table) == "reproduced: Fisher within 0.2 % of the paper (3 seeds, 2026-01-01)"
     path.write_text(json.dumps(near | {"steps": 50}))
     assert listing.state(table).startswith("run: Fisher within")
-    (tmp_path / "reproduce-bism-table1-y.json").write_text(json.dumps(FACTS | {"date": "2026-01-02"}))
+    with path.open("a") as file:
+        file.write("\n" + json.dumps(FACTS | {"date": "2026-01-02"}))
     assert listing.state(table).startswith("run: Fisher within 0.2 % of the paper; Fisher within 1 of the row beside")
 
 

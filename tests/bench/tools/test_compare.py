@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from eblvm.bench.tools import building, compare, record
+from eblvm.bench.tools import building, compare, records
 from eblvm.bench.tools.compare import Measured
 from eblvm.bench.tools.intervals import median_ratio
 from eblvm.bench.tools.version import Version
@@ -67,11 +67,11 @@ def git(repository: Path, *words: str) -> None:
 
 @pytest.fixture(scope="module")
 def committed(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A repository that holds this tree. Without a compiler it builds in seconds, with the reference kernels."""
+    """A repository of this tree. Without a compiler it builds in seconds, with the reference kernels."""
     copy = tmp_path_factory.mktemp("repository")
     for folder in ("engine", "kernels", "bench"):
-        shutil.copytree(record.SOURCE / folder, copy / folder, ignore=shutil.ignore_patterns("__pycache__", "*.so"))
-    for path in record.SOURCE.iterdir():
+        shutil.copytree(records.SOURCE / folder, copy / folder, ignore=shutil.ignore_patterns("__pycache__", "*.so"))
+    for path in records.SOURCE.iterdir():
         if path.is_file() and not path.name.startswith("."):
             shutil.copy(path, copy)
     # Two cases are enough, and quick: the toy's, on small batches.
@@ -98,7 +98,7 @@ def repository(committed: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def scratch(repository: Path) -> Path:
-    """Where the comparisons of this repository have their folders."""
+    """The folder in which comparisons of this repository work."""
     folder = repository.parent / "scratch"
     folder.mkdir(exist_ok=True)
     return folder
@@ -127,7 +127,7 @@ def test_an_identical_copy_passes(
     assert "gates passed" in out
     assert err.startswith("comparing the working tree with HEAD\n")
     assert "launch 2 of 2" in err
-    rows = record.read(tmp_path / "compared.json", compare.SCHEMA)["rows"]
+    rows = records.read(tmp_path / "compared.json", compare.SCHEMA)["rows"]
     assert [row["rounds"] for row in rows] == [[2, 2]] * 2
     assert all(low <= ratio <= high for ratio, low, high in (row["head_to_base"] for row in rows))
     assert nothing_left(repository)
@@ -163,12 +163,12 @@ def test_a_killed_comparison_leaves_nothing(run: Callable[..., None], repository
 
 def workers_of(folder: Path) -> list[str]:
     """The processes that work in a folder."""
-    found = []
+    workers = []
     for process in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):
             if (process / "cwd").readlink().is_relative_to(folder):
-                found.append(process.name)
-    return found
+                workers.append(process.name)
+    return workers
 
 
 @pytest.mark.slow

@@ -15,7 +15,7 @@ from eblvm.kernels import backends
 
 
 def test_gates_of_this_version(run: Callable[..., None]) -> None:
-    """Fails when a step saves, holds, computes or calls more than the record: 'eblvm bench gates --update' if meant."""
+    """Fails if a step saves, allocates, computes or calls more than recorded; 'eblvm bench gates --update' if meant."""
     if not any(b.op == "philox" and b.name == "native" and b.serves for b in backends()):
         pytest.skip("the figures are recorded with native kernels, which are not built here")
     run("bench", "gates")

@@ -43,6 +43,6 @@ def test_verdicts(slower: float, verdict: str) -> None:
 
 def test_launches_have_equal_weight() -> None:
     """A launch that was stalled and had two rounds counts as much as one with fifty."""
-    found = median_ratio([[1.2, 1.2], [1.0] * 50, [1.2] * 3])
-    assert found.ratio == pytest.approx(1.2)
-    assert found.low == pytest.approx(1.0)
+    interval = median_ratio([[1.2, 1.2], [1.0] * 50, [1.2] * 3])
+    assert interval.ratio == pytest.approx(1.2)
+    assert interval.low == pytest.approx(1.0)
