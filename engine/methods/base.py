@@ -72,24 +72,17 @@ class Rows(NamedTuple):
 
     samples: int
     shape: tuple[int, ...]  # of one sample
-    first: int
     total: int
     replicas: tuple[int, ...]
-    dtype: torch.dtype
-    device: torch.device
+    place: dict[str, Any]  # what every Philox distribution takes: first, dtype and device
 
     @classmethod
     def of(cls, key: Key, v: Tensor, first: int = 0, total: int | None = None) -> Rows:
         """Return the rows of a batch v [*replicas, B, ...]; with no `total` it ends with them."""
         axes = torch.as_tensor(key.seed).dim()
         samples = v.shape[axes]
-        return cls(samples, tuple(v.shape[axes + 1 :]), first, total or first + samples, tuple(v.shape[:axes]), v.dtype,
-                   v.device)  # fmt: skip
-
-    @property
-    def place(self) -> dict[str, Any]:
-        """The keyword arguments that every Philox distribution takes."""
-        return {"first": self.first, "dtype": self.dtype, "device": self.device}
+        place = {"first": first, "dtype": v.dtype, "device": v.device}
+        return cls(samples, tuple(v.shape[axes + 1 :]), total or first + samples, tuple(v.shape[:axes]), place)
 
 
 class Gradient(Protocol):
@@ -147,6 +140,7 @@ class Method(Options):
     compiles: ClassVar[bool] = True
     generates: ClassVar[bool] = False  # it trains a generator
     plans: ClassVar[bool] = False  # `eblvm plan` can count its step
+    alternates: ClassVar[bool] = False  # it moves theta before phi, and has a step of its own
     overlaps: ClassVar[bool] = False  # its gradients call `finish`
     diagnoses: ClassVar[bool] = False  # it has `diagnostics`
     micro_batches: ClassVar[bool] = False  # its gradient can be computed in chunks
@@ -212,9 +206,9 @@ class Method(Options):
         """Return the same gradient without autograd, for tensors with or without replica axes; None without one."""
         return None
 
-    def alternating(self, nets: Nets, optimizer: Optimizer, size: int | None, in_place: bool) -> TrainingStep | None:
-        """Return the whole step of a method that moves theta before phi; None for all others."""
-        return None
+    def alternating(self, nets: Nets, optimizer: Optimizer, size: int | None, in_place: bool) -> TrainingStep:
+        """Return the whole step of a method that `alternates`."""
+        raise NotImplementedError
 
     def validation(self, nets: Nets, state: State, v: Tensor, noise: Noise, size: int | None = None) -> Tensor:
         """Return the method's own loss at fixed noise without any step, to choose the best model by; in chunks."""
@@ -360,11 +354,6 @@ class Loss(Options):
         return {}
 
 
-def half_square(x: Tensor) -> Tensor:
-    """Return 1/2 |x|^2 of every sample [B]."""
-    return 0.5 * x.square().flatten(1).sum(1)
-
-
 def parameters(net: Net, dtype: torch.dtype) -> Params:
     """Return tensors like the parameters of a net, on the meta device."""
     return {name: blank(p, dtype) for name, p in net.named_parameters()}
@@ -372,18 +361,6 @@ def parameters(net: Net, dtype: torch.dtype) -> Params:
 
 def blank(p: Tensor, dtype: torch.dtype) -> Tensor:
     return torch.empty(p.shape, dtype=dtype, device="meta")
-
-
-def scales(state: State, rates: Rates) -> tuple[Tensor | None, Rates]:
-    """Return the loss's scale, and the rates with that of inner gradients; in fp16 only."""
-    if not state.scale:
-        return None, rates
-    return state.scale["value"], rates | {"scale": state.scale["value"].sqrt()}
-
-
-def samples_first(x: Tensor) -> Tensor:
-    """Return noise [B, S, H] as [S, B, H]: leading axes of h are samples that share one f."""
-    return x.movedim(-2, -3)
 
 
 def sliced(tree: Any, first: int, count: int) -> Any:

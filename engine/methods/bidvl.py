@@ -50,7 +50,7 @@ BUFFER_STREAMS = 2**14  # of the start's noise: beyond those of parameters
 @dataclass(frozen=True)
 class Bidvl(Method):
     kind = "bidvl"
-    learns_q = generates = plans = micro_batches = True
+    learns_q = generates = plans = micro_batches = alternates = True
     energy_limit = 1e3  # energies of spectrally normalised nets are some tens in health
 
     K: int = option(1, "real lower steps on encoder and generator per minibatch", low=1)

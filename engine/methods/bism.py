@@ -13,8 +13,8 @@ from eblvm.engine import autodiff
 from eblvm.engine.autodiff import collectives
 from eblvm.engine.errors import UserError
 from eblvm.engine.methods import fused_bism, newton
-from eblvm.engine.methods.base import Batch, Features, Nets, Response, ScoreEstimate, samples_first
-from eblvm.engine.methods.lower_level import LowerLevel, batch_of
+from eblvm.engine.methods.base import Batch, Features, Nets, Response, ScoreEstimate
+from eblvm.engine.methods.lower_level import LowerLevel
 from eblvm.engine.methods.newton import BestResponse, Newton, Unroll
 from eblvm.engine.models.deep import PIECEWISE_LINEAR
 from eblvm.engine.optim.base import Weights
@@ -83,23 +83,23 @@ class Bism(LowerLevel):
         return self.unroll_optimizer == "sgd" and self.unroll_lr is None
 
     def check(self, config: Config) -> None:
-        model = config.model
-        if self.posterior.exact and (self.unrolled or self.K):
+        model, unrolled = config.model, self.unrolled
+        if self.posterior.exact and (unrolled or self.K):
             raise UserError(f"posterior 'exact' has nothing to step on, got N={self.N} K={self.K}; use --N 0 --K 0")
         if self.posterior.exact and not self.best_response.unrolls:
             raise UserError("posterior 'exact' is the best response already; remove --best-response newton")
         super().check(config)
-        if self.unrolled and self.unroll_memory == "recompute" and config.step.compile:
+        if unrolled and self.unroll_memory == "recompute" and config.step.compile:
             raise UserError(
                 "--unroll-memory recompute rebuilds a graph that a compiled step does not have; remove it or --compile "
                 "(--memory-budget lets the compiler save memory)"
             )
-        if self.unrolled and model.activation in PIECEWISE_LINEAR:
+        if unrolled and model.activation in PIECEWISE_LINEAR:
             raise UserError(
                 f"N={self.N} needs a twice differentiable energy, {model.activation!r} has no second derivative; "
                 "use 'elu', 'silu' or 'softplus', or N=0"
             )
-        if not (self.unrolled and self.automatic_step):
+        if not (unrolled and self.automatic_step):
             return
         if not model.linear_in_h:
             raise UserError("unrolled SGD on a deep model needs a step size; give --unroll-lr, or use Adam")
@@ -110,7 +110,7 @@ class Bism(LowerLevel):
             )
 
     def rates(self) -> dict[str, float | None]:
-        return super().rates() | {"unroll": self.unroll_lr}
+        return {"phi": self.lower_lr, "unroll": self.unroll_lr}
 
     def without_steps(self) -> Self:
         return replace(self, K=0, N=0)
@@ -141,8 +141,8 @@ class Bism(LowerLevel):
                 rates = rates | {"unroll": linear_step_size(batches[-1].v)}
         energy, features_of, contexts = nets.energy.at(theta), self.features_of(f, batches), []
         for n in range(self.K, self.K + self.unrolled):
-            batch = batch_of(batches, n)
-            f_n, latent_SBH = features_of(n, energy), samples_first(noise["latent"][n])
+            batch = batches[n % len(batches)]
+            f_n, latent_SBH = features_of(n, energy), noise["latent"][n].movedim(-2, -3)
             contexts.append((theta, f_n, batch.v, batch.lower_weight, latent_SBH, rates))
         moments = phi.moments._replace(m={}, v={}) if self.unroll_optimizer == "sgd" else phi.moments
         return autodiff.unroll(
@@ -175,7 +175,7 @@ class Bism(LowerLevel):
         if isinstance(self.best_response, Newton):
             return self.best_response.estimate(nets, theta, response, features, batch.v, noise)
         energy, q, v = nets.energy.at(theta), nets.posterior.at(response), batch.v
-        h = q.rsample(q.params(v), samples_first(noise["latent"][-1])[0])
+        h = q.rsample(q.params(v), noise["latent"][-1].movedim(-2, -3)[0])
 
         def log_q(x: Tensor) -> Tensor:
             return q.log_prob(q.params(x), h)

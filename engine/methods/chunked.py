@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from eblvm.engine import autodiff
-from eblvm.engine.methods.base import scales, sliced
+from eblvm.engine.methods.base import sliced
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -42,7 +42,7 @@ def chunked_gradient(
     finish: Finish | None = None,
 ) -> tuple[Params, State, Info]:
     """Return what the gradient of `method` returns, with at most `size` samples in the network at once."""
-    theta, estimator, (scale, rates) = state.theta.params, method.estimator, scales(state, rates)
+    theta, estimator, (scale, rates) = state.theta.params, method.estimator, method.scales(state, rates)
     batches = method.batches(v, noise)
     respond = partial(_respond, method, nets, state, batches, noise, rates)
     f = _features(nets, theta, batches[-1].v, size) if estimator.reads_features else None

@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING, NamedTuple
 import torch
 
 from eblvm.engine import nets as modules
-from eblvm.engine.methods.base import samples_first
 from eblvm.engine.methods.divergences import Kl, KlExact
 from eblvm.engine.methods.losses.dsm import Dsm
 from eblvm.engine.methods.losses.ksd import Ksd
@@ -112,7 +111,7 @@ def _gradient(
     phi = state.phi.params
     A_HD, a_H = (at.W_DH.mT, at.c_H) if estimator.posterior.exact else (phi[WEIGHT], phi[BIAS])
     logits_BH = v_BD @ A_HD.mT + a_H.unsqueeze(-2)
-    samples_LBH = samples_first(noise["samples"])
+    samples_LBH = noise["samples"].movedim(-2, -3)
     (value, r_BD), mean_BH, w_LB, h_LBH = weighed(
         estimator, nets.posterior, at, A_HD, logits_BH, samples_LBH, partial(cotangent, loss, v_BD, eps_BD=perturb[-1])
     )

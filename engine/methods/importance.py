@@ -10,7 +10,7 @@ import torch
 from eblvm.engine import autodiff
 from eblvm.engine.errors import UserError
 from eblvm.engine.methods import fused_sampled
-from eblvm.engine.methods.base import Batch, Features, Nets, Response, ScoreEstimate, samples_first
+from eblvm.engine.methods.base import Batch, Features, Nets, Response, ScoreEstimate
 from eblvm.engine.methods.vages import SampledEstimator
 from eblvm.engine.options import option
 
@@ -59,7 +59,7 @@ class Importance(SampledEstimator):
         energy, q, v = nets.energy.at(theta), nets.posterior.at(response), batch.v
         with torch.no_grad():
             p = v.new_zeros(len(v), q.latent) if self.uniform else q.params(v)
-            h = q.sample(p, samples_first(noise["samples"]))
+            h = q.sample(p, noise["samples"].movedim(-2, -3))
             log_q_LB = q.log_prob(p, h)
 
         def log_density(x: Tensor) -> Tensor:

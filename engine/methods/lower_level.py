@@ -13,7 +13,7 @@ from eblvm.engine import autodiff
 from eblvm.engine.autodiff import collectives
 from eblvm.engine.errors import UserError
 from eblvm.engine.methods import divergences, fused_fisher
-from eblvm.engine.methods.base import Batch, Estimator, Nets, State, samples_first
+from eblvm.engine.methods.base import Batch, Estimator, Nets, State
 from eblvm.engine.methods.divergences import Divergence, KlExact
 from eblvm.engine.models import posteriors
 from eblvm.engine.models.posteriors import Linear, PosteriorOptions
@@ -111,12 +111,12 @@ class LowerLevel(Estimator):
     ) -> tuple[Weights, Info]:
         """Return phi after its K steps on the divergence, and what is logged; theta gets no gradient."""
         info: Info = {}
-        theta, features_of = autodiff.detached(theta), self.features_of(f, batches)
+        theta, features_of = autodiff.tree_map(torch.Tensor.detach, theta), self.features_of(f, batches)
         energy, head = nets.energy.at(theta), None
         with torch.no_grad(), autodiff.named("lower steps"):
             for k in range(self.K):
-                f_k = autodiff.detached(features_of(k, energy))
-                batch, latent_SBH = batch_of(batches, k), samples_first(noise["latent"][k])
+                f_k = autodiff.tree_map(torch.Tensor.detach, features_of(k, energy))
+                batch, latent_SBH = batches[k % len(batches)], noise["latent"][k].movedim(-2, -3)
                 if fused_fisher.serves(self.divergence, nets, f_k):
                     head = head if head is not None and len(batches) == 1 else fused_fisher.head_of(theta, f_k)
                     gradient, r = fused_fisher.gradient(head, nets.posterior, phi.params, batch, latent_SBH, rates)
@@ -144,11 +144,6 @@ class LowerLevel(Estimator):
 
     def diagnostics(self, nets: Nets, state: State, batch: Batch, noise: Noise) -> Info:
         """Return the mean divergence between q and the model's posterior, up to what a KL leaves out."""
-        energy, latent_SBH = nets.energy.at(state.theta.params), samples_first(noise["latent"][0])
+        energy, latent_SBH = nets.energy.at(state.theta.params), noise["latent"][0].movedim(-2, -3)
         given = energy.features(batch.v), batch.v, batch.lower_weight, latent_SBH
         return {"divergence": self.lower_loss(nets, energy, *given, state.phi.params)[1]}
-
-
-def batch_of(batches: Sequence[Batch], step: int) -> Batch:
-    """Return a lower step's own batch, or the one that all share."""
-    return batches[0 if len(batches) == 1 else step]

@@ -14,7 +14,7 @@ from eblvm.engine import autodiff
 from eblvm.engine import nets as modules
 from eblvm.engine.autodiff import collectives
 from eblvm.engine.errors import UserError
-from eblvm.engine.methods.base import Method, Nets, samples_first
+from eblvm.engine.methods.base import Method, Nets
 from eblvm.engine.models import posteriors
 from eblvm.engine.models.posteriors import Linear, PosteriorOptions
 from eblvm.engine.options import option, slot
@@ -162,7 +162,7 @@ class Vnce(Method):
 
     def _log_weight(self, nets: Nets, theta: Params, phi: Params, v: Tensor, logistic: Tensor, relaxed: bool) -> Tensor:
         """Return log p~(v, h) - log q(h|v) - log p_noise(v) at h ~ q(h|v), one value per sample of h [L, B]."""
-        contrast, q, noise = contrast_of(nets).at(theta), nets.posterior.at(phi), samples_first(logistic)
+        contrast, q, noise = contrast_of(nets).at(theta), nets.posterior.at(phi), logistic.movedim(-2, -3)
         p = q.params(v)
         h = q.rsample(p, noise) if relaxed else q.sample(p, noise)
         return -contrast.model.energy(v, h) - contrast.log_z - q.log_prob(p, h) - contrast.log_noise(v)

@@ -28,7 +28,7 @@ import torch
 from eblvm.engine import autodiff
 from eblvm.engine import nets as modules
 from eblvm.engine.errors import UserError
-from eblvm.engine.methods.base import Features, Nets, ScoreEstimate, samples_first
+from eblvm.engine.methods.base import Features, Nets, ScoreEstimate
 from eblvm.engine.methods.newton_step import Moved, antithetic, best_response, expected
 from eblvm.engine.models.deep import PIECEWISE_LINEAR
 from eblvm.engine.options import Options, declared, option
@@ -109,9 +109,9 @@ class Newton(BestResponse):
         q = nets.posterior.at(phi)
         with torch.no_grad():
             p = q.params(v)
-        samples_SBH = antithetic(samples_first(noise["response"]))
+        samples_SBH = antithetic(noise["response"].movedim(-2, -3))
         moved = best_response(self, nets.energy, q, theta, features.f, p, samples_SBH)
-        eps_LBH, energy = samples_first(noise["latent"][-1])[:1], nets.energy.at(theta)
+        eps_LBH, energy = noise["latent"][-1].movedim(-2, -3)[:1], nets.energy.at(theta)
 
         def log_density(x: Tensor) -> Tensor:
             return log_ratio(energy, q, moved, energy.features(x), self.latents(q, moved.p, eps_LBH))

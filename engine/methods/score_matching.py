@@ -11,7 +11,7 @@ import torch
 from eblvm.engine import autodiff
 from eblvm.engine import nets as modules
 from eblvm.engine.errors import UserError
-from eblvm.engine.methods.base import Batch, Estimator, Features, Loss, Method, Nets, Response, State, scales
+from eblvm.engine.methods.base import Batch, Estimator, Features, Loss, Method, Nets, Response, State
 from eblvm.engine.methods.chunked import chunked_gradient, chunks
 from eblvm.kernels import philox
 
@@ -35,25 +35,18 @@ class ScoreMatching(Method):
     estimator: Estimator
     loss: Loss
 
-    @property
-    def kind(self) -> str:  # type: ignore[override]
-        return self.estimator.prefix + self.loss.kind
-
-    @property
-    def learns_q(self) -> bool:  # type: ignore[override]
-        return self.estimator.learns_q
-
-    @property
-    def pairs_samples(self) -> bool:  # type: ignore[override]
-        return self.loss.pairs_samples
-
-    @property
-    def micro_batches(self) -> bool:  # type: ignore[override]
-        return self.loss.micro_batches
-
-    @property
-    def plans(self) -> bool:  # type: ignore[override]
-        return self.estimator.plans
+    def __post_init__(self) -> None:
+        """Give the product the abilities of its parts."""
+        estimator, loss = self.estimator, self.loss
+        abilities = {
+            "kind": estimator.prefix + loss.kind,
+            "learns_q": estimator.learns_q,
+            "plans": estimator.plans,
+            "pairs_samples": loss.pairs_samples,
+            "micro_batches": loss.micro_batches,
+        }
+        for name, value in abilities.items():
+            object.__setattr__(self, name, value)
 
     @property
     def blur(self) -> float:
@@ -88,7 +81,7 @@ class ScoreMatching(Method):
         return nets
 
     def init(self, nets: Nets, key: philox.Key, v: Tensor, optimizer: Optimizer) -> State:
-        return super().init(nets, key, v, optimizer)._replace(phi=self.estimator.init_phi(nets, key))
+        return State(optimizer.init(nets.energy.initial(key)), self.estimator.init_phi(nets, key))
 
     def draw(self, nets: Nets, key: philox.Key, rows: Rows) -> Noise:
         """Return "perturb", a list of [B, ...], one if shared, what the estimator draws and what the loss draws."""
@@ -114,7 +107,7 @@ class ScoreMatching(Method):
     def _gradient(
         self, nets: Nets, state: State, v: Tensor, noise: Noise, rates: Rates, finish: Finish | None = None
     ) -> tuple[Params, State, Info]:
-        scale, rates = scales(state, rates)
+        scale, rates = self.scales(state, rates)
         upper = partial(self.upper, nets, state.phi, v, noise, rates)
         gradient, (phi, info) = autodiff.grad(upper, state.theta.params, scale, finish)
         return gradient, state._replace(phi=phi), info
@@ -144,6 +137,12 @@ class ScoreMatching(Method):
         loss_B = self.loss(estimate, batch, noise)
         loss = loss_B.mean()
         return loss, estimate.info | {"loss": loss.detach()} | self.loss.logged(loss_B.detach(), noise)
+
+    def scales(self, state: State, rates: Rates) -> tuple[Tensor | None, Rates]:
+        """Return the loss's scale, and the rates with that of inner gradients; in fp16 only."""
+        if not state.scale:
+            return None, rates
+        return state.scale["value"], rates | {"scale": state.scale["value"].sqrt()}
 
     def batches(self, v: Tensor, noise: Noise) -> list[Batch]:
         """Return the perturbed data, one batch of it if the noise is shared, else one per step."""

@@ -26,7 +26,7 @@ import torch
 from eblvm.engine import autodiff
 from eblvm.engine.errors import UserError
 from eblvm.engine.methods import fused_sampled
-from eblvm.engine.methods.base import Batch, Features, Nets, Response, ScoreEstimate, samples_first
+from eblvm.engine.methods.base import Batch, Features, Nets, Response, ScoreEstimate
 from eblvm.engine.methods.lower_level import LowerLevel
 from eblvm.engine.options import option
 from eblvm.kernels import philox
@@ -199,10 +199,10 @@ class Vages(SampledEstimator):
         """Return samples of q [sets * L, B, H] after C steps h + alpha/2 grad_h log p~(v, h) + std z (F.2.2)."""
         posterior, energy, alpha = nets.posterior.at(q), nets.energy.at(theta), self.alpha(nets.posterior.latent)
         with torch.no_grad():
-            h = posterior.sample(posterior.params(v), samples_first(noise["samples"]))
+            h = posterior.sample(posterior.params(v), noise["samples"].movedim(-2, -3))
             for z in noise["langevin"]:
                 slope, _ = autodiff.grad(lambda x: (-energy.head(f, x).sum(), ()), h)
-                h = h + 0.5 * alpha * slope + self.langevin_noise * samples_first(z)
+                h = h + 0.5 * alpha * slope + self.langevin_noise * z.movedim(-2, -3)
         return h
 
     def _control_variate(self, nets: Nets, q: Params, v: Tensor, h: Tensor) -> Tensor:

@@ -136,11 +136,12 @@ def _counted(config: Config, nets: Nets, state: State, v: Tensor, noise: Noise, 
         return _counted_replicas(config, nets, state, v, noise, rates)
     given = (state, v, noise, rates)
     # A method that alternates moves phi at the moved theta: its whole step is counted.
-    alternating = method.alternating(nets, optimizer, size, in_place=True)
-    step: Callable[..., Any] = alternating or (method.chunked(nets, size) if size else method.gradient(nets))
+    step: Callable[..., Any] = method.chunked(nets, size) if size else method.gradient(nets)
+    if method.alternates:
+        step = method.alternating(nets, optimizer, size, in_place=True)
     with torch.no_grad(), Operators(Storages(_tensors(given))) as counted:
         step(*given)
-    if alternating is None:
+    if not method.alternates:
         chunk = sliced(noise, 0, min(size, len(v))) if size else noise
         return counted.storages.peak, _saved(method, nets, state, v[:size], chunk, rates), counted.flops
     with saved_by_graphs(_tensors(given)) as graphs:

@@ -78,8 +78,8 @@ class Step(Options):
         fused = None
         if self.fused and not self.compile and collectives.size() == 1:
             fused = method.fused(nets, device, dtype)
-        alternating = method.alternating(nets, optimizer, self.micro_batch, in_place)
-        if alternating is not None:
+        if method.alternates:
+            alternating = method.alternating(nets, optimizer, self.micro_batch, in_place)
             step = without_graph(torch.vmap(alternating) if replicated else alternating)
         elif fused is not None:
             step = moved(named(fused, "fused gradient"), nets, optimizer, in_place=True)

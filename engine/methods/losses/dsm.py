@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from eblvm.engine.methods.base import Batch, Loss, Noise, ScoreEstimate, half_square
+from eblvm.engine.methods.base import Batch, Loss, Noise, ScoreEstimate
 from eblvm.engine.options import option
 
 if TYPE_CHECKING:
@@ -30,4 +30,5 @@ class Dsm(Loss):
         return Batch(v + self.sigma * eps, eps, v.new_full(v[:1].shape, self.sigma), v.new_ones(()))
 
     def __call__(self, estimate: ScoreEstimate, batch: Batch, noise: Noise) -> Tensor:
-        return half_square(estimate.score() + batch.eps / self.sigma)
+        residual = estimate.score() + batch.eps / self.sigma
+        return 0.5 * residual.square().flatten(1).sum(1)

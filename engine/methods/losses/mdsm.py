@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from eblvm.engine.errors import UserError
-from eblvm.engine.methods.base import Batch, Info, Loss, Noise, Rows, ScoreEstimate, half_square
+from eblvm.engine.methods.base import Batch, Info, Loss, Noise, Rows, ScoreEstimate
 from eblvm.engine.options import option
 
 if TYPE_CHECKING:
@@ -44,14 +44,15 @@ class Mdsm(Loss):
 
     def draw(self, key: Key, rows: Rows) -> Noise:
         """Return level [B], and third [B, 3]: weights whose mean over the global batch is that of a third of levels."""
-        total = rows.total
-        level = torch.arange(total, dtype=rows.dtype, device=rows.device) / max(1, total - 1)
-        third = torch.arange(3, device=rows.device)[:, None] == (3 * level).long().clamp(max=2)
+        total, first = rows.total, rows.place["first"]
+        dtype, device = rows.place["dtype"], rows.place["device"]
+        level = torch.arange(total, dtype=dtype, device=device) / max(1, total - 1)
+        third = torch.arange(3, device=device)[:, None] == (3 * level).long().clamp(max=2)
         weight = third * (total / third.sum(1, keepdim=True).clamp(min=1))
-        here = slice(rows.first, rows.first + rows.samples)
+        here = slice(first, first + rows.samples)
         return {
             "level": level[here].expand(*rows.replicas, rows.samples),
-            "third": weight[:, here].to(rows.dtype).expand(*rows.replicas, 3, rows.samples).mT,
+            "third": weight[:, here].to(dtype).expand(*rows.replicas, 3, rows.samples).mT,
         }
 
     def perturb(self, v: Tensor, eps: Tensor, noise: Noise) -> Batch:
@@ -65,7 +66,8 @@ class Mdsm(Loss):
         return low * (high / low) ** level_B if self.sigma_spacing == "geometric" else low + (high - low) * level_B
 
     def __call__(self, estimate: ScoreEstimate, batch: Batch, noise: Noise) -> Tensor:
-        return half_square(estimate.score() / batch.sigma + batch.eps / self.sigma0**2)
+        residual = estimate.score() / batch.sigma + batch.eps / self.sigma0**2
+        return 0.5 * residual.square().flatten(1).sum(1)
 
     def logged(self, loss_B: Tensor, noise: Noise) -> Info:
         """Return the mean loss over the lowest, middle and highest third of the noise levels."""

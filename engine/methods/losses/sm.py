@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from eblvm.engine import autodiff
-from eblvm.engine.methods.base import Batch, Loss, Noise, ScoreEstimate, half_square
+from eblvm.engine.methods.base import Batch, Loss, Noise, ScoreEstimate
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -24,9 +24,9 @@ class Sm(Loss):
 
     def __call__(self, estimate: ScoreEstimate, batch: Batch, noise: Noise) -> Tensor:
         if estimate.laplacian is not None:
-            return half_square(estimate.score()) + estimate.laplacian()
+            return 0.5 * estimate.score().square().flatten(1).sum(1) + estimate.laplacian()
         assert estimate.log_density is not None
         dimension = batch.v[0].numel()
         basis = torch.eye(dimension, dtype=batch.v.dtype, device=batch.v.device).view(dimension, 1, *batch.v.shape[1:])
         score, curvature = autodiff.score_and_curvature(estimate.log_density, batch.v, basis.expand(-1, *batch.v.shape))
-        return half_square(score) + curvature.sum(0)
+        return 0.5 * score.square().flatten(1).sum(1) + curvature.sum(0)

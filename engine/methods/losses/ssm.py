@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from eblvm.engine import autodiff
-from eblvm.engine.methods.base import Batch, Loss, Noise, Rows, ScoreEstimate, half_square
+from eblvm.engine.methods.base import Batch, Loss, Noise, Rows, ScoreEstimate
 from eblvm.engine.options import option
 from eblvm.kernels import philox
 
@@ -46,4 +46,4 @@ class Ssm(Loss):
             return half + curvature.mean(0)
         assert estimate.log_density is not None
         score, curvature = autodiff.score_and_curvature(estimate.log_density, batch.v, direction_MB)
-        return half_square(score) + curvature.mean(0)
+        return 0.5 * score.square().flatten(1).sum(1) + curvature.mean(0)
