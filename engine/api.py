@@ -24,7 +24,8 @@ from eblvm.engine.evaluation.eval_model import EVAL_SEED, LATENT_SAMPLES
 from eblvm.engine.evaluation.image_sets import read_images
 from eblvm.engine.evaluation.metrics import dinov2, inception
 from eblvm.engine.evaluation.metrics.image_distances import cached_images, image_distances
-from eblvm.engine.nets.base import Energy, call
+from eblvm.engine.evaluation.metrics.importance import log_density
+from eblvm.engine.nets.base import Energy
 from eblvm.engine.nets.posteriors import Bernoulli, Gaussian, Posterior
 from eblvm.engine.runs.parent import Parent
 from eblvm.engine.runs.run import Run as SavedRun
@@ -203,7 +204,7 @@ class Run:
             return objective.marginal_energy(state, v)
         if h is None:
             return self.free_energy(v)
-        return call(self.saved.energy, self.theta, "energy", v, h)
+        return self.saved.energy.at(self.theta).energy(v, h)
 
     def free_energy(self, v: Tensor) -> Tensor:
         """F(v) = -log sum_h exp(-E(v, h)) [B], up to a constant where q leaves one out.
@@ -212,9 +213,11 @@ class Run:
         bound on F(v) in expectation."""
         if self.config.model.generates:
             return self.energy(v)
-        if hasattr(self.saved.energy, "free_energy"):
-            return call(self.saved.energy, self.theta, "free_energy", v)
-        return -self._log_density(v)
+        energy: Any = self.saved.energy
+        if hasattr(energy, "free_energy"):
+            return energy.at(self.theta).free_energy(v)
+        sampling = (self._posterior(), self.phi, v, Key(EVAL_SEED, 0), LATENT_SAMPLES)
+        return -log_density(energy, self.theta, *sampling).to(v.dtype)
 
     def score(self, v: Tensor) -> Tensor:
         """grad_v log p(v), that of `free_energy`: exact, or by importance sampling of h."""
@@ -222,19 +225,6 @@ class Run:
             x = v.detach().requires_grad_()
             (gradient,) = torch.autograd.grad(-self.free_energy(x).sum(), x)
         return gradient
-
-    def _log_density(self, v: Tensor) -> Tensor:
-        posterior = self._posterior()
-        place: dict[str, Any] = {"first": 0, "dtype": v.dtype, "device": v.device}
-        shape = (LATENT_SAMPLES, posterior.latent)
-        noise = posterior.noise(Key(EVAL_SEED, 0), 0, len(v), shape, **place).movedim(1, 0)
-        with torch.no_grad():
-            p = call(posterior, self.phi, "params", v)
-            h = posterior.sample(p, noise)
-            log_q = posterior.log_prob(p, h)
-        f = call(self.saved.energy, self.theta, "features", v)
-        log_weight = -call(self.saved.energy, self.theta, "head", f, h) - log_q
-        return log_weight.logsumexp(0) - torch.log(torch.tensor(float(LATENT_SAMPLES)))
 
     @torch.no_grad()
     def posterior(self, v: Tensor) -> Distribution:
@@ -244,10 +234,10 @@ class Run:
             mean, log_std = objective.posterior(state, v)
             return Independent(Normal(mean, log_std.exp()), 1)
         if self.saved.posterior is None:
-            logits = call(self.saved.grbm, self.theta, "posterior_logits", v)
+            logits = self.saved.grbm.at(self.theta).posterior_logits(v)
             return Independent(BernoulliDistribution(logits=logits), 1)
         posterior = self._posterior()
-        p = call(posterior, self.phi, "params", v)
+        p = posterior.at(self.phi).params(v)
         if isinstance(posterior, Bernoulli):
             return Independent(BernoulliDistribution(logits=p), 1)
         if isinstance(posterior, Gaussian):

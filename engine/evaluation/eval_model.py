@@ -10,7 +10,7 @@ from torch import Tensor
 
 from eblvm.engine.errors import UserError
 from eblvm.engine.evaluation.metrics.importance import LogDensity, importance_weighted
-from eblvm.engine.nets.base import Energy, Net, call
+from eblvm.engine.nets.base import Energy, Net
 from eblvm.engine.nets.grbm import GRBM
 from eblvm.engine.runs.run import Run
 from eblvm.engine.sampling.generator import trained
@@ -78,32 +78,29 @@ def expect_parameters(run: Run, model: Net, params: Params) -> None:
             )
 
 
-def _exact(energy: Energy, theta: Params, v: Tensor, first: int) -> LogDensity:
+def _exact(marginal_energy: Callable[[Tensor], Tensor], v: Tensor, first: int) -> LogDensity:
     with torch.no_grad():
-        value = -call(energy, theta, "free_energy", v)
+        value = -marginal_energy(v)
     return LogDensity(value, torch.zeros_like(value))
 
 
 def _grbm(name: str, energy: GRBM, theta: Params) -> EvalModel:
+    energy = energy.at(theta)
+
     def posterior_mean(v: Tensor) -> Tensor:
-        return torch.sigmoid(call(energy, theta, "posterior_logits", v))
+        return torch.sigmoid(energy.posterior_logits(v))
 
     def reconstruct(v: Tensor) -> Tensor:
-        return call(energy, theta, "conditional_v", posterior_mean(v))[0]
+        return energy.conditional_v(posterior_mean(v))[0]
 
-    exact, joint = partial(_exact, energy, theta), partial(call, energy, theta, "energy")
-    return EvalModel(name, "exact log p~(v) = -F(v)", exact, posterior_mean, reconstruct, joint)
+    exact = partial(_exact, energy.free_energy)
+    return EvalModel(name, "exact log p~(v) = -F(v)", exact, posterior_mean, reconstruct, energy.energy)
 
 
 def _bidvl(run: Run, model: str, name: str) -> EvalModel:
     """The energy is the marginal's own; the encoder's mean through the generator is the reconstruction."""
     objective, state = trained(run, model)
-
-    def log_density(v: Tensor, first: int) -> LogDensity:
-        with torch.no_grad():
-            value = -objective.marginal_energy(state, v)
-        return LogDensity(value, torch.zeros_like(value))
-
+    log_density = partial(_exact, partial(objective.marginal_energy, state))
     mean, reconstruct = partial(objective.encode, state), partial(objective.reconstruct, state)
     return EvalModel(name, "exact log p~(v) = -E(v)", log_density, mean, reconstruct)
 
@@ -112,16 +109,18 @@ def _deep(run: Run, model: str, name: str, energy: Energy, theta: Params) -> Eva
     """The deep EBLVM's p(v|h) is a Markov chain, not a decoder: it reconstructs nothing."""
     phi = run.phi(model)
     if not phi:
-        return EvalModel(name, "exact log p~(v) = -F(v)", partial(_exact, energy, theta))
+        visible: Any = energy.at(theta)
+        return EvalModel(name, "exact log p~(v) = -F(v)", partial(_exact, visible.free_energy))
     posterior = run.posterior
     assert posterior is not None
     expect_parameters(run, posterior, phi)
+    q = posterior.at(phi)
 
     def log_density(v: Tensor, first: int) -> LogDensity:
         return importance_weighted(energy, theta, posterior, phi, v, Key(EVAL_SEED, 0), LATENT_SAMPLES, first)
 
     def posterior_mean(v: Tensor) -> Tensor:
-        return posterior.mean(call(posterior, phi, "params", v))
+        return q.mean(q.params(v))
 
     bound = f"lower bound on log p~(v), importance-weighted over {LATENT_SAMPLES} samples of h"
-    return EvalModel(name, bound, log_density, posterior_mean, energy=partial(call, energy, theta, "energy"))
+    return EvalModel(name, bound, log_density, posterior_mean, energy=energy.at(theta).energy)

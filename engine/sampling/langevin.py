@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from eblvm.engine.autodiff.derivatives import grad
-from eblvm.engine.nets.base import Energy, call
+from eblvm.engine.nets.base import Energy
 from eblvm.engine.types import Params
 from eblvm.kernels import philox
 from eblvm.kernels.philox import Key, Purpose, purpose
@@ -78,17 +78,20 @@ def langevin(
 
 def joint_score(energy: Energy, theta: Params) -> Score:
     """grad of log p(v, h), for x = (v, h)."""
-    return lambda x: grad(lambda y: (-call(energy, theta, "energy", *y).sum(), ()), x)[0]
+    energy = energy.at(theta)
+    return lambda x: grad(lambda y: (-energy.energy(*y).sum(), ()), x)[0]
 
 
 def conditional_score(energy: Energy, theta: Params, h: Tensor) -> Score:
     """grad_v log p(v | h), for x = (v,)."""
-    return lambda x: grad(lambda y: (-call(energy, theta, "energy", *y, h).sum(), ()), x)[0]
+    energy = energy.at(theta)
+    return lambda x: grad(lambda y: (-energy.energy(y[0], h).sum(), ()), x)[0]
 
 
 def marginal_score(energy: Energy, theta: Params) -> Score:
     """grad log p(v) of an energy with a free energy, for x = (v,)."""
-    return lambda x: grad(lambda y: (-call(energy, theta, "free_energy", *y).sum(), ()), x)[0]
+    marginal: Any = energy.at(theta)
+    return lambda x: grad(lambda y: (-marginal.free_energy(*y).sum(), ()), x)[0]
 
 
 @torch.no_grad()

@@ -12,7 +12,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from eblvm.engine.nets.base import call
 from eblvm.engine.nets.grbm import GRBM
 from eblvm.engine.sampling.annealing import Walk, resampled, tempered
 from eblvm.engine.sampling.diagnostics import FEWEST_DRAWS, effective_sample_size, r_hat
@@ -83,6 +82,7 @@ def mixing(
     count = min(DRAWS, sweeps // 2) if sweeps >= FEWEST_SWEEPS else 0
     apart = sweeps // (2 * count) if count else 0
     directions = _directions(energy, theta, key)
+    energy = energy.at(theta)
     states, draws = {}, {}
     for i, (name, v) in enumerate(starts.items()):
         here = Key((key.seed + i * SEED_STEP) % 2**63, key.step)
@@ -92,7 +92,7 @@ def mixing(
         for _ in range(count):
             v, _ = gibbs(theta, Key(here.seed, here.step + done), v, apart, on_sweeps)
             done += apart
-            free_energy = call(energy, theta, "free_energy", v)
+            free_energy = energy.free_energy(v)
             seen.append(torch.cat([free_energy[:, None], v @ directions], 1).double().cpu())
         states[name] = v
         if seen:

@@ -10,7 +10,6 @@ import torch
 from torch import Tensor
 
 from eblvm.engine.errors import UserError, unknown
-from eblvm.engine.nets.base import call
 from eblvm.engine.nets.grbm import GRBM
 from eblvm.engine.progress import progress
 from eblvm.engine.runs.run import Run
@@ -76,21 +75,22 @@ def target(
     known = KINDS[1:] if has_h else KINDS[:1]
     if kind not in known:
         raise UserError(f"this model has no chains of kind {kind!r}; use {' or '.join(known)}")
-    energy, theta, key = run.energy, run.thetas(model)[0], Key(seed, 0)
+    energy: Any = run.energy.at(run.thetas(model)[0])
+    key = Key(seed, 0)
     kwargs = {"dtype": getattr(torch, run.config.running.dtype), "device": torch.device(run.config.running.device)}
     if kind == "posterior":
         v = training_samples(run, count, seed)
         with torch.no_grad():
-            f = call(energy, theta, "features", v)
-        return lambda x: -call(energy, theta, "head", f, x[0]), (posterior_means(run, model, count, seed),)
+            f = energy.features(v)
+        return lambda x: -energy.head(f, x[0]), (posterior_means(run, model, count, seed),)
     v = started(run, start or default_start(run), key, count, 0, kwargs)
     if kind == "marginal":
-        return lambda x: -call(energy, theta, "free_energy", x[0]), (v,)
+        return lambda x: -energy.free_energy(x[0]), (v,)
     if kind == "joint":
         h = philox.normal(key, purpose(Purpose.SAMPLE_H), count, (latent_units(run),), **kwargs)
-        return lambda x: -call(energy, theta, "energy", *x), (v, h)
+        return lambda x: -energy.energy(*x), (v, h)
     h = posterior_means(run, model, count, seed)
-    return lambda x: -call(energy, theta, "energy", x[0], h), (v,)
+    return lambda x: -energy.energy(x[0], h), (v,)
 
 
 def mixed(chains: Chains) -> dict[str, float]:

@@ -9,7 +9,6 @@ from torch import Tensor
 from eblvm.engine.autodiff import collectives
 from eblvm.engine.data.sets.files import ImageData
 from eblvm.engine.errors import UserError, unknown
-from eblvm.engine.nets.base import call
 from eblvm.engine.nets.grbm import GRBM
 from eblvm.engine.progress import progress
 from eblvm.engine.runs.run import Run
@@ -175,12 +174,12 @@ def value_range(run: Run) -> tuple[float, float]:
 
 def infer(run: Run, model: str) -> Callable[[Tensor], Tensor]:
     """v -> the posterior mean of h."""
-    posterior, phi = run.posterior, run.phi(model)
-    assert posterior is not None
+    assert run.posterior is not None
+    posterior = run.posterior.at(run.phi(model))
 
     @torch.no_grad()
     def means(v: Tensor) -> Tensor:
-        return torch.cat([posterior.mean(call(posterior, phi, "params", chunk)) for chunk in v.split(1000)])
+        return torch.cat([posterior.mean(posterior.params(chunk)) for chunk in v.split(1000)])
 
     return means
 

@@ -9,14 +9,14 @@ Shape tags: B batch, H latent units, L nodes or samples of h.
 
 import math
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from eblvm.engine.errors import UserError
 from eblvm.engine.evaluation.metrics.importance import LogDensity, importance_weighted
-from eblvm.engine.nets.base import Energy, call
+from eblvm.engine.nets.base import Energy
 from eblvm.engine.nets.posteriors import Gaussian
 from eblvm.engine.types import Params
 from eblvm.kernels.philox import Key
@@ -73,7 +73,8 @@ def log_marginal_of(
 ) -> LogMarginal:
     """log p~(v) as a function of v, by the best way that the model allows."""
     if hasattr(energy, "free_energy"):
-        return lambda v: _exact(-call(energy, theta, "free_energy", v))
+        marginal: Any = energy.at(theta)
+        return lambda v: _exact(-marginal.free_energy(v))
     if posterior is None or phi is None:
         raise UserError("the energy has no free energy: give its posterior and phi, by which h is integrated out")
     quadrature = posterior.latent <= QUADRATURE_H
@@ -96,11 +97,12 @@ def log_marginal_of(
 
 def trapezoidal(energy: Energy, theta: Params, posterior: Gaussian, phi: Params, v: Tensor) -> Tensor:
     """log integral exp(-E(v, h)) dh [B], on the nodes mean + std x with x equally spaced in [-REACH, REACH]^H."""
-    mean_BH, log_std_BH = call(posterior, phi, "params", v)
+    energy, posterior = energy.at(theta), posterior.at(phi)
+    mean_BH, log_std_BH = posterior.params(v)
     x = torch.linspace(-REACH, REACH, NODES, dtype=v.dtype, device=v.device)
     x_LH = torch.cartesian_prod(*[x] * posterior.latent).view(-1, posterior.latent)
     h = mean_BH + torch.exp(log_std_BH) * x_LH[:, None]
-    e_LB = call(energy, theta, "head", call(energy, theta, "features", v), h).double()
+    e_LB = energy.head(energy.features(v), h).double()
     log_volume = log_std_BH.double().sum(-1) + posterior.latent * math.log(2 * REACH / (NODES - 1))
     return (-e_LB).logsumexp(0) + log_volume
 

@@ -9,7 +9,6 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from eblvm.engine.nets.base import call
 from eblvm.engine.nets.grbm import GRBM
 from eblvm.engine.sampling.annealing import OnStep, Walk, annealed, straight_path, walk
 from eblvm.engine.types import Params
@@ -25,12 +24,12 @@ class LogZ(NamedTuple):
 @torch.no_grad()
 def log_likelihood(energy: GRBM, theta: Params, v: Tensor, log_z: float) -> float:
     """Mean over v of log p(v) = -F(v) - log Z."""
-    return float(-call(energy, theta, "free_energy", v).mean()) - log_z
+    return float(-energy.at(theta).free_energy(v).mean()) - log_z
 
 
 @torch.no_grad()
 def exact_log_z(energy: GRBM, theta: Params) -> LogZ:
-    return LogZ(float(call(energy, {k: p.double() for k, p in theta.items()}, "log_z")), 0.0)
+    return LogZ(float(energy.at({k: p.double() for k, p in theta.items()}).log_z()), 0.0)
 
 
 def ais(

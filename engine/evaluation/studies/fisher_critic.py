@@ -15,7 +15,7 @@ from eblvm.engine.autodiff.derivatives import grad, vjp
 from eblvm.engine.methods.losses import Loss
 from eblvm.engine.methods.types import Rates
 from eblvm.engine.methods.vages import VagesScore
-from eblvm.engine.nets.base import Net, call, fan_in_uniform
+from eblvm.engine.nets.base import Net, fan_in_uniform
 from eblvm.engine.optim.optimizers import Adam, Moments
 from eblvm.engine.types import Params
 from eblvm.kernels import philox
@@ -83,12 +83,12 @@ def fisher_divergence(
         score, eps = parts(v, step)
 
         def loss(eta: Params, v: Tensor = v, score: Tensor = score, eps: Tensor = eps) -> tuple[Tensor, Tensor]:
-            value = call(critic, eta, "value", v, score, eps).mean()
+            value = critic.at(eta).value(v, score, eps).mean()
             return -value, value.detach()
 
         gradient, value = grad(loss, eta)
         eta, eta_opt = adam.step(eta, gradient, eta_opt, rate)
         if on_step is not None:
             on_step(float(value))
-    values = call(critic, eta, "value", test, *parts(test, steps))
+    values = critic.at(eta).value(test, *parts(test, steps))
     return FisherEstimate(float(values.mean()), float(values.std() / len(values) ** 0.5))

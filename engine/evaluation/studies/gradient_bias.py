@@ -21,7 +21,6 @@ from eblvm.engine.methods.bilevel import BilevelScore
 from eblvm.engine.methods.responses import Newton, Unroll
 from eblvm.engine.methods.score_matching import ScoreMatchingObjective
 from eblvm.engine.methods.types import Noise, Objective, Rates, ScoreEstimate, State
-from eblvm.engine.nets.base import call
 from eblvm.engine.nets.posteriors import Gaussian
 from eblvm.engine.types import Params
 from eblvm.kernels.philox import Key
@@ -97,9 +96,10 @@ def exact_gradient(
 
 def log_marginal_of(estimator: BilevelScore, state: State) -> LogMarginal:
     """log p~(v) with h summed or integrated out, or an error that says which models have it."""
-    energy, posterior = estimator.energy, estimator.posterior
+    energy: Any = estimator.energy
+    posterior = estimator.posterior
     if hasattr(energy, "free_energy"):
-        return lambda theta, v: -call(energy, theta, "free_energy", v)
+        return lambda theta, v: -energy.at(theta).free_energy(v)
     if isinstance(posterior, Gaussian) and posterior.latent <= QUADRATURE_H:
         phi = state.phi
         return lambda theta, v: trapezoidal(energy, theta, posterior, phi, v)

@@ -2,7 +2,6 @@
 
 import torch
 
-from eblvm.engine.nets.base import call
 from eblvm.engine.nets.grbm import GRBM
 from eblvm.engine.sampling.gibbs import gibbs, uniform_start
 from eblvm.kernels import philox
@@ -16,7 +15,7 @@ def test_gibbs_moments_match_enumeration() -> None:
     theta = energy.initial(Key(4, 0))
     theta["W"] = 1.5 * theta["W"]
     states = torch.tensor([[float(k >> j & 1) for j in range(H)] for k in range(2**H)])
-    means, sigma = call(energy, theta, "conditional_v", states)
+    means, sigma = energy.at(theta).conditional_v(states)
     field = states @ theta["W"].T
     log_weight = states @ theta["c"] + field @ theta["b"] + 0.5 * (field * sigma).square().sum(-1)
     weight = torch.softmax(log_weight, 0)

@@ -6,7 +6,6 @@ from eblvm.engine.evaluation.studies.fisher_critic import Critic, fisher_diverge
 from eblvm.engine.methods.divergences import Kl
 from eblvm.engine.methods.estimators.vages import Vages
 from eblvm.engine.methods.vages import VagesScore
-from eblvm.engine.nets.base import call
 from eblvm.engine.nets.grbm import GRBM
 from eblvm.engine.nets.posteriors import Bernoulli
 from eblvm.engine.optim.optimizers import Adam
@@ -19,7 +18,7 @@ def test_the_critics_value_is_that_of_its_definition() -> None:
     eta = critic.initial(Key(0, 0))
     v, score = philox.normal(Key(1, 0), 0, 4, (3,)), philox.normal(Key(1, 0), 1, 4, (3,))
     eps = philox.rademacher(Key(1, 0), 2, 4, (3,))
-    value = call(critic, eta, "value", v, score, eps)
+    value = critic.at(eta).value(v, score, eps)
     for i in range(4):
         f = torch.func.functional_call(critic.net, {k.removeprefix("net."): p for k, p in eta.items()}, v[i])
         jacobian = torch.func.jacrev(
@@ -41,6 +40,6 @@ def test_it_tracks_the_true_divergence() -> None:
     for size in (0.0, 1.0):
         theta = {k: size * p for k, p in start.items()}
         with torch.no_grad():
-            true = 0.5 * (call(energy, theta, "score", data) + data).square().sum(-1).mean()
+            true = 0.5 * (energy.at(theta).score(data) + data).square().sum(-1).mean()
         found = fisher_divergence(vages, theta, phi, data[:4000], data[4000:], width=32, steps=600, lr=5e-3)
         assert abs(found.value - float(true)) < 0.15 * float(true) + 0.03, (size, found, float(true))
