@@ -30,6 +30,11 @@ class Split(NamedTuple):
     images: np.ndarray | Pictures  # uint8 [n, C, H, W]
     labels: np.ndarray | None = None  # int64 [n], or attributes int8 [n, A]
 
+    def array(self) -> np.ndarray:
+        """The images of a split of arrays, writable as torch wants them."""
+        assert isinstance(self.images, np.ndarray)
+        return self.images if self.images.flags.writeable else self.images.copy()
+
     def part(self, first: int, end: int) -> "Split":
         return Split(self.images[first:end], None if self.labels is None else self.labels[first:end])
 

@@ -7,7 +7,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from eblvm.engine.data.sets.files import ImageData
 from eblvm.engine.evaluation.chunks import chunk, chunks
 from eblvm.engine.evaluation.image_sets import as_bytes, as_images
 from eblvm.engine.evaluation.metrics.image_distances import Images
@@ -28,10 +27,10 @@ class Source:
 
     @property
     def settings(self) -> dict[str, Any]:
-        """Samples that an older version kept began elsewhere: the start is a part of where they are kept."""
+        """Samples that an older version kept started elsewhere: the start is a part of where they are kept."""
         found = {"kind": self.kind or "default", "steps": self.steps or "default", "seed": self.seed}
-        if isinstance(self.run.config.dataset, ImageData) and not self.run.config.model.generates:
-            found["start"] = default_start(self.run)
+        if (start := default_start(self.run)) != "uniform" and not self.run.config.model.generates:
+            found["start"] = start
         return found
 
     @property

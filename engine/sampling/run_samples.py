@@ -7,7 +7,6 @@ import torch
 from torch import Tensor
 
 from eblvm.engine.autodiff import collectives
-from eblvm.engine.data.sets.files import ImageData
 from eblvm.engine.errors import UserError, unknown
 from eblvm.engine.nets.grbm import GRBM
 from eblvm.engine.progress import progress
@@ -135,7 +134,7 @@ def sample_continuous(
 
 def default_start(run: Run) -> str:
     """Where chains start: as published for the papers' images, else over the range of the data."""
-    return "normal" if isinstance(run.config.dataset, ImageData) else "uniform"
+    return run.config.dataset.chain_start
 
 
 def started(run: Run, start: str, key: Key, count: int, first: int, kwargs: dict[str, Any]) -> Tensor:

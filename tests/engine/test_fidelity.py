@@ -21,9 +21,9 @@ from eblvm.engine.cli.parser import Parser
 from eblvm.engine.config import Config
 from eblvm.engine.data import published
 from eblvm.engine.data.contents import Contents, Split
-from eblvm.engine.data.datasets import points
 from eblvm.engine.data.readers.folder import SPLITS
-from eblvm.engine.data.sets.files import CelebA, FileData, ImageData
+from eblvm.engine.data.sets.base import FileData, ImageData
+from eblvm.engine.data.sets.celeba import CelebA
 from eblvm.engine.evaluation.metrics.likelihood import ais
 from eblvm.engine.evaluation.studies import early_stopping
 from eblvm.engine.evaluation.studies.fisher_critic import Critic, fisher_divergence
@@ -85,7 +85,7 @@ def splits(config: Config) -> tuple[int, ...]:
     """Training, validation and test samples of the published files."""
     kind = config.dataset.kind
     if not isinstance(config.dataset, FileData):
-        return tuple(len(part) for part in points(kind)[:3])
+        return tuple(len(part) for part in config.load_data()[:3])
     counts = published.COUNTS
     files = {
         "mnist": (counts["train-images-idx3-ubyte"], counts["t10k-images-idx3-ubyte"]),

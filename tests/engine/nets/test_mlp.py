@@ -4,7 +4,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from eblvm.engine.data.toys import TOYS
+from eblvm.engine.data.sets.checkerboard import Checkerboard
 from eblvm.engine.errors import UserError
 from eblvm.engine.evaluation.metrics.grid_likelihood import grid_log_likelihood
 from eblvm.engine.methods.bilevel import BilevelScore
@@ -85,7 +85,7 @@ def test_start_in_units_of_the_data() -> None:
 
 def test_bidsm_draws_the_checkerboard() -> None:
     """After 200 steps at noise 0.05 well above the 0.318 nats of a GRBM; the best possible at this noise is 0.507."""
-    toy = TOYS["checkerboard"]
+    toy = Checkerboard()
     energy, posterior = (model(2, 2, mean=0.5, std=0.29) for model in (MlpEnergy, MlpGaussian))
     adam = Adam((0.9, 0.999))
     estimator = BilevelScore(Bism(K=1, N=0, divergence=Kl()), energy, posterior, adam)

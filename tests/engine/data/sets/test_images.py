@@ -11,7 +11,7 @@ from eblvm.engine.data.dataset import resized
 from eblvm.engine.errors import UserError
 from eblvm.engine.recipes import recipe
 
-from .conftest import cifar_files, write_mnist, write_tar
+from ..conftest import cifar_files, write_mnist, write_tar
 
 
 @pytest.mark.parametrize("packed", [None, False, True])

@@ -6,12 +6,14 @@ import math
 import pytest
 import torch
 
-from eblvm.engine.data import toys
 from eblvm.engine.data.sets import KINDS
-from eblvm.engine.data.sets.toys import Points
-from eblvm.engine.data.toys import TOYS
+from eblvm.engine.data.sets.checkerboard import Checkerboard
+from eblvm.engine.data.sets.checkerboard4 import Checkerboard4
+from eblvm.engine.data.sets.curves import Blobs, Circle, EightGaussians
+from eblvm.engine.data.sets.points import Points
 
 N = 20_000
+TOYS = {kind: node for kind, node in KINDS.items() if isinstance(node, Points)}
 # Mean and covariance matrix (xx, yy, xy) where they are simple.
 MOMENTS = {
     "checkerboard": ((0.5, 0.5), (1 / 12, 1 / 12, 1 / 16)),
@@ -23,7 +25,7 @@ MOMENTS = {
 
 
 def test_checkerboard_covers_two_cells_evenly() -> None:
-    v = toys.checkerboard(N)
+    v = Checkerboard().points(N)
     cells = torch.floor(2 * v)
     assert torch.equal(cells[:, 0], cells[:, 1])
     assert v.min() >= 0
@@ -35,7 +37,7 @@ def test_checkerboard_covers_two_cells_evenly() -> None:
 
 
 def test_checkerboard4_is_the_board_of_published_results() -> None:
-    digest = hashlib.sha256(toys.checkerboard4(1000).numpy().tobytes()).hexdigest()
+    digest = hashlib.sha256(Checkerboard4().points(1000).numpy().tobytes()).hexdigest()
     assert digest[:16] == "57828970abf29706"
 
 
@@ -50,8 +52,7 @@ def test_moments(name: str) -> None:
 
 @pytest.mark.parametrize("name", TOYS)
 def test_mean_and_std_for_networks(name: str) -> None:
-    points, v = KINDS[name], TOYS[name].points(N)
-    assert isinstance(points, Points)
+    points, v = TOYS[name], TOYS[name].points(N)
     assert float(v.std()) == pytest.approx(points.std, rel=0.02)
     assert abs(float(v.mean()) - points.mean) < 0.02 * points.std
 
@@ -67,7 +68,7 @@ def test_a_range_of_points_is_a_part_of_them_all(name: str) -> None:
 
 def test_sets_differ_in_their_noise() -> None:
     """blobs and eightgaussians are made alike: without streams of their own their noise would be the same."""
-    z = [(toys.blobs(N) - toys.blobs.curves[0](torch.zeros(N)))[:, 0], toys.eightgaussians(N)[:, 0]]
+    z = [(Blobs().points(N) - Blobs.curves[0](torch.zeros(N)))[:, 0], EightGaussians().points(N)[:, 0]]
     assert abs(float(torch.corrcoef(torch.stack(z))[0, 1])) < 0.05
 
 
@@ -92,13 +93,27 @@ def test_log_density_is_that_of_the_points(name: str) -> None:
 def test_circle_density_in_closed_form() -> None:
     """A ring blurred by N(0, s^2): N(|v| - R; s) e^-(|v| R / s^2) I0(|v| R / s^2) / (s sqrt(2 pi)), in the plane."""
     v = torch.linspace(0.5, 3.5, 41, dtype=torch.float64)[:, None] * torch.tensor([[0.6, 0.8]]).double()
-    r, s = v.norm(dim=1), toys.circle.std
+    r, s = v.norm(dim=1), Circle.thickness
     expected = -0.5 * ((r - 2) / s) ** 2 - math.log(2 * math.pi * s**2) + torch.special.i0e(2 * r / s**2).log()
-    torch.testing.assert_close(toys.circle.log_density(v), expected, rtol=1e-10, atol=1e-10)
+    torch.testing.assert_close(Circle().log_density(v), expected, rtol=1e-10, atol=1e-10)
 
 
 def test_best_log_likelihood_of_the_boards() -> None:
-    assert float(toys.checkerboard_log_density(toys.checkerboard(100)).mean()) == pytest.approx(math.log(2))
-    assert float(toys.checkerboard4_log_density(toys.checkerboard4(100)).mean()) == pytest.approx(-math.log(32))
+    board, board4 = Checkerboard(), Checkerboard4()
+    assert float(board.log_density(board.points(100)).mean()) == pytest.approx(math.log(2))
+    assert float(board4.log_density(board4.points(100)).mean()) == pytest.approx(-math.log(32))
     outside = torch.tensor([[0.2, 0.7], [0.7, 0.2], [-0.1, 0.2], [1.1, 0.7]])
-    assert bool((toys.checkerboard_log_density(outside) == -math.inf).all())
+    assert bool((board.log_density(outside) == -math.inf).all())
+
+
+def test_the_4x4_board_covers_its_dark_cells_evenly() -> None:
+    data = Checkerboard4().load(images=False)
+    assert [len(part) for part in data[:3]] == [60_000, 10_000, 10_000]
+    column, row = (torch.floor(data.train / 2).long() + 2).T
+    assert column.min() == row.min() == 0
+    assert column.max() == row.max() == 3
+    assert ((column + row) % 2 == 0).all()
+    counts = torch.bincount(4 * column + row, minlength=16)
+    counts = counts[counts > 0]
+    assert len(counts) == 8
+    assert (counts - 7500).abs().max() < 5 * 7500**0.5
