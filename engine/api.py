@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.distributions import Bernoulli as BernoulliDistribution
 from torch.distributions import Distribution, Independent, Normal
 
-from eblvm.engine import evaluation, previews, recipes, sharing
+from eblvm.engine import evaluation, previews, recipes, sampling, sharing
 from eblvm.engine.config import Config
 from eblvm.engine.data.dataset import Dataset
 from eblvm.engine.data.map_style import in_memory
@@ -30,7 +30,7 @@ from eblvm.engine.nets.posteriors import Bernoulli, Gaussian, Posterior
 from eblvm.engine.runs.parent import Parent
 from eblvm.engine.runs.run import Run as SavedRun
 from eblvm.engine.runs.stats import read_rows
-from eblvm.engine.sampling import generator, run_samples
+from eblvm.engine.sampling import generator
 from eblvm.engine.training import loop
 from eblvm.engine.types import Params
 from eblvm.kernels.philox import Key
@@ -261,11 +261,15 @@ class Run:
         kind: str | None = None,
         seed: int = 0,
         start: str | None = None,
+        sampler: str | None = None,
+        **options: Any,
     ) -> Tensor:
-        """Samples [count, ...] by Gibbs sweeps, annealed Langevin dynamics or a generator, as `eblvm sample` has them.
+        """Samples [count, ...] by `sampler`, or the run's own: Gibbs sweeps, annealed Langevin dynamics or a generator.
 
+        Its options are those of `eblvm sample`.
         Sample i depends on the seed and on i only."""
-        return run_samples.sample(self.saved, self.model, count, steps, seed, kind, start=start)
+        chosen = sampling.sampler_of(self.saved, sampler, steps=steps, target=kind, start=start, **options)
+        return chosen.sample(self.saved, self.model, count, seed).values
 
     @torch.no_grad()
     def reconstruct(self, v: Tensor) -> Tensor:

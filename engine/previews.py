@@ -10,17 +10,16 @@ from pathlib import Path
 
 import torch
 
+from eblvm.engine import sampling
 from eblvm.engine.errors import UserError
 from eblvm.engine.evaluation import plots
 from eblvm.engine.evaluation.eval_model import eval_models
 from eblvm.engine.evaluation.image_sets import as_images
-from eblvm.engine.nets.grbm import GRBM
 from eblvm.engine.progress import quietly
 from eblvm.engine.runs.run import Run
-from eblvm.engine.sampling import run_samples
 
 SHOWN = 36
-SWEEPS, LANGEVIN_STEPS = 100, 300
+STEPS = {"gibbs": 100, "langevin": 300}  # of the samplers that take some
 SEED = 2**39
 
 
@@ -44,11 +43,10 @@ def preview(run: Run, thorough: bool) -> dict[str, Path]:
                 title = f"step {step}, pairs: a validation image (left) and its reconstruction (right)"
                 plots.image_grid(pairs.flatten(0, 1), found["reconstruction"], columns=12, title=title)
         with quietly():
-            quick = run.config.model.generates or isinstance(run.energy, GRBM)
-            if quick or thorough:
+            sampler = sampling.sampler_of(run)
+            if sampler.quick or thorough:
                 count = SHOWN if len(run.shape) == 3 or run.image_shape else 500
-                steps = None if run.config.model.generates else SWEEPS if quick else LANGEVIN_STEPS
-                v = run_samples.sample(run, "last", count, steps, SEED)
+                v = sampling.sampler_of(run, steps=STEPS.get(sampler.kind)).sample(run, "last", count, SEED).values
                 found["samples"] = folder / f"samples-{step:08d}.png"
                 plots.samples(v, run.image_shape, found["samples"], columns=6)
     except UserError as error:  # a model of the user's own that has no sampler, replicas of a deep one

@@ -7,11 +7,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from eblvm.engine import sampling
 from eblvm.engine.evaluation.sections import Options, Section
 from eblvm.engine.runs.run import Run
-from eblvm.engine.sampling.run_samples import GIBBS_SWEEPS
-
-LANGEVIN_STEPS = 2700  # of `sampling.langevin.temperatures`, by default
 
 
 def plan_of(run: Run, todo: Sequence[Section], reused: Sequence[str], options: Options) -> list[str]:
@@ -34,12 +32,9 @@ def work(run: Run, section: Section, options: Options) -> str:
         return f": {settings['log_z']}, twice{replicas}"
     if section.name in ("samples", "fid") and options.samples is None:
         count = settings.get("count", options.fid)
-        if run.config.model.generates:
-            return f": {count} samples, one pass of the generator each"
-        sweeps = options.steps or (GIBBS_SWEEPS if run.is_grbm else LANGEVIN_STEPS)
-        kind = "Gibbs sweeps" if run.is_grbm else "Langevin steps, each a pass of the network and its gradient"
+        sampler = sampling.sampler_of(run, target=options.kind, steps=options.steps)
         inception = ", then Inception on them and on the reference" if section.name == "fid" else ""
-        return f": {count} samples of {sweeps} {kind}{inception}"
+        return f": {count} samples{sampler.work}{inception}"
     return replicas and f":{replicas}"
 
 

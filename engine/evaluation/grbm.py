@@ -13,8 +13,8 @@ from eblvm.engine.evaluation.metrics.score_matching import score_matching_loss
 from eblvm.engine.progress import progress
 from eblvm.engine.runs.run import Run
 from eblvm.engine.sampling.annealing import annealed
+from eblvm.engine.sampling.gibbs import SWEEPS
 from eblvm.engine.sampling.mixing import Mixing, mixing, several_starts
-from eblvm.engine.sampling.run_samples import GIBBS_SWEEPS
 from eblvm.engine.training import replicas
 from eblvm.engine.types import Params
 from eblvm.kernels.philox import Key
@@ -84,8 +84,8 @@ def _bracket(run: Run, theta: Params, chains: int, temperatures: int, name: str)
         ends = annealed(theta, Key(seed, 0), chains, temperatures, lambda _: bar.update() and None)
     forth, key = ais_log_z(run.grbm, theta, ends), Key((seed + REVERSE_SEED) % 2**63, 0)
     starts = several_starts(theta, run.dataset.train, ends, key, max(2, chains // 3), temperatures)
-    with progress(GIBBS_SWEEPS * len(starts), f"Gibbs {name}", "sweep") as bar:
-        found = mixing(run.grbm, theta, starts, key, GIBBS_SWEEPS, lambda count: bar.update(count) and None)
+    with progress(SWEEPS * len(starts), f"Gibbs {name}", "sweep") as bar:
+        found = mixing(run.grbm, theta, starts, key, SWEEPS, lambda count: bar.update(count) and None)
     mode = mode_bound(theta, torch.cat([v[:MODES] for v in (*starts.values(), *found.states.values())]))
     if found.problem is not None:  # then AIS back would be no bound
         return bracket(forth, mode, None, found), found

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from eblvm.engine import sampling
 from eblvm.engine.errors import UserError
 from eblvm.engine.evaluation import deep, grbm, plots
 from eblvm.engine.evaluation import kept_samples as drawn
@@ -30,8 +31,7 @@ from eblvm.engine.models.base import image_shape
 from eblvm.engine.nets.grbm import MAX_ENUMERATED_H
 from eblvm.engine.nets.posteriors import Gaussian
 from eblvm.engine.runs.run import Run
-from eblvm.engine.sampling.run_mixing import run_mixing
-from eblvm.engine.sampling.run_samples import value_range
+from eblvm.engine.sampling.starts import value_range
 from eblvm.engine.training import replicas
 from eblvm.kernels import philox
 from eblvm.kernels.philox import Key, Purpose, purpose
@@ -87,17 +87,12 @@ def sections_of(run: Run, model: str, weights: str, options: Options) -> list[Se
     found += _ood(run, judged, options)
     source = source_of(run, model, weights, options)
     given = None if options.samples is None else like_data(run, options.samples)
-    shown = options.draw if options.draw is not None else SHOWN if quick(run) or options.fid else 0
+    shown = options.draw if options.draw is not None else SHOWN if sampling.sampler_of(run).quick or options.fid else 0
     if shown:
         found.append(_samples(run, source, shown, given))
     if options.fid:
         found.append(_fid(run, source, options, given))
     return found
-
-
-def quick(run: Run) -> bool:
-    """Are samples a matter of seconds?"""
-    return run.config.model.generates or run.is_grbm
 
 
 def weights_of(run: Run, model: str) -> str:
@@ -248,7 +243,7 @@ def _samples(run: Run, source: drawn.Source, count: int, given: Tensor | None) -
     def compute() -> list[Figures]:
         v = drawn.first(source, count) if given is None else given[:count].cpu()
         plots.samples(run.dataset.floats(v[:SHOWN]), flat, run.folder / "samples.png")
-        mixed = run_mixing(source.run, source.model, source.steps, source.seed) if given is None else None
+        mixed = source.sampler.mixing(source.run, source.model, source.seed) if given is None else None
         mixed_figures: Figures = {f"samples_{k}": v for k, v in mixed.figures().items()} if mixed else {}
         if not has_images(run):
             return [mixed_figures]

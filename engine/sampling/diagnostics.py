@@ -6,10 +6,15 @@ chain which still drifts disagrees with itself. NaN means that nothing can be sa
 chain, or one that is not finite.
 """
 
+from __future__ import annotations
+
 import math
+from typing import TYPE_CHECKING
 
 import torch
-from torch import Tensor
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 FEWEST_DRAWS = 4  # two for each half
 

@@ -31,7 +31,7 @@ from eblvm.engine.methods.estimators.vages import Vages
 from eblvm.engine.nets import bidvl
 from eblvm.engine.nets.grbm import GRBM
 from eblvm.engine.options import nodes
-from eblvm.engine.sampling import langevin, run_samples
+from eblvm.engine.sampling import gibbs, langevin
 from eblvm.kernels.philox import Key
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -164,7 +164,7 @@ FACTS: dict[str, Callable[[Any], str]] = {
         "one per unit" if GRBM(3, 2).initial(Key(0, 0))["log_sigma"].shape == (3,) else "one"
     ),
     "start of theta": grbm_start,
-    "Gibbs sweeps of a sample": lambda _: str(run_samples.GIBBS_SWEEPS),
+    "Gibbs sweeps of a sample": lambda _: str(gibbs.SWEEPS),
     "chains of AIS": lambda _: default(ais, "chains"),
     "temperatures of AIS": lambda _: default(ais, "temperatures"),
     "pairs of a batch": lambda c: str((c["batch"] // 2) ** 2),

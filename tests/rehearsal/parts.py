@@ -23,7 +23,8 @@ from eblvm.engine.evaluation.studies.fisher_critic import fisher_divergence
 from eblvm.engine.methods.vages import VagesScore
 from eblvm.engine.recipes import recipe
 from eblvm.engine.sampling.gibbs import gibbs, uniform_start
-from eblvm.engine.sampling.langevin import joint_score, langevin, normal_start
+from eblvm.engine.sampling.langevin import joint_score, langevin
+from eblvm.engine.sampling.starts import normal_start
 from eblvm.engine.training import replicas
 from eblvm.kernels.philox import Key
 from tests.rehearsal.cases import IMAGE, POINT

@@ -9,12 +9,13 @@ import pytest
 import torch
 from torch import Tensor
 
+from eblvm.engine import sampling
 from eblvm.engine.cli import main
 from eblvm.engine.evaluation import sections
 from eblvm.engine.evaluation.metrics.extractor import Extractor
 from eblvm.engine.runs import checkpoint
 from eblvm.engine.runs.run import Run
-from eblvm.engine.sampling.run_samples import sample
+from eblvm.engine.sampling.base import Sampler
 
 TINY = "--width 2 --depth 12 --batch 16 --posterior-width 2 --head-width 8 --latent 4 --validations 1 --ema 0.5".split()
 QUICK = "--steps 4 --fid 150 --reference 200 --draw 30".split()
@@ -136,7 +137,7 @@ def test_a_killed_evaluation_continues(run: Path, inception, monkeypatch) -> Non
 
     for name in ("classification", "neighbours"):
         monkeypatch.setattr(sections, name, never)
-    monkeypatch.setattr("eblvm.engine.evaluation.kept_samples.sample", never)
+    monkeypatch.setattr(Sampler, "sample", never)
     rest = inception()
     after = evaluation(run, *QUICK)
     assert rest.seen == 200  # 150 samples' features were kept
@@ -249,10 +250,11 @@ def test_a_sample_is_the_same_in_any_chunk(recipe: str, trained: Path, tmp_path:
         assert main(["train", "digits", "--method", "dsm", "--steps", "5", "--out", str(folder)]) == 0
     run = Run.open(folder)
     for kind in ("given-h", "joint") if recipe == "deep" else (None,):
-        whole = sample(run, "last", 7, 3, 5, kind)
-        torch.testing.assert_close(sample(run, "last", 3, 3, 5, kind, first=4), whole[4:], rtol=1e-4, atol=1e-4)
+        sampler = sampling.sampler_of(run, steps=3, target=kind)
+        whole, end = sampler.sample(run, "last", 7, 5).values, sampler.sample(run, "last", 3, 5, first=4).values
+        torch.testing.assert_close(end, whole[4:], rtol=1e-4, atol=1e-4)
     if recipe == "deep":  # beyond the 1400 training samples that h comes from
-        sample(run, "last", 2, 1, 5, "given-h", first=1399)
+        sampling.sampler_of(run, steps=1, target="given-h").sample(run, "last", 2, 5, first=1399)
 
 
 def test_a_run_of_another_version(run: Path, capsys) -> None:

@@ -77,7 +77,7 @@ def test_a_run_has_exact_chains(
 
 def test_mistakes(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for words, expected in (
-        (["--sampler", "nuts"], "unknown sampler 'nuts'; valid: mala, hmc"),
+        (["--sampler", "nuts"], "unknown sampler 'nuts'; valid: generator, gibbs, hmc, mala, inpainting, langevin"),
         (["--sampler", "mala", "--kind", "marginal"], "use joint or given-h or posterior"),
         (["--sampler", "hmc", "--step-size", "-1"], "expected a positive number"),
         (["--kind", "inpainting", "--known", "middle"], "unknown known 'middle'; valid: top, bottom"),

@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch import Tensor
 
+from eblvm.engine.sampling.hmc import hmc, mala, value_and_slope
 from eblvm.engine.sampling.langevin import langevin
-from eblvm.engine.sampling.metropolis import hmc, mala, value_and_slope
 from eblvm.kernels import philox
 from eblvm.kernels.philox import Key, Purpose, purpose
 
