@@ -16,14 +16,14 @@ from eblvm.engine.evaluation import plots
 from eblvm.engine.evaluation.eval_model import eval_models
 from eblvm.engine.evaluation.image_sets import as_images
 from eblvm.engine.progress import quietly
-from eblvm.engine.runs.run import Run
+from eblvm.engine.runs.saved import SavedRun
 
 SHOWN = 36
 STEPS = {"gibbs": 100, "langevin": 300}  # of the samplers that take some
 SEED = 2**39
 
 
-def preview(run: Run, thorough: bool) -> dict[str, Path]:
+def preview(run: SavedRun, thorough: bool) -> dict[str, Path]:
     """The pictures of the last model, by name. `thorough` also runs Langevin chains, whose steps cost like training."""
     step, found = run.payload["step"], {}
     folder = run.folder / "previews"

@@ -15,8 +15,8 @@ from eblvm.engine.durable import write_atomic
 from eblvm.engine.errors import UserError
 from eblvm.engine.evaluation.compare import read_evaluation
 from eblvm.engine.runs import exported, parent
-from eblvm.engine.runs.folder import MODELS, write_config
-from eblvm.engine.runs.run import Run
+from eblvm.engine.runs.folder import CUSTOM_MODELS, write_config
+from eblvm.engine.runs.saved import SavedRun
 from eblvm.engine.training import replicas
 from eblvm.engine.versions import versions
 
@@ -24,7 +24,7 @@ LICENCE_LINE = "The licence of these weights is for their author to state here."
 
 
 def export(
-    run: Run, model: str, out: Path, *, safetensors: bool = True, state_dict: bool = False, onnx: bool = False
+    run: SavedRun, model: str, out: Path, *, safetensors: bool = True, state_dict: bool = False, onnx: bool = False
 ) -> list[Path]:
     """Write `model` of a run to the folder `out`, and give the files."""
     if out.exists() and any(out.iterdir()) and not exported.is_export(out):
@@ -55,8 +55,8 @@ def export(
         "versions": versions(),
     }
     exported.write(out, tensors | {"extent": run.extent}, facts, formats)
-    if (run.folder / MODELS).is_file():
-        write_atomic(out / MODELS, (run.folder / MODELS).read_bytes())
+    if (run.folder / CUSTOM_MODELS).is_file():
+        write_atomic(out / CUSTOM_MODELS, (run.folder / CUSTOM_MODELS).read_bytes())
     write_config(config, out)
     files = [*formats, exported.FACTS, "config.json", exported.CARD]
     if onnx:
@@ -69,7 +69,7 @@ def export(
 class EnergyGraph(nn.Module):
     """The energy as a graph of plain operators: F(v) where it is closed, E(v, h) otherwise."""
 
-    def __init__(self, run: Run, model: str):
+    def __init__(self, run: SavedRun, model: str):
         super().__init__()
         self.net = copy.deepcopy(run.energy)
         self.net.load_state_dict(run.thetas(model)[0], assign=True)  # the net itself is on the meta device
@@ -79,7 +79,7 @@ class EnergyGraph(nn.Module):
         return net.free_energy(v) if h is None else net.energy(v, h)
 
 
-def onnx_energy(run: Run, model: str, path: Path) -> None:
+def onnx_energy(run: SavedRun, model: str, path: Path) -> None:
     """energy.onnx: inputs v [batch, ...] (and h [batch, H] where p(v) is not closed), output the energy [batch]."""
     try:
         import onnx  # type: ignore[import-not-found, unused-ignore]  # noqa: F401
@@ -105,7 +105,7 @@ def onnx_energy(run: Run, model: str, path: Path) -> None:
         )  # fmt: skip
 
 
-def card(run: Run, model: str, facts: dict[str, Any], name: str) -> str:
+def card(run: SavedRun, model: str, facts: dict[str, Any], name: str) -> str:
     """The model card: what it is, how it was made, how good it is, how to load it."""
     config = run.config
     command = " ".join(["eblvm train", config.recipe, *recipes.arguments(config)]) if config.recipe != "custom" else ""

@@ -7,14 +7,14 @@ from eblvm.engine.evaluation import plots
 from eblvm.engine.evaluation.metrics.likelihood import exact_log_z, log_likelihood
 from eblvm.engine.plotting import save, styled, subplots
 from eblvm.engine.runs import checkpoint
-from eblvm.engine.runs.run import Run
+from eblvm.engine.runs.saved import SavedRun
 
 TEST = 2000  # samples of the curves
 
 Curve = list[tuple[int, float]]
 
 
-def curve(run: Run) -> tuple[Curve, plots.Density]:
+def curve(run: SavedRun) -> tuple[Curve, plots.Density]:
     """Mean log-likelihood of the replicas at every kept checkpoint, and the density of the first one at the end."""
     points = []
     for step in sorted(checkpoint.steps(run.folder / "checkpoints")):
@@ -31,7 +31,7 @@ def curve(run: Run) -> tuple[Curve, plots.Density]:
 @styled
 def checkerboard(folders: dict[str, Path], out: Path) -> dict[str, Curve]:
     """Draw OUT/densities.png and OUT/curves.png of the runs, by their labels; the curves."""
-    runs = {label: Run.open(folder) for label, folder in folders.items()}
+    runs = {label: SavedRun.open(folder) for label, folder in folders.items()}
     found = {label: curve(run) for label, run in runs.items()}
     panels = [(label, density) for label, (_, density) in found.items()]
     plots.density(panels, next(iter(runs.values())).dataset.train, out / "densities.png")

@@ -142,7 +142,7 @@ def trained(experiment: Experiment, row: Row, settings: Settings, say: Say) -> d
     """Train, evaluate and collect one row; None if training was interrupted."""
     from eblvm.engine import evaluation
     from eblvm.engine.cli.eval import build_parser, options_of
-    from eblvm.engine.runs.run import Run
+    from eblvm.engine.runs.saved import SavedRun
     from eblvm.engine.training.loop import train
 
     folder = settings.out / slug(row.label)
@@ -150,7 +150,7 @@ def trained(experiment: Experiment, row: Row, settings: Settings, say: Say) -> d
         return None
     words = [*row.evaluate.split(), *settings.evaluate.split()]
     arguments = build_parser().parse([str(folder), *located(words, settings.data)])
-    opened = Run.open(folder, device=settings.device)
+    opened = SavedRun.open(folder, device=settings.device)
     model = arguments.model or opened.default_model()
     facts = evaluation.evaluate(opened, model, options_of(arguments))
     for name in PICTURES:

@@ -17,7 +17,7 @@ from eblvm.bench.suites.studies import LEVELS, fisher_rows
 from eblvm.engine import evaluation
 from eblvm.engine.evaluation.studies.posterior_bias import Point, gaussian_bias, grbm_bias
 from eblvm.engine.recipes import recipe
-from eblvm.engine.runs.run import Run
+from eblvm.engine.runs.saved import SavedRun
 from eblvm.engine.training.loop import train
 
 Figures = dict[str, float]
@@ -50,7 +50,7 @@ def bias(experiment: Experiment, row: Row, settings: running.Settings, say: runn
         folder = settings.out / f"{running.slug(row.label)}-seed-{seed}"
         if not train(config, folder, say):
             return None
-        facts = evaluation.bias_study(Run.open(folder))
+        facts = evaluation.bias_study(SavedRun.open(folder))
         figures = {
             f"relative bias, K={K} N={N}": value
             for K, values in zip(facts["K"], facts["relative_bias"], strict=True)

@@ -37,7 +37,7 @@ from eblvm.engine.nets.base import call
 from eblvm.engine.nets.posteriors import Gaussian
 from eblvm.engine.optim.optimizers import Sgd
 from eblvm.engine.optim.schedule import step_rates
-from eblvm.engine.runs.run import Run
+from eblvm.engine.runs.saved import SavedRun
 from eblvm.engine.training import replicas
 from eblvm.engine.training.log import read_rows
 from eblvm.kernels import philox
@@ -51,7 +51,7 @@ FIGURES = ("log_likelihood", "loss", "test_loss", "test_fisher_of_q", "spread", 
 
 
 def row(folder: Path) -> dict[str, Any]:
-    run = Run.open(folder)
+    run = SavedRun.open(folder)
     states, labelled = states_of(run), run.dataset.train_labels is not None
     return {
         "command": command(run.config),
@@ -68,7 +68,7 @@ def each(states: list[State], figure: Callable[[State], float]) -> list[float]:
     return [figure(state) for state in states]
 
 
-def states_of(run: Run) -> list[State]:
+def states_of(run: SavedRun) -> list[State]:
     """The last state of every replica."""
     state = state_from(run.payload["state"], torch.device(run.config.running.device))
     if not run.config.replicated:
@@ -76,20 +76,20 @@ def states_of(run: Run) -> list[State]:
     return [replicas.pick(state, r) for r in range(len(replicas.names(run.config.optimisation)))]
 
 
-def logged_loss(run: Run, count: int) -> list[float]:
+def logged_loss(run: SavedRun, count: int) -> list[float]:
     """The mean of the last tenth of the lines of stats.jsonl."""
     rows = read_rows(run.folder / "stats.jsonl")
     found = [row["loss"] for row in rows[-max(1, len(rows) // 10) :]]
     return [statistics.fmean(loss[r] if isinstance(loss, list) else loss for loss in found) for r in range(count)]
 
 
-def log_likelihood(run: Run, state: State) -> float:
+def log_likelihood(run: SavedRun, state: State) -> float:
     assert isinstance(run.posterior, Gaussian)
     return grid_log_likelihood(run.energy, state.theta, run.dataset.test, run.posterior, state.phi).log_likelihood
 
 
 @torch.no_grad()
-def spread(run: Run, state: State) -> float:
+def spread(run: SavedRun, state: State) -> float:
     """|deviation of one draw of the gradient| / |its mean|, over draws of the noise on h, at the q of the state."""
     objective, optimisation, method = run.update.objective, run.config.optimisation, run.config.method
     assert isinstance(objective, ScoreMatchingObjective)
@@ -107,7 +107,7 @@ def spread(run: Run, state: State) -> float:
 
 
 @torch.no_grad()
-def test_loss(run: Run, state: State) -> float:
+def test_loss(run: SavedRun, state: State) -> float:
     """The upper loss with the score at q's best response, which has no noise from h where the head has expectations."""
     objective = run.update.objective
     assert isinstance(objective, ScoreMatchingObjective)
@@ -121,7 +121,7 @@ def test_loss(run: Run, state: State) -> float:
 
 
 @torch.no_grad()
-def test_fisher_of_q(run: Run, state: State) -> float:
+def test_fisher_of_q(run: SavedRun, state: State) -> float:
     """The Fisher divergence between q(h|v) and p(h|v) at test data, over 8 samples of h each."""
     posterior, found = posterior_of(run), []
     for part, v in enumerate(map(run.dataset.floats, run.dataset.test[:JUDGED].split(AT_A_TIME))):
@@ -131,16 +131,16 @@ def test_fisher_of_q(run: Run, state: State) -> float:
     return statistics.fmean(found)
 
 
-def posterior_of(run: Run) -> Gaussian:
+def posterior_of(run: SavedRun) -> Gaussian:
     assert isinstance(run.posterior, Gaussian)
     return run.posterior
 
 
-def means_of_q(run: Run, state: State, v: Tensor) -> Tensor:
+def means_of_q(run: SavedRun, state: State, v: Tensor) -> Tensor:
     return call(posterior_of(run), state.phi, "params", v)[0]
 
 
-def means_of_response(run: Run, state: State, v: Tensor) -> Tensor:
+def means_of_response(run: SavedRun, state: State, v: Tensor) -> Tensor:
     f, p = call(run.energy, state.theta, "features", v), call(posterior_of(run), state.phi, "params", v)
     noise = philox.normal(Key(0, 0), 0, len(v), (BEST.response_samples, p[0].shape[-1])).movedim(1, 0)
     return best_response(BEST, run.energy, posterior_of(run), state.theta, f, p, antithetic(noise)).p[0].detach()
@@ -149,7 +149,7 @@ def means_of_response(run: Run, state: State, v: Tensor) -> Tensor:
 SVMS = {"svm": means_of_q, "svm_of_response": means_of_response}
 
 
-def svm(run: Run, state: State, of: Callable[[Run, State, Tensor], Tensor]) -> float:
+def svm(run: SavedRun, state: State, of: Callable[[SavedRun, State, Tensor], Tensor]) -> float:
     """On features standardised on the training images, as the scale of h is arbitrary."""
     data = run.dataset
     assert data.train_labels is not None

@@ -30,7 +30,7 @@ from eblvm.engine.nets.base import call
 from eblvm.engine.nets.posteriors import Gaussian
 from eblvm.engine.plotting import save, styled, subplots
 from eblvm.engine.runs import checkpoint
-from eblvm.engine.runs.run import Run
+from eblvm.engine.runs.saved import SavedRun
 
 SCHEMA = "eblvm-posterior-features/1"
 FITTED, JUDGED = 5000, 2000  # training and test images
@@ -64,7 +64,7 @@ def accuracy(
     return float(fitted.score(x_test, test_labels.numpy()))
 
 
-def parts(run: Run, images: Tensor) -> dict[str, Tensor]:
+def parts(run: SavedRun, images: Tensor) -> dict[str, Tensor]:
     """features, means of q and of p(h|v), and the stds of q, each [n, H]."""
     theta, phi, posterior = run.thetas("last")[0], run.phi("last"), run.posterior
     assert isinstance(posterior, Gaussian)
@@ -80,7 +80,7 @@ def parts(run: Run, images: Tensor) -> dict[str, Tensor]:
     return {name: torch.cat(chunks) for name, chunks in found.items()}
 
 
-def judged(run: Run) -> dict[str, float]:
+def judged(run: SavedRun) -> dict[str, float]:
     data = run.dataset
     assert data.train_labels is not None
     assert data.test_labels is not None
@@ -98,7 +98,7 @@ def judged(run: Run) -> dict[str, float]:
 
 def curve(folder: Path) -> dict[str, Any]:
     """The command of a run, and what its kept checkpoints give."""
-    run = Run.open(folder)
+    run = SavedRun.open(folder)
     rows = []
     kept = np.array(sorted(checkpoint.steps(folder / "checkpoints")))
     places = np.linspace(0, len(kept) - 1, min(POINTS, len(kept))).round().astype(int)
@@ -113,7 +113,7 @@ def curve(folder: Path) -> dict[str, Any]:
     }
 
 
-def pixels(run: Run) -> dict[str, float]:
+def pixels(run: SavedRun) -> dict[str, float]:
     data = run.dataset
     assert data.train_labels is not None
     assert data.test_labels is not None
@@ -162,7 +162,7 @@ def main(arguments: list[str]) -> int:
         if not arguments:
             raise UserError("give the folders of runs that kept their checkpoints (--keep)")
         folders = [Path(a) for a in arguments]
-        body = {"fitted": FITTED, "judged": JUDGED, "pixels": pixels(Run.open(folders[0])),
+        body = {"fitted": FITTED, "judged": JUDGED, "pixels": pixels(SavedRun.open(folders[0])),
                 "curves": [curve(folder) for folder in folders]}  # fmt: skip
         plot(body, DOCUMENT)
         said = "python -m eblvm.bench.suites.posterior_features RUN..."

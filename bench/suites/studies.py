@@ -28,7 +28,7 @@ from eblvm.engine.optim.optimizers import Adam
 from eblvm.engine.plotting import save, styled, subplots
 from eblvm.engine.recipes import recipe
 from eblvm.engine.runs import checkpoint
-from eblvm.engine.runs.run import Run
+from eblvm.engine.runs.saved import SavedRun
 from eblvm.kernels import philox
 from eblvm.kernels.philox import Key
 
@@ -104,7 +104,7 @@ def checkerboard(*folders: Path) -> dict[str, Any]:
     curves: dict[str, list[tuple[int, float]]] = {}
     panels = []
     for folder in folders:
-        run = Run.open(folder)
+        run = SavedRun.open(folder)
         title = run.config.method.kind + (f" L={run.config.get('L')}" if run.config.get("L") is not None else "")
         points = []
         for step in sorted(checkpoint.steps(folder / "checkpoints")):

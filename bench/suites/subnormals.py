@@ -18,7 +18,7 @@ from eblvm.engine import tables
 from eblvm.engine.device import subnormals_as_zero
 from eblvm.engine.methods.types import State
 from eblvm.engine.methods.update import state_from
-from eblvm.engine.runs.run import Run
+from eblvm.engine.runs.saved import SavedRun
 
 SCHEMA = "eblvm-subnormals/1"
 COLUMNS = {"case": "state", "ms": "ms", "to_the_first": "to the first"}
@@ -27,7 +27,7 @@ COLUMNS = {"case": "state", "ms": "ms", "to_the_first": "to the first"}
 class OnData(EngineStep):
     """The step of a run on its own data, from a state of it or from the beginning."""
 
-    def __init__(self, run: Run, state: State | None):
+    def __init__(self, run: SavedRun, state: State | None):
         super().__init__(run.config, run.shape, state)
         train = run.dataset.train[: run.config.optimisation.batch]
         self.v = run.dataset.floats(train)
@@ -43,7 +43,7 @@ class Flushed(OnData):
 
 def measured(folder: Path, rounds: int) -> dict[str, Any]:
     torch.set_num_threads(1)
-    run = Run.open(folder)
+    run = SavedRun.open(folder)
     step, saved, device = run.payload["step"], run.payload["state"], torch.device("cpu")
     names = {
         "step 0": OnData(run, None),

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from eblvm.engine.config import Config
     from eblvm.engine.evaluation.plots import Density
-    from eblvm.engine.runs.run import Run
+    from eblvm.engine.runs.saved import SavedRun
 
 EXAMPLES = ("eblvm demo", "eblvm demo --out runs/first")
 BEST = 0.6931  # nats: log 2, the board's own density
@@ -38,7 +38,7 @@ def demo(out: Path) -> None:
     """The BiSM paper's checkerboard with fewer steps: DSM and BiDSM on a GRBM, then BiDSM on a deep EBLVM."""
     from eblvm.engine import recipes
     from eblvm.engine.evaluation import plots
-    from eblvm.engine.runs.run import Run
+    from eblvm.engine.runs.saved import SavedRun
     from eblvm.engine.training.loop import train
     from eblvm.kernels.runtime import dispatch
 
@@ -69,7 +69,7 @@ def demo(out: Path) -> None:
             found[deep] = result()
         except EOFError:  # it was interrupted too, or has died, which is said behind this block
             return
-    picture, data = out / "density.png", Run.open(folders[deep]).dataset.train
+    picture, data = out / "density.png", SavedRun.open(folders[deep]).dataset.train
     plots.density([panel(title, *found[title]) for title in runs], data, picture)
     print(f"\n{'model':18} exact test log-likelihood (nats; the best possible is {BEST:.3f})")
     for title in runs:
@@ -122,9 +122,9 @@ def train_quietly(config: Config, folder: Path, sender: Connection) -> None:
 
 def judged(folder: Path) -> Judged:
     from eblvm.engine.evaluation import plots
-    from eblvm.engine.runs.run import Run
+    from eblvm.engine.runs.saved import SavedRun
 
-    run = Run.open(folder)
+    run = SavedRun.open(folder)
     likelihood, density = exact_density(run)
     grid, *_ = plots.density_grid(run.dataset.train.cpu().float())
     return likelihood, density(grid).tolist()
@@ -137,11 +137,11 @@ def panel(title: str, likelihood: float, values: list[float]) -> tuple[str, Dens
     return f"{title}\n{likelihood:.3f} nats", lambda grid: torch.tensor(values)
 
 
-def exact_density(run: Run) -> tuple[float, Density]:
+def exact_density(run: SavedRun) -> tuple[float, Density]:
     """The mean test log-likelihood of a run's last model, and its density: by enumeration of h, or by a grid."""
     from eblvm.engine.evaluation import plots
     from eblvm.engine.evaluation.metrics.likelihood import exact_log_z, log_likelihood
-    from eblvm.engine.evaluation.sections import grid_density
+    from eblvm.engine.evaluation.points import grid_density
 
     if not run.is_grbm:
         found, density = grid_density(run, "last")

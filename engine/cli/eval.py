@@ -11,8 +11,8 @@ from eblvm.engine.cli.sample import add_run
 from eblvm.engine.errors import UserError
 
 if TYPE_CHECKING:
-    from eblvm.engine.evaluation import Options
-    from eblvm.engine.runs.run import Run
+    from eblvm.engine.evaluation import EvalOptions
+    from eblvm.engine.runs.saved import SavedRun
 
 EXAMPLES = ("eblvm eval runs/mnist --fid 1000 --ood svhn=svhn.npz", "eblvm eval --compare runs/frey runs/dsm")
 
@@ -92,10 +92,10 @@ def main(argv: list[str]) -> None:
 
     from eblvm.engine import evaluation
     from eblvm.engine.evaluation.chunks import Shard
-    from eblvm.engine.runs.run import Run
+    from eblvm.engine.runs.saved import SavedRun
 
     options = options_of(arguments)
-    run = Run.open(Path(arguments.dir), arguments.data, arguments.device, arguments.step)
+    run = SavedRun.open(Path(arguments.dir), arguments.data, arguments.device, arguments.step)
     model = arguments.model or run.default_model()
     if arguments.shard is not None:
         evaluation.make_shard(run, model, options, Shard(*arguments.shard))
@@ -105,10 +105,10 @@ def main(argv: list[str]) -> None:
     write_json(arguments.json, studies[arguments.study](run, arguments.model, options))
 
 
-def options_of(arguments: argparse.Namespace) -> "Options":
+def options_of(arguments: argparse.Namespace) -> "EvalOptions":
     from eblvm.engine import evaluation
 
-    return evaluation.Options(
+    return evaluation.EvalOptions(
         chains=arguments.chains,
         temperatures=arguments.temperatures,
         force_ais=arguments.ais,
@@ -125,7 +125,7 @@ def options_of(arguments: argparse.Namespace) -> "Options":
     )
 
 
-def evaluate(run: "Run", model: str | None, options: "Options") -> dict[str, object]:
+def evaluate(run: "SavedRun", model: str | None, options: "EvalOptions") -> dict[str, object]:
     from eblvm.engine import evaluation
     from eblvm.engine.evaluation.figures import shown
 
@@ -152,7 +152,7 @@ def of_replicas(rows: list[dict[str, Any]], name: str) -> list[Any]:
     return [row[figure] for row in rows if figure in row and row["replica"].partition(" ")[2] == rate]
 
 
-def bias(run: "Run", model: str | None, options: "Options") -> dict[str, object]:
+def bias(run: "SavedRun", model: str | None, options: "EvalOptions") -> dict[str, object]:
     from eblvm.engine import evaluation
 
     facts = evaluation.bias_study(run)
@@ -166,7 +166,7 @@ def bias(run: "Run", model: str | None, options: "Options") -> dict[str, object]
     return facts
 
 
-def early_stopping(run: "Run", model: str | None, options: "Options") -> dict[str, object]:
+def early_stopping(run: "SavedRun", model: str | None, options: "EvalOptions") -> dict[str, object]:
     from eblvm.engine.evaluation.studies.early_stopping import early_stopping
 
     facts = early_stopping(run, model, options)

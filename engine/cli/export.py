@@ -24,10 +24,10 @@ def main(argv: list[str]) -> None:
 
     read_config(Path(arguments.dir))
 
-    from eblvm.engine.runs.run import Run
+    from eblvm.engine.runs.saved import SavedRun
     from eblvm.engine.sharing import export
 
-    run = Run.open(Path(arguments.dir), arguments.data, arguments.device, arguments.step)
+    run = SavedRun.open(Path(arguments.dir), arguments.data, arguments.device, arguments.step)
     out = Path(arguments.out or run.folder / "export")
     safe = arguments.safetensors or not arguments.state_dict
     model = arguments.model or run.default_model()

@@ -27,7 +27,7 @@ def main(argv: list[str]) -> None:
     if getattr(arguments, other) is not None:
         raise UserError(f"got --{other} and --features {features}; remove one of them")
 
-    from eblvm.engine.api import distances
+    from eblvm.engine.evaluation.distances import distances
     from eblvm.engine.evaluation.image_sets import read_images
 
     sets = [read_images(Path(path), None) for path in (arguments.a, arguments.b)]

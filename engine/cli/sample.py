@@ -78,12 +78,12 @@ def main(argv: list[str]) -> None:
     from eblvm.engine.durable import write_atomic
     from eblvm.engine.evaluation import plots
     from eblvm.engine.evaluation.image_sets import as_images, write_images
-    from eblvm.engine.runs.run import Run
+    from eblvm.engine.runs.saved import SavedRun
     from eblvm.engine.sampling.langevin import CONDITIONS
     from eblvm.engine.training import distributed
 
     with distributed.joined(arguments.device):
-        run = Run.open(Path(arguments.dir), arguments.data, arguments.device)
+        run = SavedRun.open(Path(arguments.dir), arguments.data, arguments.device)
         model = arguments.model or run.default_model()
         sampler = sampling.sampler_of(run, arguments.sampler, **given)
         samples = sampler.sample_over_ranks(run, model, arguments.count, arguments.seed)

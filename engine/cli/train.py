@@ -13,7 +13,7 @@ from eblvm.engine.runs.folder import read_config
 from eblvm.engine.runs.summary import summarise
 
 if TYPE_CHECKING:
-    from eblvm.engine.runs.run import Run
+    from eblvm.engine.runs.saved import SavedRun
 
 USAGE = "eblvm train RECIPE [options]; 'eblvm train RECIPE --method M --help' shows its options"
 EXAMPLES = (
@@ -63,7 +63,7 @@ def for_gpu(config: Config, out: Path, argv: list[str], recorded: str | None) ->
     return config
 
 
-def preview(run: "Run", thorough: bool) -> dict[str, Path]:
+def preview(run: "SavedRun", thorough: bool) -> dict[str, Path]:
     """`previews.preview`, imported when the first picture is due: it brings matplotlib and all of evaluation."""
     from eblvm.engine.previews import preview
 

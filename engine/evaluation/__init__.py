@@ -16,22 +16,26 @@ import torch
 from eblvm.engine.durable import write_atomic
 from eblvm.engine.evaluation import cost, figures, plots
 from eblvm.engine.evaluation.chunks import Shard
-from eblvm.engine.evaluation.fingerprint import fingerprint
 from eblvm.engine.evaluation.metrics.image_distances import extracted
-from eblvm.engine.evaluation.sections import Options, fid_inputs, sections_of, source_of, weights_of
+from eblvm.engine.evaluation.sample_sections import fid_inputs
+from eblvm.engine.evaluation.section import EvalOptions
+from eblvm.engine.evaluation.sections import sections_of, source_of, weights_of
 from eblvm.engine.evaluation.studies.gradient_bias import gradient_bias
+from eblvm.engine.evaluation.tensor_digest import tensor_digest
 from eblvm.engine.methods.update import state_from
 from eblvm.engine.optim.schedule import step_rates
 from eblvm.engine.runs.eval_file import read_eval
-from eblvm.engine.runs.run import Run
+from eblvm.engine.runs.saved import SavedRun
 from eblvm.engine.training import replicas
 from eblvm.engine.versions import versions
 
-__all__ = ["Options", "bias_study", "evaluate", "make_shard"]
+__all__ = ["EvalOptions", "bias_study", "evaluate", "make_shard"]
 BIAS_NS, BIAS_KS = (0, 1, 2, 5, 10, 20, 30), (0, 1, 5, 20)
 
 
-def evaluate(run: Run, model: str, options: Options, say: Callable[[str], None] = lambda line: None) -> dict[str, Any]:
+def evaluate(
+    run: SavedRun, model: str, options: EvalOptions, say: Callable[[str], None] = lambda line: None
+) -> dict[str, Any]:
     """The figures of every replica with their mean and deviation, as they stand in eval.json.
 
     `say` hears what will be done before it is."""
@@ -51,7 +55,7 @@ def evaluate(run: Run, model: str, options: Options, say: Callable[[str], None] 
     return facts | summary(run, done)
 
 
-def provenance(run: Run, model: str) -> dict[str, Any]:
+def provenance(run: SavedRun, model: str) -> dict[str, Any]:
     """Which model of which run, on which data, by which code."""
     data = run.dataset
     return {
@@ -61,7 +65,7 @@ def provenance(run: Run, model: str) -> dict[str, Any]:
         "step": run.step_of(model),
         "seed": run.config.optimisation.seed,
         "weights": weights_of(run, model),
-        "data": fingerprint({"train": data.train, "valid": data.valid, "test": data.test}),
+        "data": tensor_digest({"train": data.train, "valid": data.valid, "test": data.test}),
         "samples": {split: len(getattr(data, split)) for split in ("train", "valid", "test")},
         "versions": versions(run.config.running.device),
     }
@@ -76,7 +80,7 @@ def sections_done(path: Path, facts: dict[str, Any]) -> dict[str, Any]:
     return before["sections"] if same else {}
 
 
-def summary(run: Run, done: dict[str, Any]) -> dict[str, Any]:
+def summary(run: SavedRun, done: dict[str, Any]) -> dict[str, Any]:
     """Figures by replica, their mean and deviation over seeds, for every learning rate apart, over all sections."""
     optimisation = run.config.optimisation
     names, labels = replicas.names(optimisation), replicas.rate_labels(optimisation)
@@ -100,7 +104,7 @@ def summary(run: Run, done: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def make_shard(run: Run, model: str, options: Options, shard: Shard) -> None:
+def make_shard(run: SavedRun, model: str, options: EvalOptions, shard: Shard) -> None:
     """This process's shard of a FID's samples and features; `evaluate` finds them made."""
     torch.set_num_threads(run.config.running.threads)
     source = source_of(run, model, weights_of(run, model), options)
@@ -110,7 +114,7 @@ def make_shard(run: Run, model: str, options: Options, shard: Shard) -> None:
             pass
 
 
-def bias_study(run: Run) -> dict[str, Any]:
+def bias_study(run: SavedRun) -> dict[str, Any]:
     """Fig. 1 of the BiSM paper at this run's last state: the gradient's relative bias against N and K."""
     torch.set_num_threads(run.config.running.threads)
     objective = run.update.objective

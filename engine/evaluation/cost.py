@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Any
 
 from eblvm.engine import sampling
-from eblvm.engine.evaluation.sections import Options, Section
-from eblvm.engine.runs.run import Run
+from eblvm.engine.evaluation.section import EvalOptions, Section
+from eblvm.engine.runs.saved import SavedRun
 
 
-def plan_of(run: Run, todo: Sequence[Section], reused: Sequence[str], options: Options) -> list[str]:
+def plan_of(run: SavedRun, todo: Sequence[Section], reused: Sequence[str], options: EvalOptions) -> list[str]:
     """A line per section to come, and one for what is there already."""
     before = seconds_before(run.folder / "eval.json")
     lines = []
@@ -24,7 +24,7 @@ def plan_of(run: Run, todo: Sequence[Section], reused: Sequence[str], options: O
     return lines
 
 
-def work(run: Run, section: Section, options: Options) -> str:
+def work(run: SavedRun, section: Section, options: EvalOptions) -> str:
     """In sweeps and passes, which take the time."""
     replicas = f" for each of {len(run.thetas('last'))} replicas" if run.config.replicated else ""
     settings = section.settings

@@ -5,14 +5,14 @@ import torch
 from eblvm.engine.evaluation.eval_model import EVAL_SEED
 from eblvm.engine.methods.score_matching import ScoreMatchingObjective
 from eblvm.engine.methods.types import Objective, State
-from eblvm.engine.runs.run import Run
+from eblvm.engine.runs.saved import SavedRun
 from eblvm.kernels.philox import Key
 
 TESTED = 2000  # test samples
 
 
 @torch.no_grad()
-def losses(run: Run, model: str, objective: Objective) -> dict[str, float]:
+def losses(run: SavedRun, model: str, objective: Objective) -> dict[str, float]:
     """The upper loss and the lower level's divergence on the first TESTED test samples, a batch at a time."""
     if not isinstance(objective, ScoreMatchingObjective):
         return {}

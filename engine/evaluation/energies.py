@@ -5,12 +5,12 @@ import torch
 from eblvm.engine.evaluation import plots
 from eblvm.engine.evaluation.eval_model import EvalModel
 from eblvm.engine.evaluation.figures import Figures
-from eblvm.engine.runs.run import Run
+from eblvm.engine.runs.saved import SavedRun
 
 ENERGY_SAMPLES = 500  # of each split
 
 
-def energies(run: Run, judged: list[EvalModel]) -> list[Figures]:
+def energies(run: SavedRun, judged: list[EvalModel]) -> list[Figures]:
     """By replica the means of -log p~(v) of training and test samples: apart, where a model remembers its training
     data. Of a model with h also those of E(v, h) of test samples at their own posterior means and at those of their
     neighbours: apart, where h is bound to v. The pictures are of the first replica."""

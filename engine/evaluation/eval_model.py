@@ -12,7 +12,7 @@ from eblvm.engine.errors import UserError
 from eblvm.engine.evaluation.metrics.importance import LogDensity, importance_weighted
 from eblvm.engine.nets.base import Energy, Net
 from eblvm.engine.nets.grbm import GRBM
-from eblvm.engine.runs.run import Run
+from eblvm.engine.runs.saved import SavedRun
 from eblvm.engine.sampling.generator import trained
 from eblvm.engine.training import replicas
 from eblvm.engine.types import Params
@@ -33,19 +33,19 @@ class EvalModel:
     reconstruct: Callable[[Tensor], Tensor] | None = None
     energy: Callable[[Tensor, Tensor], Tensor] | None = None  # E(v, h) [B]
 
-    def of_all(self, method: str, run: Run, v: Tensor) -> Any:
+    def of_all(self, method: str, run: SavedRun, v: Tensor) -> Any:
         """`method` on a whole split, a thousand at a time."""
         with torch.no_grad():
             return torch.cat([getattr(self, method)(run.dataset.floats(chunk)) for chunk in v.split(1000)])
 
-    def log_densities(self, run: Run, v: Tensor) -> LogDensity:
+    def log_densities(self, run: SavedRun, v: Tensor) -> LogDensity:
         """`log_density` of a whole split, a few hundred at a time."""
         step = 200
         found = [self.log_density(run.dataset.floats(chunk), i * step) for i, chunk in enumerate(v.split(step))]
         return LogDensity(*(torch.cat(parts).cpu() for parts in zip(*found, strict=True)))
 
 
-def eval_models(run: Run, model: str) -> list[EvalModel]:
+def eval_models(run: SavedRun, model: str) -> list[EvalModel]:
     """The models of a run, one per replica."""
     names, thetas = replicas.names(run.config.optimisation), run.thetas(model)
     if run.config.model.generates:
@@ -60,7 +60,7 @@ def eval_models(run: Run, model: str) -> list[EvalModel]:
     return [_deep(run, model, names[0], energy, thetas[0])]
 
 
-def expect_parameters(run: Run, model: Net, params: Params) -> None:
+def expect_parameters(run: SavedRun, model: Net, params: Params) -> None:
     """The checkpoint's parameters are those of the model that this version builds for this data set."""
     expected = {name: list(p.shape) for name, p in model.named_parameters()}
     got = {name: list(p.shape) for name, p in params.items()}
@@ -97,7 +97,7 @@ def _grbm(name: str, energy: GRBM, theta: Params) -> EvalModel:
     return EvalModel(name, "exact log p~(v) = -F(v)", exact, posterior_mean, reconstruct, energy.energy)
 
 
-def _bidvl(run: Run, model: str, name: str) -> EvalModel:
+def _bidvl(run: SavedRun, model: str, name: str) -> EvalModel:
     """The energy is the marginal's own; the encoder's mean through the generator is the reconstruction."""
     objective, state = trained(run, model)
     log_density = partial(_exact, partial(objective.marginal_energy, state))
@@ -105,7 +105,7 @@ def _bidvl(run: Run, model: str, name: str) -> EvalModel:
     return EvalModel(name, "exact log p~(v) = -E(v)", log_density, mean, reconstruct)
 
 
-def _deep(run: Run, model: str, name: str, energy: Energy, theta: Params) -> EvalModel:
+def _deep(run: SavedRun, model: str, name: str, energy: Energy, theta: Params) -> EvalModel:
     """The deep EBLVM's p(v|h) is a Markov chain, not a decoder: it reconstructs nothing."""
     phi = run.phi(model)
     if not phi:

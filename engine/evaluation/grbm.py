@@ -11,7 +11,7 @@ from eblvm.engine.evaluation.metrics.likelihood import ais_log_z, exact_log_z, l
 from eblvm.engine.evaluation.metrics.modes import mode_bound
 from eblvm.engine.evaluation.metrics.score_matching import score_matching_loss
 from eblvm.engine.progress import progress
-from eblvm.engine.runs.run import Run
+from eblvm.engine.runs.saved import SavedRun
 from eblvm.engine.sampling.annealing import annealed
 from eblvm.engine.sampling.gibbs import SWEEPS
 from eblvm.engine.sampling.mixing import Mixing, mixing, several_starts
@@ -23,7 +23,7 @@ REVERSE_SEED = 2**42  # added to the run's: the chains back are not those forth
 MODES = 10  # states of each start whose modes are looked at
 
 
-def rows(run: Run, model: str, chains: int, temperatures: int) -> list[Figures]:
+def rows(run: SavedRun, model: str, chains: int, temperatures: int) -> list[Figures]:
     """log Z, log-likelihoods and score matching loss of every replica; of 2-D data a picture of the density.
 
     No chains: log Z by enumeration. Otherwise AIS forth bounds log Z from below, and AIS back from above where its
@@ -78,7 +78,7 @@ def _likelihood_figures(split: str, highest: float, known: Bracket) -> Figures:
 
 
 @torch.no_grad()
-def _bracket(run: Run, theta: Params, chains: int, temperatures: int, name: str) -> tuple[Bracket, Mixing]:
+def _bracket(run: SavedRun, theta: Params, chains: int, temperatures: int, name: str) -> tuple[Bracket, Mixing]:
     seed = run.config.optimisation.seed
     with progress(temperatures, f"AIS {name}", "temperature") as bar:
         ends = annealed(theta, Key(seed, 0), chains, temperatures, lambda _: bar.update() and None)

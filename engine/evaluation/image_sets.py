@@ -18,6 +18,8 @@ from eblvm.engine.data.readers.arrays import load_npz
 from eblvm.engine.data.readers.folder import SUFFIXES, pictures_in
 from eblvm.engine.durable import make_folder
 from eblvm.engine.errors import UserError, printable
+from eblvm.engine.models.base import image_shape
+from eblvm.engine.runs.saved import SavedRun
 
 KEYS = ("x_test", "x")  # of an .npz, the first that is there
 
@@ -50,6 +52,20 @@ def read_images(path: Path, shape: tuple[int, int, int] | None) -> Tensor:
 def as_bytes(v: Tensor) -> Tensor:
     """Images in [0, 1] as a picture file has them."""
     return v if v.dtype == torch.uint8 else (v.clamp(0, 1) * 255).round().to(torch.uint8)
+
+
+def like_data(run: SavedRun, path: Path) -> Tensor:
+    """Images of `path` in the shape of this run's samples."""
+    flat = run.dataset.image_shape
+    if flat is None and len(run.shape) != 3:
+        raise UserError(f"got images {path}, but {run.folder} is a run on points")
+    images = read_images(path, (1, *flat) if flat else image_shape(run.shape))
+    device = run.dataset.train.device
+    return images.flatten(1).to(device, run.dataset.dtype) / 255 if flat else images.to(device)
+
+
+def has_images(run: SavedRun) -> bool:
+    return len(run.shape) == 3 or run.dataset.image_shape is not None
 
 
 def write_images(images: Tensor, folder: Path) -> None:

@@ -12,7 +12,7 @@ from eblvm.engine import sampling
 from eblvm.engine.evaluation.chunks import chunk, chunks
 from eblvm.engine.evaluation.image_sets import as_bytes, as_images
 from eblvm.engine.evaluation.metrics.image_distances import Images
-from eblvm.engine.runs.run import Run
+from eblvm.engine.runs.saved import SavedRun
 from eblvm.engine.sampling.base import Sampler
 
 
@@ -20,7 +20,7 @@ from eblvm.engine.sampling.base import Sampler
 class Source:
     """A sampler: the model, known by its weights, and how it is sampled."""
 
-    run: Run
+    run: SavedRun
     model: str
     weights: str
     kind: str | None

@@ -20,12 +20,12 @@ if TYPE_CHECKING:
 LOCK = ".lock"
 ADVICE = "restore it, or train into another --out"
 CONFIG, TWIN = "config.json", "checkpoints/config-copy.json"
-MODELS = "custom_models.json"
+CUSTOM_MODELS = "custom_models.json"
 LEFT_BY_A_KILL = {
     LOCK,
     ".config.json.tmp",
-    MODELS,
-    f".{MODELS}.tmp",
+    CUSTOM_MODELS,
+    f".{CUSTOM_MODELS}.tmp",
     parent.PARENT,
     f".{parent.PARENT}.tmp",
 }  # all that a run killed before its first write leaves behind
@@ -64,7 +64,7 @@ def open_run(
     try:
         if not (out / CONFIG).exists() and not (out / TWIN).exists():
             if (models := custom_models(config, energy, posterior)) is not None:
-                write_atomic(out / MODELS, (json.dumps(models) + "\n").encode())
+                write_atomic(out / CUSTOM_MODELS, (json.dumps(models) + "\n").encode())
             if origin is not None:
                 parent.write(out, origin)
             write_config(config, out)
@@ -74,7 +74,7 @@ def open_run(
     return held
 
 
-def fingerprint(model: Net | None) -> str | None:
+def code_digest(model: Net | None) -> str | None:
     """A digest of the code of a user's model and of its modules, and of its parameters' shapes."""
     if model is None:
         return None
@@ -101,12 +101,12 @@ def custom_models(config: Config, energy: Net | None, posterior: Net | None) -> 
         return None
     if name := config.get("model_name"):
         return {"name": name}
-    return {"energy": fingerprint(energy), "posterior": fingerprint(posterior)}
+    return {"energy": code_digest(energy), "posterior": code_digest(posterior)}
 
 
 def expect_same_models(folder: Path, config: Config, energy: Net | None, posterior: Net | None) -> None:
     """A run of the user's own models continues, and is read, with those models only."""
-    path = folder / MODELS
+    path = folder / CUSTOM_MODELS
     if not path.is_file():
         return
     got = custom_models(config, energy, posterior)

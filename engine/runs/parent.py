@@ -10,7 +10,7 @@ from eblvm.engine.durable import write_atomic
 from eblvm.engine.errors import UserError
 
 PARENT = "parent.json"
-MODELS = ("best", "last", "ema")
+SAVED_MODELS = ("best", "last", "ema")  # of a run: by validation, at its end, averaged
 
 
 class Parent(NamedTuple):
@@ -28,7 +28,7 @@ class Parent(NamedTuple):
             return cls(Path(text))
         if which.isdigit():
             return cls(Path(path), step=int(which))
-        if which not in MODELS:
+        if which not in SAVED_MODELS:
             raise UserError(f"got --init {text}, expected RUN, RUN@STEP, or RUN@best, RUN@last or RUN@ema")
         return cls(Path(path), which)
 
@@ -49,7 +49,7 @@ def read(folder: Path) -> dict[str, Any] | None:
         return None
     try:
         found = json.loads(path.read_text())
-        if isinstance(found, dict) and isinstance(found["run"], str) and found["model"] in MODELS:
+        if isinstance(found, dict) and isinstance(found["run"], str) and found["model"] in SAVED_MODELS:
             return found
     except (ValueError, KeyError):
         pass

@@ -12,12 +12,12 @@ from eblvm.engine.errors import UserError, unknown
 from eblvm.engine.sampling.base import Sampler, flag_of
 
 if TYPE_CHECKING:
-    from eblvm.engine.runs.run import Run
+    from eblvm.engine.runs.saved import SavedRun
 
 KINDS = options.discovered(__name__, __path__, Sampler)
 
 
-def sampler_of(run: Run, name: str | None = None, **given: Any) -> Sampler:
+def sampler_of(run: SavedRun, name: str | None = None, **given: Any) -> Sampler:
     """The sampler `name`, or the run's own, with the options that are given, by their names; None is not given."""
     if name is not None and name not in KINDS:
         raise unknown("sampler", name, list(KINDS))

@@ -13,7 +13,7 @@ from eblvm.engine.options import Options, flag
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from eblvm.engine.runs.run import Run
+    from eblvm.engine.runs.saved import SavedRun
     from eblvm.engine.sampling.mixing import Mixing
 
 MOST_STEPS = 10**9
@@ -34,7 +34,7 @@ class Sampler(Options):
     quick: ClassVar[bool] = False  # a hundred samples take seconds
     divides: ClassVar[bool] = True  # processes can each draw a slice: nothing is known of all chains together
 
-    def suits(self, run: Run) -> str:
+    def suits(self, run: SavedRun) -> str:
         """Empty, or why this sampler is not for the run, and what to do."""
         raise NotImplementedError
 
@@ -43,24 +43,24 @@ class Sampler(Options):
         """The work of a number of samples, in words that follow it."""
         raise NotImplementedError
 
-    def draw(self, run: Run, model: str, count: int, seed: int, first: int, total: int) -> Samples:
+    def draw(self, run: SavedRun, model: str, count: int, seed: int, first: int, total: int) -> Samples:
         """Samples first .. first + count - 1 of the seed's `total`, of the first replica, [n, D] or [n, C, S, S].
 
         A sample is the same whichever others are drawn with it; `total` matters to a grid of conditions alone."""
         raise NotImplementedError
 
-    def mixing(self, run: Run, model: str, seed: int) -> Mixing | None:
+    def mixing(self, run: SavedRun, model: str, seed: int) -> Mixing | None:
         """Whether chains from several starts end in one distribution; None of a sampler that keeps none."""
         return None
 
     def sample(
-        self, run: Run, model: str, count: int, seed: int = 0, first: int = 0, total: int | None = None
+        self, run: SavedRun, model: str, count: int, seed: int = 0, first: int = 0, total: int | None = None
     ) -> Samples:
         """`draw`, on the run's threads; of no `total` these samples are all."""
         torch.set_num_threads(run.config.running.threads)
         return self.draw(run, model, count, seed, first, count if total is None else total)
 
-    def sample_over_ranks(self, run: Run, model: str, count: int, seed: int = 0) -> Samples:
+    def sample_over_ranks(self, run: SavedRun, model: str, count: int, seed: int = 0) -> Samples:
         """`sample`, each process drawing its slice: all of them on the first, and on the others their own."""
         from eblvm.engine.autodiff import collectives
         from eblvm.engine.training import distributed

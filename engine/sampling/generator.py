@@ -16,7 +16,7 @@ from eblvm.kernels import philox
 if TYPE_CHECKING:
     from eblvm.engine.methods.bidvl import BidvlObjective
     from eblvm.engine.methods.types import State
-    from eblvm.engine.runs.run import Run
+    from eblvm.engine.runs.saved import SavedRun
 
 TARGETS = ("marginal", "given-h", "interpolation")
 FRAMES = 10  # pictures along an interpolation
@@ -36,14 +36,14 @@ class Generator(Sampler):
 
     target: str | None = option(None, f"{', '.join(TARGETS)}; none: marginal")
 
-    def suits(self, run: Run) -> str:
+    def suits(self, run: SavedRun) -> str:
         return "" if run.config.model.generates else f"model {run.config.model.kind!r} has no generator"
 
     @property
     def work(self) -> str:
         return ", one pass of the generator each"
 
-    def draw(self, run: Run, model: str, count: int, seed: int, first: int, total: int) -> Samples:
+    def draw(self, run: SavedRun, model: str, count: int, seed: int, first: int, total: int) -> Samples:
         target = self.target or "marginal"
         if target not in TARGETS:
             raise unknown("kind", target, list(TARGETS))
@@ -63,7 +63,7 @@ class Generator(Sampler):
             return Samples(torch.cat([objective.decode(state, chunk) for chunk in h.split(CHUNK)]))
 
 
-def trained(run: Run, model: str) -> tuple[BidvlObjective, State]:
+def trained(run: SavedRun, model: str) -> tuple[BidvlObjective, State]:
     """The objective of a run of BiDVL and the state of its best, last or averaged model."""
     from eblvm.engine.methods.bidvl import BidvlObjective
     from eblvm.engine.methods.types import State

@@ -17,7 +17,7 @@ from eblvm.kernels import philox
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from eblvm.engine.runs.run import Run
+    from eblvm.engine.runs.saved import SavedRun
     from eblvm.engine.sampling.mixing import Mixing
     from eblvm.engine.types import Params
 
@@ -38,14 +38,14 @@ class Gibbs(Sampler):
     steps: int = option(SWEEPS, "Gibbs sweeps", low=0, high=MOST_STEPS)
     target: str = option("marginal", "what is sampled: marginal, p(v)")
 
-    def suits(self, run: Run) -> str:
+    def suits(self, run: SavedRun) -> str:
         return "" if run.is_grbm else f"Gibbs sweeps are for a GRBM, got model {run.config.model.kind!r}"
 
     @property
     def work(self) -> str:
         return f" of {self.steps} Gibbs sweeps"
 
-    def draw(self, run: Run, model: str, count: int, seed: int, first: int, total: int) -> Samples:
+    def draw(self, run: SavedRun, model: str, count: int, seed: int, first: int, total: int) -> Samples:
         if self.target != "marginal":
             raise UserError(
                 f"a GRBM is sampled from its marginal by Gibbs sweeps, got kind {self.target!r}; remove --kind"
@@ -56,7 +56,7 @@ class Gibbs(Sampler):
             v, mean = gibbs(theta, key, start, self.steps, lambda count: bar.update(count) and None, first)
         return Samples(v if run.image_shape is None else mean)
 
-    def mixing(self, run: Run, model: str, seed: int) -> Mixing:
+    def mixing(self, run: SavedRun, model: str, seed: int) -> Mixing:
         """Of the first replica: chains at noise, at the data, and annealed and tempered ones."""
         from eblvm.engine.sampling import annealing, mixing
 

@@ -28,7 +28,7 @@ from eblvm.kernels import philox
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from eblvm.engine.runs.run import Run
+    from eblvm.engine.runs.saved import SavedRun
     from eblvm.engine.sampling.langevin import Position
 
     LogDensity = Callable[[Position], Tensor]  # of chains [n], up to a constant
@@ -55,7 +55,7 @@ class MetropolisSampler(Sampler):
     def proposal_steps(self) -> int:
         return 1
 
-    def suits(self, run: Run) -> str:
+    def suits(self, run: SavedRun) -> str:
         if run.config.model.generates:
             return "a generator samples in one pass and has no chains; remove --sampler"
         return ""
@@ -64,7 +64,7 @@ class MetropolisSampler(Sampler):
     def work(self) -> str:
         return f" of {self.steps} proposals of {self.proposal_steps} gradients each"
 
-    def draw(self, run: Run, model: str, count: int, seed: int, first: int, total: int) -> Samples:
+    def draw(self, run: SavedRun, model: str, count: int, seed: int, first: int, total: int) -> Samples:
         log_density, x = self._density(run, model, count, seed, first)
         key, leapfrog = philox.Key(seed, 0), self.proposal_steps
         with progress(self.steps, self.kind.upper(), "proposal") as bar:
@@ -75,7 +75,7 @@ class MetropolisSampler(Sampler):
         facts = settings | mixed(chains)
         return Samples(chains.x[0], facts, sentence(facts))
 
-    def _density(self, run: Run, model: str, count: int, seed: int, first: int) -> tuple[LogDensity, Position]:
+    def _density(self, run: SavedRun, model: str, count: int, seed: int, first: int) -> tuple[LogDensity, Position]:
         """The log density that the chains keep, and their start."""
         has_h = run.config.method.learns_q and not run.is_grbm
         target = self.target or ("given-h" if has_h else "marginal")

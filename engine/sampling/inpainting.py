@@ -18,7 +18,7 @@ from eblvm.kernels import philox
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from eblvm.engine.runs.run import Run
+    from eblvm.engine.runs.saved import SavedRun
 
 KNOWN = ("top", "bottom", "left", "right")
 HIDDEN = 0.5  # how unknown pixels are shown
@@ -37,7 +37,7 @@ class Inpainting(Sampler):
     start: str | None = option(None, START_HELP, choices=STARTS)
     known: str = option("top", "half of a test image that is known", choices=KNOWN)
 
-    def suits(self, run: Run) -> str:
+    def suits(self, run: SavedRun) -> str:
         if not run.config.model.generates and not run.is_grbm and len(run.shape) == 3:
             return ""
         return f"inpainting is for a deep energy of images, got model {run.config.model.kind!r}"
@@ -46,7 +46,7 @@ class Inpainting(Sampler):
     def work(self) -> str:
         return f" of {self.steps} Langevin steps, each a pass of the network and its gradient"
 
-    def draw(self, run: Run, model: str, count: int, seed: int, first: int, total: int) -> Samples:
+    def draw(self, run: SavedRun, model: str, count: int, seed: int, first: int, total: int) -> Samples:
         test = run.dataset.test
         if first + count > len(test):
             raise UserError(f"got a count of {first + count}, expected at most the {len(test)} test images")

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from eblvm.engine.nets.base import Energy
-    from eblvm.engine.runs.run import Run
+    from eblvm.engine.runs.saved import SavedRun
     from eblvm.engine.types import Params
 
     Position = tuple[Tensor, ...]  # (v,) or (v, h)
@@ -56,7 +56,7 @@ class AnnealedLangevin(Sampler):
     target: str | None = option(None, f"{', '.join(TARGETS)}; none: given-h, of a fully visible model marginal")
     start: str | None = option(None, START_HELP, choices=STARTS)
 
-    def suits(self, run: Run) -> str:
+    def suits(self, run: SavedRun) -> str:
         if not run.config.model.generates and not run.is_grbm:
             return ""
         return f"annealed Langevin dynamics is for a deep energy, got model {run.config.model.kind!r}"
@@ -65,7 +65,7 @@ class AnnealedLangevin(Sampler):
     def work(self) -> str:
         return f" of {self.steps} Langevin steps, each a pass of the network and its gradient"
 
-    def draw(self, run: Run, model: str, count: int, seed: int, first: int, total: int) -> Samples:
+    def draw(self, run: SavedRun, model: str, count: int, seed: int, first: int, total: int) -> Samples:
         target, theta, energy = self._target(run), run.thetas(model)[0], run.energy
         key, schedule = philox.Key(seed, 0), temperatures(self.steps)
         v, blur = started(run, self.start, key, count, first), run.config.method.blur
@@ -93,7 +93,7 @@ class AnnealedLangevin(Sampler):
             frames.append(denoised(score, x, blur))
         return Samples(torch.stack(frames, 1).flatten(0, 1))
 
-    def _target(self, run: Run) -> str:
+    def _target(self, run: SavedRun) -> str:
         latent = run.config.method.learns_q
         target = self.target or ("given-h" if latent else "marginal")
         if target not in TARGETS:

@@ -12,13 +12,13 @@ from eblvm.kernels import philox
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from eblvm.engine.runs.run import Run
+    from eblvm.engine.runs.saved import SavedRun
 
 STARTS = ("normal", "uniform")
 START_HELP = "of the chains: normal, 1/2 + N(0, 1); uniform over the data; none: normal for images, else uniform"
 
 
-def started(run: Run, start: str | None, key: philox.Key, count: int, first: int = 0) -> Tensor:
+def started(run: SavedRun, start: str | None, key: philox.Key, count: int, first: int = 0) -> Tensor:
     """v of chains first, first + 1, ...: 1/2 + N(0, 1), or uniform over the range of the data."""
     purpose = philox.purpose(philox.Purpose.SAMPLE_V)
     if (start or run.config.dataset.chain_start) == "normal":
@@ -34,24 +34,24 @@ def normal_start(key: philox.Key, count: int, shape: tuple[int, ...], first: int
     return 0.5 + philox.normal(key, philox.purpose(philox.Purpose.SAMPLE_V), count, shape, first=first, **kwargs)
 
 
-def random_h(run: Run, key: philox.Key, count: int, first: int = 0) -> Tensor:
+def random_h(run: SavedRun, key: philox.Key, count: int, first: int = 0) -> Tensor:
     """h ~ N(0, I) of chains first, first + 1, ... of a model with a posterior, [count, H]."""
     assert run.posterior is not None
     return normal_h(run, run.posterior.latent, key, count, first)
 
 
-def normal_h(run: Run, latent: int, key: philox.Key, count: int, first: int = 0) -> Tensor:
+def normal_h(run: SavedRun, latent: int, key: philox.Key, count: int, first: int = 0) -> Tensor:
     """h ~ N(0, I) of samples first, first + 1, ..., [count, latent]."""
     purpose = philox.purpose(philox.Purpose.SAMPLE_H)
     return philox.normal(key, purpose, count, (latent,), first=first, **dtype_and_device(run))
 
 
-def posterior_means(run: Run, model: str, count: int, seed: int, first: int = 0) -> Tensor:
+def posterior_means(run: SavedRun, model: str, count: int, seed: int, first: int = 0) -> Tensor:
     """Means of q(h|v) of `training_samples`, [count, H]."""
     return infer(run, model)(training_samples(run, count, seed, first))
 
 
-def training_samples(run: Run, count: int, seed: int, first: int = 0) -> Tensor:
+def training_samples(run: SavedRun, count: int, seed: int, first: int = 0) -> Tensor:
     """Training samples in an order of the seed's; after all of them follows another order."""
     total = len(run.dataset.train)
     rounds = range(first // total, (first + count - 1) // total + 1)
@@ -61,7 +61,7 @@ def training_samples(run: Run, count: int, seed: int, first: int = 0) -> Tensor:
     return run.dataset.floats(run.dataset.train[chosen.to(run.config.running.device)])
 
 
-def infer(run: Run, model: str) -> Callable[[Tensor], Tensor]:
+def infer(run: SavedRun, model: str) -> Callable[[Tensor], Tensor]:
     """v -> the posterior mean of h."""
     assert run.posterior is not None
     posterior = run.posterior.at(run.phi(model))
@@ -73,12 +73,12 @@ def infer(run: Run, model: str) -> Callable[[Tensor], Tensor]:
     return means
 
 
-def value_range(run: Run) -> tuple[float, float]:
+def value_range(run: SavedRun) -> tuple[float, float]:
     """The lowest and highest value in the training data."""
     return float(run.extent.min()), float(run.extent.max())
 
 
-def dtype_and_device(run: Run) -> dict[str, Any]:
+def dtype_and_device(run: SavedRun) -> dict[str, Any]:
     """Of a run's samples, for noise."""
     running = run.config.running
     return {"dtype": getattr(torch, running.dtype), "device": torch.device(running.device)}

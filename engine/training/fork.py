@@ -17,7 +17,7 @@ from eblvm.engine.errors import UserError
 from eblvm.engine.methods.types import State
 from eblvm.engine.runs import checkpoint, exported
 from eblvm.engine.runs.parent import Parent
-from eblvm.engine.runs.run import Run
+from eblvm.engine.runs.saved import SavedRun
 from eblvm.engine.training import replicas
 from eblvm.engine.types import Params
 
@@ -26,12 +26,12 @@ class Fork(NamedTuple):
     """The weights of a parent, for a run of `config`."""
 
     parent: Parent
-    run: Run
+    run: SavedRun
     config: Config
 
     @classmethod
     def of(cls, parent: Parent, config: Config) -> Fork:
-        return cls(parent, Run.of_weights(parent.folder, parent.step), config)
+        return cls(parent, SavedRun.of_weights(parent.folder, parent.step), config)
 
     @property
     def record(self) -> dict[str, Any]:

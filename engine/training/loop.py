@@ -30,7 +30,7 @@ from eblvm.engine.planning import plan
 from eblvm.engine.runs import checkpoint
 from eblvm.engine.runs.folder import open_run
 from eblvm.engine.runs.parent import PARENT, Parent, begins_at
-from eblvm.engine.runs.run import Run
+from eblvm.engine.runs.saved import SavedRun
 from eblvm.engine.system import keep_freed_memory
 from eblvm.engine.training import distributed, guard, replicas, sizes
 from eblvm.engine.training.fork import Fork
@@ -243,7 +243,7 @@ def training_loop(
     return True
 
 
-Preview = Callable[[Run, bool], dict[str, Path]]  # of a run, and whether it may take long: pictures by name
+Preview = Callable[[SavedRun, bool], dict[str, Path]]  # of a run, and whether it may take long: pictures by name
 
 
 class Show(NamedTuple):
@@ -258,7 +258,7 @@ class Show(NamedTuple):
 
     def __call__(self, done: int, state: State) -> dict[str, Path]:
         payload = {"step": done, "best": {}, "state": tree(state)}
-        run = Run(self.out, self.config, payload, self.energy, self.posterior, self.dataset)
+        run = SavedRun(self.out, self.config, payload, self.energy, self.posterior, self.dataset)
         return self.preview(run, self.config.running.preview_every is not None)
 
 

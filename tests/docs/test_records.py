@@ -22,7 +22,7 @@ from eblvm.bench.tools.registry import Case
 from eblvm.engine import recipes
 from eblvm.engine.planning import plan
 from eblvm.engine.planning.footprint import footprint
-from eblvm.engine.plotting import fingerprint
+from eblvm.engine.plotting import facts_digest
 from eblvm.kernels import backends
 
 ROOT = Path(__file__).parents[2]
@@ -83,7 +83,7 @@ def test_records_that_a_page_names_are_there(page: Path) -> None:
 def test_pictures_are_of_their_records(path: Path) -> None:
     """`python -m eblvm.bench.pages.performance` draws them again."""
     facts = json.loads(path.read_text())
-    assert Image.open(ROOT / "docs" / f"{facts['name']}.png").text["Description"] == fingerprint(facts["rows"])
+    assert Image.open(ROOT / "docs" / f"{facts['name']}.png").text["Description"] == facts_digest(facts["rows"])
 
 
 def test_the_plan_in_the_page_on_scale() -> None:
@@ -95,7 +95,7 @@ def test_the_plan_in_the_page_on_scale() -> None:
     for row in facts["rows"]:
         cells = [row["N"], row["checkpoint"], row["precision"], *(f"{row[n]:.{d}f}" for n, d in digits.items())]
         assert f"| {' | '.join(map(str, cells))} |\n" in text
-    assert Image.open(ROOT / "docs" / "plan-celeba64.png").text["Description"] == fingerprint(facts["rows"])
+    assert Image.open(ROOT / "docs" / "plan-celeba64.png").text["Description"] == facts_digest(facts["rows"])
     row = facts["rows"][0]
     assert (row["N"], row["checkpoint"], row["precision"]) == (0, "none", "fp32")
     config = recipes.recipe("celeba64").replaced(N=0, batch=row["micro_batch"])

@@ -22,7 +22,7 @@ from eblvm.engine.errors import UserError
 from eblvm.engine.evaluation import provenance
 from eblvm.engine.evaluation.metrics.extractor import Extractor
 from eblvm.engine.recipes import recipe
-from eblvm.engine.runs.run import Run
+from eblvm.engine.runs.saved import SavedRun
 from eblvm.engine.selftest import decoding
 from eblvm.engine.selftest_kernels import kernels
 from eblvm.engine.training import distributed
@@ -72,12 +72,12 @@ def test_a_run_that_is_evaluated_by_torchrun(
 ) -> None:
     """--shard torchrun: every process works on its own GPU, at the precision of the run."""
     config = recipe("digits", "deep").replaced(precision="tf32", deterministic=True)
-    monkeypatch.setattr("eblvm.engine.runs.run.read_config", lambda folder: config)
-    monkeypatch.setattr("eblvm.engine.runs.run.expect_same_models", lambda *_: None)
-    monkeypatch.setattr("eblvm.engine.runs.run.checkpoint_of", lambda *_: {})
+    monkeypatch.setattr("eblvm.engine.runs.saved.read_config", lambda folder: config)
+    monkeypatch.setattr("eblvm.engine.runs.saved.expect_same_models", lambda *_: None)
+    monkeypatch.setattr("eblvm.engine.runs.saved.checkpoint_of", lambda *_: {})
     monkeypatch.setenv("LOCAL_RANK", "1")
     try:
-        run = Run.open(tmp_path, device="cuda", step=1)
+        run = SavedRun.open(tmp_path, device="cuda", step=1)
         assert run.config.running.device == "cuda:1"
         assert torch.backends.cuda.matmul.fp32_precision == "tf32"
         assert torch.backends.cudnn.deterministic
@@ -154,7 +154,7 @@ def test_versions_are_those_of_the_device(monkeypatch: pytest.MonkeyPatch) -> No
     assert made["versions"] == versions("cuda")
     samples = torch.zeros(3, 2)
     config = recipe("checkerboard").replaced(device="cuda:1")
-    run = Run(
+    run = SavedRun(
         Path(), config, {"step": 1, "state": {"theta": {}, "phi": {}}}, custom_data=Dataset(samples, samples, samples)
     )
     assert provenance(run, "last")["versions"] == versions("cuda")
@@ -209,7 +209,7 @@ def test_subnormals_are_zero_inside_only(before: bool) -> None:
 def test_a_run_has_no_subnormals_and_leaves_the_caller_his(tmp_path: Path) -> None:
     seen = []
 
-    def preview(run: Run, may_take_long: bool) -> dict[str, Path]:
+    def preview(run: SavedRun, may_take_long: bool) -> dict[str, Path]:
         seen.append(flushed())
         return {}
 

@@ -14,7 +14,7 @@ from eblvm.engine.config import Config
 from eblvm.engine.methods.update import state_from, tree
 from eblvm.engine.runs import checkpoint
 from eblvm.engine.runs.folder import read_config
-from eblvm.engine.runs.run import Run
+from eblvm.engine.runs.saved import SavedRun
 from eblvm.engine.training.loop import train
 
 RUNS = sorted((Path(__file__).parents[1] / "data" / "runs").iterdir())
@@ -74,7 +74,7 @@ def test_bidvl_keeps_its_renamed_options() -> None:
 
 
 def test_an_old_run_can_be_sampled() -> None:
-    run = Run.open(RUNS[0].parent / "dsm")
+    run = SavedRun.open(RUNS[0].parent / "dsm")
     assert run.thetas("best")[0]["W"].shape == (2, 4)
 
 

@@ -21,10 +21,10 @@ from eblvm.engine.data.pictures.prepare import prepare
 from eblvm.engine.data.pictures.store import open_store
 from eblvm.engine.data.readers import read
 from eblvm.engine.errors import UserError
-from eblvm.engine.evaluation.sections import Section
+from eblvm.engine.evaluation.section import Section
 from eblvm.engine.runs import checkpoint
 from eblvm.engine.runs.eval_file import read_eval
-from eblvm.engine.runs.run import Run
+from eblvm.engine.runs.saved import SavedRun
 from eblvm.engine.runs.stats import read_rows
 from eblvm.engine.training.loop import train
 
@@ -100,14 +100,14 @@ def test_a_run_goes_on_bitwise(code: int | None, kind: str, tmp_path: Path) -> N
 @pytest.mark.parametrize("code", CODES)
 def test_an_evaluation_goes_on(code: int | None, tmp_path: Path, monkeypatch) -> None:
     trained(tmp_path / "run")
-    run = Run(tmp_path / "run", *_opened(tmp_path / "run"))
+    run = SavedRun(tmp_path / "run", *_opened(tmp_path / "run"))
     sections = [Section(f"part-{i}", {"i": i}, lambda i=i: [{f"figure_{i}": i / 7}]) for i in range(4)]
     monkeypatch.setattr(evaluation, "sections_of", lambda *_: sections)
 
     def evaluated(place: Path) -> dict:
         place.mkdir(exist_ok=True)
-        here = Run(place, run.config, run.payload, custom_data=data_of("checkerboard"))
-        return evaluation.evaluate(here, "last", evaluation.Options())["mean"]
+        here = SavedRun(place, run.config, run.payload, custom_data=data_of("checkerboard"))
+        return evaluation.evaluate(here, "last", evaluation.EvalOptions())["mean"]
 
     whole = evaluated(tmp_path / "whole")
     for at, place in points(evaluated, tmp_path, code):
@@ -118,7 +118,7 @@ def test_an_evaluation_goes_on(code: int | None, tmp_path: Path, monkeypatch) ->
 
 
 def _opened(folder: Path) -> tuple:
-    opened = Run.open(folder, dataset=data_of("checkerboard"))
+    opened = SavedRun.open(folder, dataset=data_of("checkerboard"))
     return opened.config, opened.payload
 
 

@@ -14,13 +14,13 @@ from torch import Tensor
 
 from eblvm.engine.data.pictures import cache
 from eblvm.engine.evaluation.chunks import WHOLE, Shard, chunks
-from eblvm.engine.evaluation.fingerprint import fingerprint
 from eblvm.engine.evaluation.image_sets import as_bytes
 from eblvm.engine.evaluation.metrics.extractor import Extractor
 from eblvm.engine.evaluation.metrics.frechet import Moments, frechet_distance
 from eblvm.engine.evaluation.metrics.inception_score import inception_score
 from eblvm.engine.evaluation.metrics.kernel_distance import kernel_distance
 from eblvm.engine.evaluation.metrics.precision_recall import precision_recall
+from eblvm.engine.evaluation.tensor_digest import tensor_digest
 from eblvm.kernels.philox import Key
 
 KEPT = 10_000  # features of each set for KID, precision and recall; FID and the Inception Score take all
@@ -38,7 +38,7 @@ class Images:
 def cached_images(v: Tensor, count: int | None = None) -> Images:
     """The first `count` images of a set (none: all), whose features are kept in the cache under the set's hash."""
     images = as_bytes(v)
-    folder = cache.root(None) / fingerprint({"": images})[:16]
+    folder = cache.root(None) / tensor_digest({"": images})[:16]
     return Images(min(count or len(v), len(v)), lambda first, n: images[first : first + n], folder)
 
 

@@ -8,14 +8,16 @@ from typing import Any
 
 from eblvm.engine.evaluation import plots
 from eblvm.engine.evaluation.metrics.image_distances import image_distances
-from eblvm.engine.evaluation.sections import Options, fid_inputs, source_of, weights_of
+from eblvm.engine.evaluation.sample_sections import fid_inputs
+from eblvm.engine.evaluation.section import EvalOptions
+from eblvm.engine.evaluation.sections import source_of, weights_of
 from eblvm.engine.runs import checkpoint
-from eblvm.engine.runs.run import Run
+from eblvm.engine.runs.saved import SavedRun
 
 SAMPLES = 1000
 
 
-def early_stopping(run: Run, model: str | None, options: Options) -> dict[str, Any]:
+def early_stopping(run: SavedRun, model: str | None, options: EvalOptions) -> dict[str, Any]:
     """{steps, fid by step, best step}, and a curve; of the moving average where there is one."""
     model = model or ("ema" if run.payload["state"]["ema"] else "last")
     options = replace(options, fid=options.fid or SAMPLES)

@@ -8,13 +8,13 @@ import torch
 from eblvm.engine import recipes
 from eblvm.engine.evaluation.energies import ENERGY_SAMPLES, energies
 from eblvm.engine.evaluation.eval_model import eval_models
-from eblvm.engine.runs.run import Run
+from eblvm.engine.runs.saved import SavedRun
 from eblvm.engine.training.loop import train
 
 
 def test_energies_of_a_grbm(tmp_path: Path) -> None:
     train(recipes.points("checkerboard4", "dsm").replaced(steps=2, replicas=2), tmp_path)
-    run = Run.open(tmp_path)
+    run = SavedRun.open(tmp_path)
     rows = energies(run, eval_models(run, "last"))
     assert len(rows) == 2
     for row, theta in zip(rows, run.thetas("last"), strict=True):

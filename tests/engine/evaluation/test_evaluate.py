@@ -11,10 +11,11 @@ from torch import Tensor
 
 from eblvm.engine import sampling
 from eblvm.engine.cli import main
-from eblvm.engine.evaluation import sections
+from eblvm.engine.evaluation import classification, sample_sections
 from eblvm.engine.evaluation.metrics.extractor import Extractor
+from eblvm.engine.evaluation.reconstruction import rmse
 from eblvm.engine.runs import checkpoint
-from eblvm.engine.runs.run import Run
+from eblvm.engine.runs.saved import SavedRun
 from eblvm.engine.sampling.base import Sampler
 
 TINY = "--width 2 --depth 12 --batch 16 --posterior-width 2 --head-width 8 --latent 4 --validations 1 --ema 0.5".split()
@@ -33,7 +34,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def run(trained: Path, tmp_path: Path, monkeypatch) -> Path:
     """A copy of it, and a quick picture in the place of t-SNE's."""
-    monkeypatch.setattr(sections, "tsne", lambda v: v[:, :2].numpy())
+    monkeypatch.setattr(classification, "tsne", lambda v: v[:, :2].numpy())
     return shutil.copytree(trained, tmp_path / "deep")
 
 
@@ -60,7 +61,7 @@ def inception(monkeypatch, tmp_path: Path):
 
     def install(limit: int = 10**9) -> Pooled:
         net = Pooled(limit)
-        monkeypatch.setattr(sections, "load_inception", lambda path, device: pooled(net))
+        monkeypatch.setattr(sample_sections, "load_inception", lambda path, device: pooled(net))
         return net
 
     return install
@@ -116,7 +117,7 @@ def test_the_inception_score_where_there_are_logits(run: Path, inception, monkey
 
     inception()
     with_logits = Extractor("inception", "both", "1" * 64, 10, features_and_logits, has_logits=True)
-    monkeypatch.setattr(sections, "load_inception", lambda path, device: with_logits)
+    monkeypatch.setattr(sample_sections, "load_inception", lambda path, device: with_logits)
     assert 1 <= evaluation(run, *QUICK)["mean"]["inception_score_150"] <= 6
 
 
@@ -135,8 +136,8 @@ def test_a_killed_evaluation_continues(run: Path, inception, monkeypatch) -> Non
     def never(*_: object) -> None:
         raise AssertionError("this section was done before the kill")
 
-    for name in ("classification", "neighbours"):
-        monkeypatch.setattr(sections, name, never)
+    monkeypatch.setattr(classification, "figures", never)
+    monkeypatch.setattr(sample_sections, "neighbours", never)
     monkeypatch.setattr(Sampler, "sample", never)
     rest = inception()
     after = evaluation(run, *QUICK)
@@ -176,7 +177,7 @@ def test_shards_add_up_to_the_whole(run: Path, trained: Path, inception, tmp_pat
 def test_samples_from_a_folder(run: Path, inception, tmp_path: Path, capsys) -> None:
     """The first training images themselves: no distance to their neighbours, hardly any FID."""
     inception()
-    data = Run.open(run).dataset
+    data = SavedRun.open(run).dataset
     torch.save(data.train[:150], tmp_path / "remembered.pt")
     remembered = evaluation(run, *QUICK, "--samples", str(tmp_path / "remembered.pt"), "--draw", "150")["mean"]
     assert remembered["neighbour_distance_samples"] == 0
@@ -239,7 +240,7 @@ def test_replicas_of_a_grbm(tmp_path: Path, capsys, monkeypatch) -> None:
 
 
 def test_rmse_by_hand() -> None:
-    assert sections.rmse(torch.tensor([[1.0, 2.0], [3.0, 4.0]]), torch.tensor([[1.0, 2.0], [3.0, 8.0]])) == 2.0
+    assert rmse(torch.tensor([[1.0, 2.0], [3.0, 4.0]]), torch.tensor([[1.0, 2.0], [3.0, 8.0]])) == 2.0
 
 
 @pytest.mark.parametrize("recipe", ["deep", "grbm"])
@@ -248,7 +249,7 @@ def test_a_sample_is_the_same_in_any_chunk(recipe: str, trained: Path, tmp_path:
     if recipe == "grbm":
         folder = tmp_path / "grbm"
         assert main(["train", "digits", "--method", "dsm", "--steps", "5", "--out", str(folder)]) == 0
-    run = Run.open(folder)
+    run = SavedRun.open(folder)
     for kind in ("given-h", "joint") if recipe == "deep" else (None,):
         sampler = sampling.sampler_of(run, steps=3, target=kind)
         whole, end = sampler.sample(run, "last", 7, 5).values, sampler.sample(run, "last", 3, 5, first=4).values

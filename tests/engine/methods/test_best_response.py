@@ -12,7 +12,7 @@ from eblvm.engine.methods.grbm.fused import fused_gradient, fused_step_for
 from eblvm.engine.methods.micro_batches import micro_batched
 from eblvm.engine.optim.schedule import step_rates
 from eblvm.engine.planning import plan
-from eblvm.engine.runs.run import Run
+from eblvm.engine.runs.saved import SavedRun
 from eblvm.engine.training.log import read_rows
 from eblvm.engine.training.loop import initial_state, train
 from eblvm.kernels import philox
@@ -65,7 +65,7 @@ def test_on_a_grbm_its_training_is_that_of_the_exact_method(method: str, tmp_pat
     how = {"steps": 30, "validations": 0, "dtype": "float64"}
     train(recipes.recipe("checkerboard", method=method).replaced(best_response="newton", **how), tmp_path / "newton")
     train(recipes.recipe("checkerboard", method=method.removeprefix("bi")).replaced(**how), tmp_path / "exact")
-    newton, exact = (Run.open(tmp_path / name).thetas("last")[0] for name in ("newton", "exact"))
+    newton, exact = (SavedRun.open(tmp_path / name).thetas("last")[0] for name in ("newton", "exact"))
     for name, value in exact.items():
         torch.testing.assert_close(newton[name], value, rtol=1e-6, atol=1e-8)
 
@@ -141,7 +141,7 @@ def test_deep_models_train_and_resume(method: str, changes: dict, tmp_path: Path
     train(config, tmp_path / "whole")
     train(config.replaced(steps=3), tmp_path / "parts")
     train(config, tmp_path / "parts")
-    whole, parts = (Run.open(tmp_path / name).payload["state"] for name in ("whole", "parts"))
+    whole, parts = (SavedRun.open(tmp_path / name).payload["state"] for name in ("whole", "parts"))
     for a, b in zip(tree_leaves(whole), tree_leaves(parts), strict=True):
         assert torch.equal(a, b)
         assert torch.isfinite(a).all()

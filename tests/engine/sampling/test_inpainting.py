@@ -9,7 +9,7 @@ import torch
 from eblvm.engine import recipes
 from eblvm.engine.cli import main
 from eblvm.engine.evaluation.image_sets import read_images
-from eblvm.engine.runs.run import Run
+from eblvm.engine.runs.saved import SavedRun
 from eblvm.engine.sampling.inpainting import KNOWN, known_pixels
 from eblvm.engine.sampling.langevin import langevin
 from eblvm.engine.training.loop import train
@@ -49,7 +49,7 @@ def test_a_run_inpaints_and_writes_pictures(folder: Path, tmp_path: Path) -> Non
     command = ["sample", str(folder), "--kind", "inpainting", "--known", "left", "--count", "3", "--steps", "6"]
     assert main([*command, "--png", str(tmp_path / "png")]) == 0
     v = torch.load(folder / "samples-inpainting.pt", weights_only=True)
-    truth = Run.open(folder).dataset.test[:3]
+    truth = SavedRun.open(folder).dataset.test[:3]
     assert v.shape == (6, 1, 8, 8)
     assert torch.equal(v[0::2, ..., :4], truth[..., :4])
     assert torch.equal(v[1::2, ..., :4], truth[..., :4])

@@ -8,7 +8,7 @@ import torch
 from eblvm.engine import recipes, sampling
 from eblvm.engine.cli import main
 from eblvm.engine.errors import UserError
-from eblvm.engine.runs.run import Run
+from eblvm.engine.runs.saved import SavedRun
 from eblvm.engine.training.loop import train
 
 RUNS = {
@@ -24,17 +24,17 @@ SUITS = {
 
 
 @pytest.fixture(scope="module")
-def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Run]:
+def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, SavedRun]:
     found = {}
     for name, (recipe, model, changes) in RUNS.items():
         folder = tmp_path_factory.mktemp(name)
         config = recipes.recipe(recipe, model, method="bidvl" if name == "generator" else None)
         train(config.replaced(**changes, batch=4, steps=1), folder)
-        found[name] = Run.open(folder)
+        found[name] = SavedRun.open(folder)
     return found
 
 
-def test_a_run_has_a_sampler_of_its_own_and_refuses_what_does_not_suit_it(runs: dict[str, Run]) -> None:
+def test_a_run_has_a_sampler_of_its_own_and_refuses_what_does_not_suit_it(runs: dict[str, SavedRun]) -> None:
     for name, run in runs.items():
         assert sampling.sampler_of(run).kind == name
         for kind, sampler in sampling.KINDS.items():
@@ -58,12 +58,14 @@ def test_a_run_has_a_sampler_of_its_own_and_refuses_what_does_not_suit_it(runs: 
         ("--steps many", "got --steps many, expected an integer"),
     ],
 )
-def test_mistakes_on_a_grbm(words: str, message: str, runs: dict[str, Run], capsys: pytest.CaptureFixture[str]) -> None:
+def test_mistakes_on_a_grbm(
+    words: str, message: str, runs: dict[str, SavedRun], capsys: pytest.CaptureFixture[str]
+) -> None:
     assert main(["sample", str(runs["gibbs"].folder), "--count", "2", *words.split()]) == 2
     assert message in capsys.readouterr().err
 
 
-def test_a_generator_has_no_steps(runs: dict[str, Run]) -> None:
+def test_a_generator_has_no_steps(runs: dict[str, SavedRun]) -> None:
     with pytest.raises(UserError, match="sampler 'generator' does not read --steps; it is an option of 'gibbs' or"):
         sampling.sampler_of(runs["generator"], steps=3)
     with pytest.raises(UserError, match="unknown option '--colour'; valid: --kind"):
@@ -82,20 +84,22 @@ def test_a_generator_has_no_steps(runs: dict[str, Run]) -> None:
         ("generator", "generator", {"target": "given-h"}),
     ],
 )
-def test_a_sample_does_not_depend_on_the_others(run: str, sampler: str, options: dict, runs: dict[str, Run]) -> None:
+def test_a_sample_does_not_depend_on_the_others(
+    run: str, sampler: str, options: dict, runs: dict[str, SavedRun]
+) -> None:
     chosen, of = sampling.sampler_of(runs[run], sampler, **options), runs[run]
     whole, end = chosen.sample(of, "last", 6, 5).values, chosen.sample(of, "last", 2, 5, first=4).values
     torch.testing.assert_close(end, whole[4:], rtol=1e-4, atol=1e-4)
 
 
-def test_completions_do_not_depend_on_each_other(runs: dict[str, Run]) -> None:
+def test_completions_do_not_depend_on_each_other(runs: dict[str, SavedRun]) -> None:
     run = runs["langevin"]
     inpainting = sampling.sampler_of(run, "inpainting", steps=3)
     whole, end = inpainting.sample(run, "last", 4, 5).values, inpainting.sample(run, "last", 1, 5, first=3).values
     torch.testing.assert_close(end, whole[6:], rtol=1e-4, atol=1e-4)
 
 
-def test_kind_inpainting_is_that_sampler(runs: dict[str, Run], tmp_path: Path) -> None:
+def test_kind_inpainting_is_that_sampler(runs: dict[str, SavedRun], tmp_path: Path) -> None:
     folder = runs["langevin"].folder
     drawn = []
     for words in ("--kind inpainting", "--sampler inpainting"):

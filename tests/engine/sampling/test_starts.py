@@ -7,7 +7,7 @@ from torch import Tensor
 from eblvm.engine import recipes, sampling
 from eblvm.engine.data.sets import KINDS
 from eblvm.engine.errors import UserError
-from eblvm.engine.runs.run import Run
+from eblvm.engine.runs.saved import SavedRun
 from eblvm.engine.sampling.langevin import conditional_score, denoised
 from eblvm.engine.sampling.starts import normal_start, posterior_means
 from eblvm.engine.training.loop import train
@@ -15,18 +15,18 @@ from eblvm.kernels.philox import Key
 
 
 @pytest.fixture(scope="module")
-def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
+def run(tmp_path_factory: pytest.TempPathFactory) -> SavedRun:
     folder = tmp_path_factory.mktemp("run")
     config = recipes.recipe("digits", "deep").replaced(width=2, posterior_width=2, latent=3, batch=4, steps=1)
     train(config, folder)
-    return Run.open(folder)
+    return SavedRun.open(folder)
 
 
-def sample(run: Run, model: str, count: int, steps: int, start: str | None = None) -> Tensor:
+def sample(run: SavedRun, model: str, count: int, steps: int, start: str | None = None) -> Tensor:
     return sampling.sampler_of(run, steps=steps, start=start).sample(run, model, count).values
 
 
-def test_chains_start_where_they_are_told(run: Run) -> None:
+def test_chains_start_where_they_are_told(run: SavedRun) -> None:
     """Without a step a sample is its start, denoised."""
     model = run.default_model()
     theta, h = run.thetas(model)[0], posterior_means(run, model, 4, 0)

@@ -21,7 +21,7 @@ from eblvm.engine.config import Config
 from eblvm.engine.errors import DivergedError, UserError
 from eblvm.engine.methods.kinds import KINDS
 from eblvm.engine.runs import checkpoint
-from eblvm.engine.runs.run import Run
+from eblvm.engine.runs.saved import SavedRun
 from eblvm.engine.runs.stats import reproducible
 from eblvm.engine.training.loop import train
 from eblvm.kernels.philox import Key
@@ -176,7 +176,7 @@ def test_every_method_learns(method: str, tmp_path: Path) -> None:
 
     config = small_of(method, steps=300, checkpoint_every=300, validations=0, latent_samples=2, lr=(1e-2,), N=1)
     train(config, tmp_path)
-    run = Run.open(tmp_path)
+    run = SavedRun.open(tmp_path)
 
     def likelihood(theta: dict) -> float:
         return log_likelihood(run.grbm, theta, run.dataset.test, exact_log_z(run.grbm, theta).value)
@@ -260,7 +260,7 @@ def test_ema_follows_phi_after_all_its_steps(fused: bool, tmp_path: Path) -> Non
         for name, average in after["phi_ema"].items():
             torch.testing.assert_close(average, 0.75 * before["phi_ema"][name] + 0.25 * after["phi"][name])
             assert not torch.equal(average, after["phi"][name])
-    run = Run.open(tmp_path / "run")
+    run = SavedRun.open(tmp_path / "run")
     assert all(torch.equal(p, states[-1]["phi_ema"][name]) for name, p in run.phi("ema").items())
     assert all(torch.equal(p, states[-1]["phi"][name]) for name, p in run.phi("last").items())
 
@@ -300,7 +300,7 @@ def test_a_fixed_sigma_stays(method: str, fused: bool, tmp_path: Path) -> None:
     train(config, tmp_path)
     theta = final_state(tmp_path)["state"]["theta"]
     assert torch.equal(theta["log_sigma"], torch.full((2,), math.log(0.4)))
-    assert not torch.equal(theta["W"], Run.open(tmp_path).energy.initial(Key(0, 0))["W"])
+    assert not torch.equal(theta["W"], SavedRun.open(tmp_path).energy.initial(Key(0, 0))["W"])
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from eblvm.engine.methods.score_matching import ScoreMatchingObjective
 from eblvm.engine.nets.base import call
 from eblvm.engine.nets.grbm import GRBM
 from eblvm.engine.optim.optimizers import Adam
-from eblvm.engine.runs.run import Run
+from eblvm.engine.runs.saved import SavedRun
 from eblvm.engine.training.loop import train
 from eblvm.kernels.philox import Key
 
@@ -68,5 +68,5 @@ def test_gradient_is_that_of_the_definition() -> None:
 def test_it_trains_by_name(method: str, tmp_path: Path) -> None:
     config = recipes.recipe("checkerboard", method=method).replaced(steps=300, lr=(1e-2,), log_every=10, validations=3)
     assert train(config, tmp_path / "run")
-    values = Run.open(tmp_path / "run").payload["best"]["value"]
+    values = SavedRun.open(tmp_path / "run").payload["best"]["value"]
     assert torch.isfinite(torch.tensor(values)).all()

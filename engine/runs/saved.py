@@ -23,14 +23,13 @@ from eblvm.engine.nets.posteriors import Posterior
 from eblvm.engine.options import nodes
 from eblvm.engine.runs import checkpoint, exported
 from eblvm.engine.runs.folder import expect_same_models, read_config
+from eblvm.engine.runs.parent import SAVED_MODELS
 from eblvm.engine.training import replicas
 from eblvm.engine.types import Params
 
-MODELS = ("best", "last", "ema")
-
 
 @dataclass(frozen=True)
-class Run:
+class SavedRun:
     """`custom_*` are what a run of the user's own models or data was given in Python, and needs again."""
 
     folder: Path
@@ -50,7 +49,7 @@ class Run:
         energy: Energy | None = None,
         posterior: Posterior | None = None,
         dataset: Dataset | None = None,
-    ) -> Run:
+    ) -> SavedRun:
         """The run in `folder`, or the exported model there, on `device`, at its newest checkpoint or that of `step`;
         `data` says where the data set is now, if it moved."""
         config = read_config(folder).replaced(device=device)
@@ -66,7 +65,7 @@ class Run:
         return cls(folder, config, payload_at(folder, step), energy, posterior, dataset)
 
     @classmethod
-    def of_weights(cls, folder: Path, step: int | None = None) -> Run:
+    def of_weights(cls, folder: Path, step: int | None = None) -> SavedRun:
         """The run's weights on the CPU, for another run to start from: neither its data nor its models are needed."""
         return cls(folder, read_config(folder).replaced(device="cpu"), payload_at(folder, step))
 
@@ -134,8 +133,8 @@ class Run:
 
     def thetas(self, model: str) -> list[Params]:
         """theta of every replica (one for a single run)."""
-        if model not in MODELS:
-            raise unknown("model", model, list(MODELS))
+        if model not in SAVED_MODELS:
+            raise unknown("model", model, list(SAVED_MODELS))
         if model == "best" and not self.payload["best"]:
             raise UserError(f"{self.folder} has not validated yet, so it has no best model; use --model last")
         if model == "ema" and not self.payload["state"]["ema"]:

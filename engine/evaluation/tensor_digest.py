@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from torch import Tensor
 
 
-def fingerprint(tensors: Mapping[str, Tensor]) -> str:
+def tensor_digest(tensors: Mapping[str, Tensor]) -> str:
     """Of names, types, shapes and bytes, whatever the order and the device."""
     digest = hashlib.sha256()
     for name, t in sorted(tensors.items()):
