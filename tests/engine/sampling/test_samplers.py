@@ -5,16 +5,14 @@ from pathlib import Path
 import pytest
 import torch
 
-from eblvm.engine import recipes, sampling
+from eblvm.engine import sampling
 from eblvm.engine.cli import main
 from eblvm.engine.errors import UserError
 from eblvm.engine.runs.saved import SavedRun
-from eblvm.engine.training.loop import train
 
 RUNS = {
-    "gibbs": ("checkerboard", None, {}),
-    "langevin": ("digits", "deep", {"width": 2, "posterior_width": 2, "latent": 3}),
-    "generator": ("digits", "sn-conv", {"width": 2, "posterior_width": 2, "latent": 3, "generator_width": 2}),
+    "gibbs": "checkerboard --batch 4",
+    "generator": "digits --method bidvl --width 2 --posterior-width 2 --latent 3 --generator-width 2 --batch 4",
 }
 SUITS = {
     "gibbs": {"gibbs", "hmc", "mala"},
@@ -24,14 +22,12 @@ SUITS = {
 
 
 @pytest.fixture(scope="module")
-def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, SavedRun]:
-    found = {}
-    for name, (recipe, model, changes) in RUNS.items():
-        folder = tmp_path_factory.mktemp(name)
-        config = recipes.recipe(recipe, model, method="bidvl" if name == "generator" else None)
-        train(config.replaced(**changes, batch=4, steps=1), folder)
-        found[name] = SavedRun.open(folder)
-    return found
+def runs(deep: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, SavedRun]:
+    folders = {"langevin": deep}
+    for name, options in RUNS.items():
+        folders[name] = tmp_path_factory.mktemp(name) / "run"
+        assert main(["train", *options.split(), "--steps", "1", "--out", str(folders[name])]) == 0
+    return {name: SavedRun.open(folder) for name, folder in folders.items()}
 
 
 def test_a_run_has_a_sampler_of_its_own_and_refuses_what_does_not_suit_it(runs: dict[str, SavedRun]) -> None:

@@ -1,33 +1,27 @@
 """Where the Langevin chains of a run start."""
 
+from pathlib import Path
+
 import pytest
 import torch
 from torch import Tensor
 
-from eblvm.engine import recipes, sampling
+from eblvm.engine import sampling
 from eblvm.engine.data.sets import KINDS
 from eblvm.engine.errors import UserError
 from eblvm.engine.runs.saved import SavedRun
 from eblvm.engine.sampling.langevin import conditional_score, denoised
 from eblvm.engine.sampling.starts import normal_start, posterior_means
-from eblvm.engine.training.loop import train
 from eblvm.kernels.philox import Key
-
-
-@pytest.fixture(scope="module")
-def run(tmp_path_factory: pytest.TempPathFactory) -> SavedRun:
-    folder = tmp_path_factory.mktemp("run")
-    config = recipes.recipe("digits", "deep").replaced(width=2, posterior_width=2, latent=3, batch=4, steps=1)
-    train(config, folder)
-    return SavedRun.open(folder)
 
 
 def sample(run: SavedRun, model: str, count: int, steps: int, start: str | None = None) -> Tensor:
     return sampling.sampler_of(run, steps=steps, start=start).sample(run, model, count).values
 
 
-def test_chains_start_where_they_are_told(run: SavedRun) -> None:
+def test_chains_start_where_they_are_told(deep: Path) -> None:
     """Without a step a sample is its start, denoised."""
+    run = SavedRun.open(deep)
     model = run.default_model()
     theta, h = run.thetas(model)[0], posterior_means(run, model, 4, 0)
     start = normal_start(Key(0, 0), 4, (1, 8, 8))
