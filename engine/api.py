@@ -39,11 +39,11 @@ def train(
     say: Callable[[str], None] = print,
     **options: Any,
 ) -> Run:
-    """Train a recipe, a configuration, or parts of your own, in the folder `out`, and give the trained model.
+    """Train a recipe, a configuration, or parts of your own, in the folder `out`, and return the trained model.
 
     `options` are those of `eblvm train`, with underscores. Without a recipe give an `energy`, the `data`, and for a
     method that learns q(h|v) a `posterior`. `data` is a path, a `Dataset`, a tensor [n, ...], or a map-style set of
-    torch or of Hugging Face, which is taken into memory. The same call again continues what `out` holds, bitwise; with
+    torch or of Hugging Face, which is read into memory. The same call again continues the run in `out`, bitwise; with
     more `steps` and `extend=True` it trains it for longer. `init` is a run, or an exported model, whose weights a new
     run starts from (RUN, RUN@STEP, RUN@best, RUN@ema)."""
     dataset = None if data is None or isinstance(data, str | Path) else as_dataset(data)
@@ -77,8 +77,8 @@ def load(
 ) -> Run:
     """The trained model in a run folder: its best by validation, its `last` or its moving average `ema`.
 
-    `folder` may be one that `eblvm export` wrote, with no run beside it, or `hf://OWNER/NAME[@REVISION]`, such a folder
-    as a repository on Hugging Face (pip install 'eblvm[hub]'; what was loaded once is found again without a network).
+    `folder` may be one that `eblvm export` wrote, with no run at hand, or `hf://OWNER/NAME[@REVISION]`, such a folder
+    as a repository on Hugging Face (pip install 'eblvm[hub]'; what was loaded once needs no network again).
     A run of your own energy and posterior needs them again, and refuses others; `data` says where the data are now."""
     path = str(data) if isinstance(data, str | Path) else None
     dataset = None if data is None or isinstance(data, str | Path) else as_dataset(data)
@@ -96,7 +96,7 @@ def local_folder(place: str | Path) -> Path:
     name, _, revision = str(place).removeprefix(HUB).partition("@")
     try:
         return Path(huggingface_hub.snapshot_download(name, revision=revision or None))
-    except Exception as error:  # its own errors, the network's, and those of a name that is none
+    except Exception as error:  # its own errors, the network's, and those of a name that does not exist
         reason = str(error).splitlines()[0]
         raise UserError(f"{place} cannot be loaded ({reason}); check the name, or give a local folder") from None
 
@@ -110,5 +110,5 @@ def as_dataset(data: Any) -> Dataset:
         raise UserError(f"got {len(samples)} samples, expected at least 20: a tenth of them validates and tests")
     place = torch.arange(len(samples)) % 20
     train, valid, test = (place != 9) & (place != 19), place == 9, place == 19
-    found = Dataset(samples[train], samples[valid], samples[test])
-    return found if labels is None else found._replace(train_labels=labels[train], test_labels=labels[test])
+    dataset = Dataset(samples[train], samples[valid], samples[test])
+    return dataset if labels is None else dataset._replace(train_labels=labels[train], test_labels=labels[test])

@@ -36,7 +36,7 @@ def styled(draw: Callable[P, T]) -> Callable[P, T]:
 
 
 def subplots(rows: int = 1, columns: int = 1, *, figsize: tuple[float, float], **options: Any) -> tuple[Figure, Any]:
-    """A figure with its axes, as pyplot's, but known to nobody else."""
+    """A figure with its axes, as pyplot's, but not registered with it."""
     figure = Figure(figsize=figsize, layout="constrained")
     return figure, figure.subplots(rows, columns, **options)
 

@@ -26,10 +26,10 @@ from eblvm.kernels.philox import Key
 
 
 class Run:
-    """A trained model: what it computes, and what its training left in its folder.
+    """A trained model, and the results of its training in its folder.
 
-    v is a batch [B, ...] as the model sees it (images in [0, 1]), h is [B, H] or [L, B, H]. What a model does not have
-    is a `UserError` that says why."""
+    v is a batch [B, ...] as the model sees it (images in [0, 1]), h is [B, H] or [L, B, H]. Asking for what a model
+    does not have raises a `UserError` that says why."""
 
     def __init__(self, saved: SavedRun, model: str | None = None):
         self.saved = saved
@@ -46,7 +46,7 @@ class Run:
 
     @property
     def complete(self) -> bool:
-        """Has it taken all its steps? An interrupted run has not; `train` with the same arguments continues it."""
+        """True if it made all its steps. An interrupted run did not; `train` with the same arguments continues it."""
         step = self.saved.payload["step"]  # of an exported best model one for each replica
         return all(s >= self.config.optimisation.steps for s in (step if isinstance(step, list) else [step]))
 
@@ -134,8 +134,7 @@ class Run:
     ) -> Tensor:
         """Samples [count, ...] by `sampler`, or the run's own: Gibbs sweeps, annealed Langevin dynamics or a generator.
 
-        Its options are those of `eblvm sample`.
-        Sample i depends on the seed and on i only."""
+        Further options are those of `eblvm sample`. Sample i depends on the seed and on i only."""
         chosen = sampling.sampler_of(self.saved, sampler, steps=steps, target=kind, start=start, **options)
         return chosen.sample(self.saved, self.model, count, seed).values
 
@@ -157,7 +156,7 @@ class Run:
 
     @cached_property
     def history(self) -> dict[str, list[Any]]:
-        """What was logged, a column per quantity beside `step`, None where a line lacks it: ready for a plot or a
+        """The log, a column per quantity and `step`, None where a line lacks it: ready for a plot or a
         data frame."""
         rows = read_rows(self.folder / "stats.jsonl")
         names = dict.fromkeys(name for row in rows for name in row)

@@ -46,7 +46,7 @@ def build_parser() -> Parser:
 
 
 def sampler_options() -> dict[str, dict[str, Leaf]]:
-    """Every option of a sampler by name, and by the samplers that read it."""
+    """The options of all samplers, by name and by the samplers that read them."""
     by_name: dict[str, dict[str, Leaf]] = {}
     for kind, sampler in sampling.KINDS.items():
         for leaf in options.leaves(sampler):
@@ -71,7 +71,7 @@ def main(argv: list[str]) -> None:
 
     from eblvm.engine.runs.folder import read_config
 
-    read_config(Path(arguments.dir))  # a folder that is no run is said before torch is imported
+    read_config(Path(arguments.dir))  # report a folder that is not a run before torch is imported
 
     import torch
 

@@ -1,8 +1,8 @@
-"""`eblvm eval`: every figure a run can be judged by, as eval.json and plots.
+"""`eblvm eval`: every figure of a run, as eval.json and plots.
 
-An evaluation is a list of sections (sections.py). What a section finds is written to eval.json at once, with what it
-depends on: a killed evaluation continues with the section it was in, and existing results of the same model and data
-are reused.
+An evaluation is a list of sections (sections.py). The figures of a section are written to eval.json at once, with the
+settings they depend on: a killed evaluation continues with the section it was in, and existing results of the same
+model and data are reused.
 """
 
 import json
@@ -36,9 +36,9 @@ BIAS_NS, BIAS_KS = (0, 1, 2, 5, 10, 20, 30), (0, 1, 5, 20)
 def evaluate(
     run: SavedRun, model: str, options: EvalOptions, say: Callable[[str], None] = lambda line: None
 ) -> dict[str, Any]:
-    """The figures of every replica with their mean and deviation, as they stand in eval.json.
+    """The figures of every replica with their mean and deviation, as they are in eval.json.
 
-    `say` hears what will be done before it is."""
+    `say` gets a line on every section before the first begins."""
     torch.set_num_threads(run.config.running.threads)
     facts = provenance(run, model)
     done = {} if options.again else sections_done(run.folder / "eval.json", facts)
@@ -56,7 +56,7 @@ def evaluate(
 
 
 def provenance(run: SavedRun, model: str) -> dict[str, Any]:
-    """Which model of which run, on which data, by which code."""
+    """The model, the run, the data and the code of an evaluation."""
     data = run.dataset
     return {
         "config": run.config.to_json(),
@@ -105,7 +105,7 @@ def summary(run: SavedRun, done: dict[str, Any]) -> dict[str, Any]:
 
 
 def make_shard(run: SavedRun, model: str, options: EvalOptions, shard: Shard) -> None:
-    """This process's shard of a FID's samples and features; `evaluate` finds them made."""
+    """This process's shard of a FID's samples and features; `evaluate` reuses them."""
     torch.set_num_threads(run.config.running.threads)
     source = source_of(run, model, weights_of(run, model), options)
     samples, reference, net = fid_inputs(run, source, options)

@@ -21,8 +21,8 @@ def figures(run: SavedRun, evaluated: EvalModel, replica: int = 0) -> Figures:
         title = f"t-SNE of posterior means of test samples{of_first(run)}"
         plots.embedding(tsne(means[1][:JUDGED]), data.test_labels[:JUDGED], run.folder / "tsne.png", title)
     pixels = [data.floats(v) for v in (train, data.test)]
-    found: Figures = {}
+    accuracies: Figures = {}
     for probe, accuracy in PROBES.items():
         for name, (fitted, tested) in (("posterior", means), ("pixels", pixels)):
-            found[f"{probe}_{name}_accuracy"] = accuracy(fitted, labels, tested, data.test_labels)
-    return found
+            accuracies[f"{probe}_{name}_accuracy"] = accuracy(fitted, labels, tested, data.test_labels)
+    return accuracies

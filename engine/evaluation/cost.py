@@ -1,4 +1,4 @@
-"""What an evaluation will do, said before it begins: its sections, the work in each, and how long it took before."""
+"""The plan of an evaluation, said before it begins: its sections, the work in each, and its time the last time."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def plan_of(run: SavedRun, todo: Sequence[Section], reused: Sequence[str], optio
 
 
 def work(run: SavedRun, section: Section, options: EvalOptions) -> str:
-    """In sweeps and passes, which take the time."""
+    """In sweeps and passes, which need the time."""
     replicas = f" for each of {len(run.thetas('last'))} replicas" if run.config.replicated else ""
     settings = section.settings
     if section.name == "likelihood" and "AIS" in str(settings.get("log_z", "")):
@@ -40,7 +40,7 @@ def work(run: SavedRun, section: Section, options: EvalOptions) -> str:
 
 def seconds_before(path: Path) -> dict[str, float]:
     try:
-        found: Any = json.loads(path.read_text())["sections"]
-        return {name: float(section["seconds"]) for name, section in found.items()}
+        sections: Any = json.loads(path.read_text())["sections"]
+        return {name: float(section["seconds"]) for name, section in sections.items()}
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return {}

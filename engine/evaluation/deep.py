@@ -22,7 +22,7 @@ def losses(run: SavedRun, model: str, objective: Objective) -> dict[str, float]:
     chunks = run.dataset.test[:TESTED].split(run.config.optimisation.batch)
     for i, chunk in enumerate(chunks):
         v = run.dataset.floats(chunk)
-        found = objective.diagnostics(state, v, objective.draw(Key(EVAL_SEED, i), v))
-        for name, value in found.items():
+        values = objective.diagnostics(state, v, objective.draw(Key(EVAL_SEED, i), v))
+        for name, value in values.items():
             totals[f"test_{name}"] = totals.get(f"test_{name}", 0.0) + float(value) * len(v)
     return {name: total / min(TESTED, len(run.dataset.test)) for name, total in totals.items()}

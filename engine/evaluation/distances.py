@@ -37,5 +37,5 @@ def distances(
         raise unknown("features", features, list(networks))
     net = networks[features](None if weights is None else Path(weights))
     samples, reference = (cached_images(x if isinstance(x, Tensor) else read_images(Path(x), None)) for x in (a, b))
-    found = image_distances(samples, reference, net, 0)
-    return {name.replace(f"_{samples.count}", ""): float(value) for name, value in found.items()}
+    figures = image_distances(samples, reference, net, 0)
+    return {name.replace(f"_{samples.count}", ""): float(value) for name, value in figures.items()}

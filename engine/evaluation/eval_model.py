@@ -1,4 +1,4 @@
-"""A trained model as evaluation sees it: what every study needs of it, whatever kind of model it is."""
+"""A trained model as evaluation sees it, whatever kind of model it is."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -27,7 +27,7 @@ class EvalModel:
     """One replica's model. v is a batch as the model sees it; what a model does not have is None."""
 
     name: str
-    density: str  # what `log_density` is
+    density: str  # of `log_density`, in words
     log_density: Callable[[Tensor, int], LogDensity]  # of (v, global index of its first sample), up to a constant
     posterior_mean: Callable[[Tensor], Tensor] | None = None
     reconstruct: Callable[[Tensor], Tensor] | None = None
@@ -41,8 +41,8 @@ class EvalModel:
     def log_densities(self, run: SavedRun, v: Tensor) -> LogDensity:
         """`log_density` of a whole split, a few hundred at a time."""
         step = 200
-        found = [self.log_density(run.dataset.floats(chunk), i * step) for i, chunk in enumerate(v.split(step))]
-        return LogDensity(*(torch.cat(parts).cpu() for parts in zip(*found, strict=True)))
+        densities = [self.log_density(run.dataset.floats(chunk), i * step) for i, chunk in enumerate(v.split(step))]
+        return LogDensity(*(torch.cat(parts).cpu() for parts in zip(*densities, strict=True)))
 
 
 def eval_models(run: SavedRun, model: str) -> list[EvalModel]:
@@ -56,7 +56,7 @@ def eval_models(run: SavedRun, model: str) -> list[EvalModel]:
     if isinstance(energy, GRBM):
         return [_grbm(name, energy, theta) for name, theta in zip(names, thetas, strict=True)]
     if run.config.replicated:
-        raise UserError(f"{run.folder} holds replicas; deep models are evaluated one run at a time")
+        raise UserError(f"{run.folder} has replicas; deep models are evaluated one run at a time")
     return [_deep(run, model, names[0], energy, thetas[0])]
 
 

@@ -27,7 +27,7 @@ KEYS = ("x_test", "x")  # of an .npz, the first that is there
 def read_images(path: Path, shape: tuple[int, int, int] | None) -> Tensor:
     """uint8 images [n, *shape] of a folder of pictures, an .npz (NHW or NHWC) or a .pt of `eblvm sample` (NCHW).
 
-    Without a shape they stay as they are, and pictures take that of the first one. MNIST's 28 pixels get their frame of
+    Without a shape they stay as they are, and pictures get that of the first one. MNIST's 28 pixels get their frame of
     2, other square images are resized; their channels must be those of `shape`.
     """
     if path.is_dir():
@@ -36,7 +36,7 @@ def read_images(path: Path, shape: tuple[int, int, int] | None) -> Tensor:
         raise UserError(f"{path} does not exist; give a folder of pictures, an .npz or a .pt file")
     v = _tensor(path) if path.suffix == ".pt" else _archive(path)
     if not v.numel():
-        raise UserError(f"{printable(path)} holds no images; give a set with some")
+        raise UserError(f"{printable(path)} has no images; give a set with some")
     if shape is None:
         return v
     if v.shape[-1] == v.shape[-2] == 28 and shape[-1] != 28:
@@ -114,14 +114,14 @@ def _first_shape(folder: Path) -> tuple[int, int, int]:
     for path in sorted(pictures_in(folder)):
         with damaged(path, "a picture"), Image.open(path) as picture:
             return 3, picture.height, picture.width
-    raise UserError(f"{printable(folder)} holds no {' or '.join(SUFFIXES)} pictures")
+    raise UserError(f"{printable(folder)} has no {' or '.join(SUFFIXES)} pictures")
 
 
 def _folder(folder: Path, shape: tuple[int, int, int]) -> Tensor:
     """The centre square of every picture, resized."""
     paths = sorted(pictures_in(folder))
     if not paths:
-        raise UserError(f"{printable(folder)} holds no {' or '.join(SUFFIXES)} pictures")
+        raise UserError(f"{printable(folder)} has no {' or '.join(SUFFIXES)} pictures")
     channels, height, width = shape
     if channels not in (1, 3):
         raise UserError(f"pictures have 1 or 3 channels, this run's samples have {channels}")

@@ -1,4 +1,4 @@
-"""Samples of a run that are drawn for its evaluation, kept in its folder in chunks: drawing takes long."""
+"""Samples of a run that are drawn for its evaluation, kept in its folder in chunks, as drawing is slow."""
 
 from dataclasses import dataclass
 from functools import cached_property
@@ -34,10 +34,10 @@ class Source:
     @property
     def settings(self) -> dict[str, Any]:
         """Samples that an older version kept started elsewhere: the start is a part of where they are kept."""
-        found = {"kind": self.kind or "default", "steps": self.steps or "default", "seed": self.seed}
+        settings = {"kind": self.kind or "default", "steps": self.steps or "default", "seed": self.seed}
         if (start := self.run.config.dataset.chain_start) != "uniform" and not self.run.config.model.generates:
-            found["start"] = start
-        return found
+            settings["start"] = start
+        return settings
 
     @property
     def folder(self) -> Path:

@@ -41,7 +41,7 @@ def ood_sections(run: SavedRun, judged: list[EvalModel], options: EvalOptions) -
             rows.append(row)
         return rows
 
-    found = []
+    sections = []
     for name, v in [("uniform", uniform_noise(run)), *((n, like_data(run, path)) for n, path in options.ood.items())]:
         chosen = v[:JUDGED]
         settings = {
@@ -50,8 +50,8 @@ def ood_sections(run: SavedRun, judged: list[EvalModel], options: EvalOptions) -
             "outside": len(chosen),
             "data": tensor_digest({"": chosen}),
         }
-        found.append(Section(f"ood-{name}", settings, partial(compute, name, chosen)))
-    return found
+        sections.append(Section(f"ood-{name}", settings, partial(compute, name, chosen)))
+    return sections
 
 
 def uniform_noise(run: SavedRun) -> Tensor:

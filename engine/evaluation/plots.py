@@ -131,11 +131,11 @@ def curves(lines: Mapping[str, tuple[Sequence[float], Sequence[float]]], path: P
 
 def smoothed(values: Sequence[float], weight: float = 0.9) -> list[float]:
     """An exponential moving average that starts without bias."""
-    total, mass, found = 0.0, 0.0, []
+    total, mass, averages = 0.0, 0.0, []
     for value in values:
         total, mass = weight * total + (1 - weight) * value, weight * mass + (1 - weight)
-        found.append(total / mass)
-    return found
+        averages.append(total / mass)
+    return averages
 
 
 @styled

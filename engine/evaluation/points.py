@@ -17,18 +17,18 @@ def grid_density(run: SavedRun, model: str) -> tuple[GridLikelihood, plots.Densi
     """Log-likelihood of a model of points by a grid over the plane, and its density."""
     theta, phi, posterior = run.thetas(model)[0], run.phi(model), run.posterior
     assert isinstance(posterior, Gaussian)
-    found = grid_log_likelihood(run.energy, theta, run.dataset.test, posterior, phi)
+    likelihood = grid_log_likelihood(run.energy, theta, run.dataset.test, posterior, phi)
     log_marginal = log_marginal_of(run.energy, theta, posterior, phi, GRID_SAMPLES, Key(EVAL_SEED, 0))
-    return found, lambda v: torch.exp(log_marginal(v).value - found.log_z)
+    return likelihood, lambda v: torch.exp(log_marginal(v).value - likelihood.log_z)
 
 
 def figures(run: SavedRun, model: str) -> Figures:
     """The figures of `grid_density`, and a picture."""
-    found, density = grid_density(run, model)
-    title = f"{run.config.method.kind}, {found.log_likelihood:.3f} nats"
+    likelihood, density = grid_density(run, model)
+    title = f"{run.config.method.kind}, {likelihood.log_likelihood:.3f} nats"
     plots.density([(title, density)], run.dataset.train, run.folder / "density.png")
     return {
-        "test_log_likelihood": found.log_likelihood,
-        "test_log_likelihood_error": found.standard_error,
-        "log_z": found.log_z,
+        "test_log_likelihood": likelihood.log_likelihood,
+        "test_log_likelihood_error": likelihood.standard_error,
+        "log_z": likelihood.log_z,
     }

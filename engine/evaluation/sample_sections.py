@@ -22,7 +22,7 @@ NEAREST = 5  # training neighbours of a sample
 
 
 def samples_section(run: SavedRun, source: Source, count: int, given: Tensor | None) -> Section:
-    """A picture of samples; of images also their nearest training images, beside those of as many test images."""
+    """A picture of samples; of images also their nearest training images, and those of as many test images."""
     flat = run.dataset.image_shape
 
     def compute() -> list[Figures]:
@@ -76,7 +76,7 @@ def fid_inputs(
         raise UserError(f"FID is a distance between images, {run.folder} is a run on points; remove --fid")
     flat = run.dataset.image_shape
     if given is not None and len(given) < options.fid:
-        raise UserError(f"{options.samples} holds {len(given)} images, got --fid {options.fid}; ask for fewer")
+        raise UserError(f"{options.samples} has {len(given)} images, got --fid {options.fid}; ask for fewer")
     samples = (
         kept_samples.images(source, options.fid)
         if given is None

@@ -19,18 +19,18 @@ JUDGED = 2000  # samples of each set that out-of-distribution detection looks at
 
 @dataclass(frozen=True)
 class EvalOptions:
-    """What `eblvm eval` was asked for; the defaults need neither files nor minutes of sampling."""
+    """The options of `eblvm eval`; the defaults need neither files nor minutes of sampling."""
 
     chains: int = 2000
     temperatures: int = 2000
     force_ais: bool = False
-    draw: int | None = None  # samples for pictures and neighbours; none: 100, of a deep model only beside a FID
+    draw: int | None = None  # samples for pictures and neighbours; none: 100, of a deep model only with a FID
     fid: int | None = None  # samples of FID and KID
-    samples: Path | None = None  # take them from here
+    samples: Path | None = None  # from here, not drawn
     reference: int | None = None  # training images to compare with; none: all
     inception: Path | None = None
     ood: Mapping[str, Path] = field(default_factory=dict)
-    kind: str | None = None  # of sample, and the steps and the seed of the sampler
+    kind: str | None = None  # kind of sample; then steps and seed of the sampler
     steps: int | None = None
     seed: int = 0
     again: bool = False

@@ -16,39 +16,39 @@ from eblvm.engine.runs.saved import SavedRun
 
 
 def sections_of(run: SavedRun, model: str, weights: str, options: EvalOptions) -> list[Section]:
-    """All that this run can be judged by and was asked for, the quick sections first."""
+    """The sections that suit this run and that were asked for, the quick ones first."""
     judged = eval_models(run, model)
-    found = [_likelihood(run, model, options)] if run.is_grbm else []
+    sections = [_likelihood(run, model, options)] if run.is_grbm else []
     if run.config.model.points and run.shape == (2,):
-        found.append(Section("likelihood", {"log_z": "grid"}, lambda: [points.figures(run, model)]))
+        sections.append(Section("likelihood", {"log_z": "grid"}, lambda: [points.figures(run, model)]))
     if isinstance(run.update.objective, ScoreMatchingObjective) and not run.is_grbm:
-        found.append(_losses(run, model))
+        sections.append(_losses(run, model))
     if run.dataset.train_labels is not None and all(s.posterior_mean for s in judged):
-        found.append(
+        sections.append(
             Section(
                 "classification",
                 {"fitted": classification.FITTED},
                 lambda: [classification.figures(run, s, r) for r, s in enumerate(judged)],
             )
         )
-    found.append(Section("energies", {"samples": ENERGY_SAMPLES}, lambda: energies(run, judged)))
+    sections.append(Section("energies", {"samples": ENERGY_SAMPLES}, lambda: energies(run, judged)))
     if all(s.reconstruct for s in judged):
-        found.append(
+        sections.append(
             Section("reconstruction", {}, lambda: [reconstruction.figures(run, s, r) for r, s in enumerate(judged)])
         )
-    found += ood_sections(run, judged, options)
+    sections += ood_sections(run, judged, options)
     source = source_of(run, model, weights, options)
     given = None if options.samples is None else like_data(run, options.samples)
     shown = options.draw if options.draw is not None else SHOWN if sampling.sampler_of(run).quick or options.fid else 0
     if shown:
-        found.append(samples_section(run, source, shown, given))
+        sections.append(samples_section(run, source, shown, given))
     if options.fid:
-        found.append(fid_section(run, source, options, given))
-    return found
+        sections.append(fid_section(run, source, options, given))
+    return sections
 
 
 def weights_of(run: SavedRun, model: str) -> str:
-    """The hash of theta, of all replicas, of phi and of what nets hold beside them."""
+    """The hash of theta, of all replicas, of phi and of the nets' buffers."""
     weights = {f"{r}.{k}": p for r, theta in enumerate(run.thetas(model)) for k, p in theta.items()}
     weights |= {f"phi.{k}": p for k, p in run.phi(model).items()}
     return tensor_digest(weights | {f"buffers.{k}": p for k, p in run.buffers(model).items()})

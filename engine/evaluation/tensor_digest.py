@@ -1,4 +1,4 @@
-"""SHA-256 of tensors: which weights and which data a figure belongs to."""
+"""SHA-256 of tensors, by which a figure names its weights and its data."""
 
 import hashlib
 from collections.abc import Mapping
@@ -7,7 +7,7 @@ from torch import Tensor
 
 
 def tensor_digest(tensors: Mapping[str, Tensor]) -> str:
-    """Of names, types, shapes and bytes, whatever the order and the device."""
+    """The digest of names, types, shapes and bytes, whatever the order and the device."""
     digest = hashlib.sha256()
     for name, t in sorted(tensors.items()):
         digest.update(f"{name} {t.dtype} {list(t.shape)}\n".encode())

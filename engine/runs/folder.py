@@ -40,7 +40,7 @@ def open_run(
     extend: bool = False,
     origin: dict[str, Any] | None = None,
 ) -> IO[bytes]:
-    """Make the run folder, or see that the one there is of the same configuration. Gives the folder's lock.
+    """Make the run folder, or see that the one there is of the same configuration. Returns the folder's lock.
 
     `extend` lets the run be longer than it was; `origin` is what a fork records of its parent."""
     if (out / CONFIG).exists() or (out / TWIN).exists():
@@ -52,7 +52,7 @@ def open_run(
                 if config.longer(before)
                 else "give the same options to continue it, another --out for a new run, or --init to start from it"
             )
-            raise UserError(f"{out} holds a run of another configuration ({'; '.join(differences)}); {advice}")
+            raise UserError(f"{out} contains a run of another configuration ({'; '.join(differences)}); {advice}")
         expect_same_models(out, config, energy, posterior)
     elif out.exists() and not (out.is_dir() and all(p.name in LEFT_BY_A_KILL for p in out.iterdir())):
         raise UserError(f"{out} exists and is not a run folder; nothing was overwritten: give another --out")
@@ -96,7 +96,7 @@ def _source(cls: type) -> str:
 
 
 def custom_models(config: Config, energy: Net | None, posterior: Net | None) -> dict[str, str | None] | None:
-    """What a run remembers of models that were given in Python; None where it has none."""
+    """A run's record of models that were given in Python; None where it has none."""
     if energy is None and posterior is None:
         return None
     if name := config.get("model_name"):
@@ -113,7 +113,7 @@ def expect_same_models(folder: Path, config: Config, energy: Net | None, posteri
     try:
         expected = json.loads(path.read_bytes())
         if not isinstance(expected, dict):
-            raise ValueError(f"it holds a {type(expected).__name__}")
+            raise ValueError(f"it is a {type(expected).__name__}")
     except (OSError, ValueError, RecursionError) as error:
         print(f"warning: {path} is damaged ({reason(error)}); the models cannot be compared", file=sys.stderr)
         return
@@ -128,7 +128,7 @@ def expect_same_models(folder: Path, config: Config, energy: Net | None, posteri
 
 
 def write_config(config: Config, out: Path) -> None:
-    """config.json, and its twin beside the checkpoints: a damaged one is read from the other."""
+    """config.json, and its twin next to the checkpoints: a damaged one is read from the other."""
     content = (json.dumps(config.to_json(), indent=2) + "\n").encode()
     write_atomic(out / CONFIG, content)
     make_folder((out / TWIN).parent)
@@ -146,25 +146,25 @@ def read_config(folder: Path) -> Config:
         if not twin.is_file():
             raise
         try:
-            found = _config_of(twin)
+            config = _config_of(twin)
         except UserError:
             raise error from None
         if path.is_file() and _is_sound(path):  # of another version, or edited: not damage
             raise
         print(f"warning: {error}; {twin} is used", file=sys.stderr)
-        return found
+        return config
 
 
 def _config_of(path: Path) -> Config:
-    """A file's configuration; whatever else it holds is an error that names the file."""
+    """A file's configuration; anything else is an error that names the file."""
     try:
         tree = json.loads(path.read_bytes())
     except (OSError, ValueError, RecursionError) as error:
         raise UserError(f"{path} is not valid JSON ({reason(error)}); {ADVICE}") from None
     try:
-        found = Config.from_json(tree)
-        found.check()
-        return found
+        config = Config.from_json(tree)
+        config.check()
+        return config
     except UserError as error:
         raise UserError(f"{path}: {error}; {ADVICE}") from None
 

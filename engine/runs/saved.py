@@ -30,7 +30,7 @@ from eblvm.engine.types import Params
 
 @dataclass(frozen=True)
 class SavedRun:
-    """`custom_*` are what a run of the user's own models or data was given in Python, and needs again."""
+    """`custom_*` are the models and data that were given in Python, which such a run needs again."""
 
     folder: Path
     config: Config
@@ -101,7 +101,7 @@ class SavedRun:
 
     @cached_property
     def posterior(self) -> Posterior | None:
-        """q(h|v) of a method that learns one beside an energy; BiDVL's encoder is a part of its objective."""
+        """q(h|v) of a method that learns one next to an energy; BiDVL's encoder is a part of its objective."""
         options = self.config.get("posterior")
         if options is None:
             return None
@@ -152,13 +152,13 @@ class SavedRun:
         return [replicas.pick(theta, r) for r in range(len(replicas.names(self.config.optimisation)))]
 
     def phi(self, model: str) -> Params:
-        """phi of a single run; a run of an older version averaged theta alone, and takes the last phi."""
+        """phi of a single run; a run of an older version averaged theta alone, and gives the last phi."""
         averaged = self.payload["state"].get("phi_ema") if model == "ema" else None
         phi = averaged or self.payload["best" if model == "best" else "state"]["phi"]
         return {k: p.to(self.config.running.device) for k, p in phi.items()}
 
     def buffers(self, model: str) -> Params:
-        """What the nets of a single run hold beside parameters; the moving average takes the last."""
+        """Tensors of a single run's nets that are no parameters; the moving average has the last ones."""
         buffers = self.payload["best" if model == "best" else "state"].get("buffers", {})
         return {k: b.to(self.config.running.device) for k, b in buffers.items()}
 
@@ -167,7 +167,7 @@ class SavedRun:
 
 
 def payload_at(folder: Path, step: int | None) -> dict[str, Any]:
-    """What a run, or an exported folder, holds: at its newest good checkpoint, or at that of a step."""
+    """The state of a run, or of an exported folder: at its newest good checkpoint, or at that of a step."""
     if exported.is_export(folder):
         if step is not None:
             raise UserError(f"{folder} is an exported model, which has no steps to choose from; remove the step")

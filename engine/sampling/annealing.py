@@ -56,7 +56,7 @@ def straight_path(temperatures: int) -> list[float]:
 
 
 def annealed(theta: Params, key: philox.Key, chains: int, temperatures: int, on_step: OnStep | None = None) -> Walk:
-    """Chains from N(b, sigma^2) at beta 0 to the model at 1; with their weights they stand for samples of it."""
+    """Chains from N(b, sigma^2) at beta 0 to the model at 1; with their weights they are samples of it."""
     with torch.no_grad():
         b, sigma = theta["b"], torch.exp(theta["log_sigma"])
         noise = philox.normal(

@@ -31,8 +31,8 @@ class Sampler(Options):
 
     group = "sampling"
     automatic: ClassVar[bool] = False  # a run's own where it suits the run; the others are asked for by name
-    quick: ClassVar[bool] = False  # a hundred samples take seconds
-    divides: ClassVar[bool] = True  # processes can each draw a slice: nothing is known of all chains together
+    quick: ClassVar[bool] = False  # a hundred samples need seconds
+    divides: ClassVar[bool] = True  # each process can draw a slice: no fact is of all chains together
 
     def suits(self, run: SavedRun) -> str:
         """Empty, or why this sampler is not for the run, and what to do."""
@@ -40,7 +40,7 @@ class Sampler(Options):
 
     @property
     def work(self) -> str:
-        """The work of a number of samples, in words that follow it."""
+        """The work of each sample, to follow their number in a sentence."""
         raise NotImplementedError
 
     def draw(self, run: SavedRun, model: str, count: int, seed: int, first: int, total: int) -> Samples:
@@ -50,13 +50,13 @@ class Sampler(Options):
         raise NotImplementedError
 
     def mixing(self, run: SavedRun, model: str, seed: int) -> Mixing | None:
-        """Whether chains from several starts end in one distribution; None of a sampler that keeps none."""
+        """The agreement of chains from several starts; None of a sampler whose chains keep no distribution."""
         return None
 
     def sample(
         self, run: SavedRun, model: str, count: int, seed: int = 0, first: int = 0, total: int | None = None
     ) -> Samples:
-        """`draw`, on the run's threads; of no `total` these samples are all."""
+        """`draw`, on the run's threads; without a `total` these samples are all."""
         torch.set_num_threads(run.config.running.threads)
         return self.draw(run, model, count, seed, first, count if total is None else total)
 

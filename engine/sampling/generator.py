@@ -37,7 +37,9 @@ class Generator(Sampler):
     target: str | None = option(None, f"{', '.join(TARGETS)}; none: marginal")
 
     def suits(self, run: SavedRun) -> str:
-        return "" if run.config.model.generates else f"model {run.config.model.kind!r} has no generator"
+        return (
+            "" if run.config.model.generates else f"model {run.config.model.kind!r} has no generator; remove --sampler"
+        )
 
     @property
     def work(self) -> str:
@@ -69,7 +71,7 @@ def trained(run: SavedRun, model: str) -> tuple[BidvlObjective, State]:
     from eblvm.engine.methods.types import State
 
     if run.config.replicated:
-        raise UserError(f"{run.folder} holds replicas; BiDVL is evaluated one run at a time")
+        raise UserError(f"{run.folder} has replicas; BiDVL is evaluated one run at a time")
     objective = run.update.objective
     assert isinstance(objective, BidvlObjective)
     return objective, State(run.thetas(model)[0], run.phi(model), (), (), {}, {}, buffers=run.buffers(model))

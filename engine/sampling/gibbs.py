@@ -39,7 +39,9 @@ class Gibbs(Sampler):
     target: str = option("marginal", "what is sampled: marginal, p(v)")
 
     def suits(self, run: SavedRun) -> str:
-        return "" if run.is_grbm else f"Gibbs sweeps are for a GRBM, got model {run.config.model.kind!r}"
+        return (
+            "" if run.is_grbm else f"Gibbs sweeps are for a GRBM, got model {run.config.model.kind!r}; remove --sampler"
+        )
 
     @property
     def work(self) -> str:

@@ -39,7 +39,7 @@ ACCEPT = 2**15  # the stream that decides, beyond those of the parts' momenta
 
 @dataclass(frozen=True)
 class MetropolisSampler(Sampler):
-    """Exact chains at temperature 1; `leapfrog` is an option of HMC, and 1 in MALA.
+    """Exact chains at temperature 1; `leapfrog` is an option of HMC; MALA has 1.
 
     marginal: p(v) of a GRBM or a fully visible model. joint: p(v, h). given-h: p(v|h), h the posterior means of
     training data. posterior: p(h|v) of training data, from q's means; the samples are h [n, H]."""

@@ -40,7 +40,7 @@ class Inpainting(Sampler):
     def suits(self, run: SavedRun) -> str:
         if not run.config.model.generates and not run.is_grbm and len(run.shape) == 3:
             return ""
-        return f"inpainting is for a deep energy of images, got model {run.config.model.kind!r}"
+        return f"inpainting is for a deep energy of images, got model {run.config.model.kind!r}; use another --kind"
 
     @property
     def work(self) -> str:

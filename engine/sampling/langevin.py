@@ -59,7 +59,7 @@ class AnnealedLangevin(Sampler):
     def suits(self, run: SavedRun) -> str:
         if not run.config.model.generates and not run.is_grbm:
             return ""
-        return f"annealed Langevin dynamics is for a deep energy, got model {run.config.model.kind!r}"
+        return f"annealed Langevin dynamics is for a deep energy, got model {run.config.model.kind!r}; remove --sampler"
 
     @property
     def work(self) -> str:
@@ -125,8 +125,8 @@ def langevin(
 ) -> Position:
     """One step for every temperature of the schedule; step i uses the noise of step key.step + i.
 
-    `first` is the global index of the first chain: chains do not depend on which others run beside them. `held` says
-    which entries of v keep a value, and which value."""
+    `first` is the global index of the first chain: a chain does not depend on the others. `held` is a mask of
+    the entries of v that keep a value, and the values."""
     with torch.no_grad():
         for i, temperature in enumerate(schedule):
             at, moved = philox.Key(key.seed, key.step + i), []

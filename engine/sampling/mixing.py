@@ -1,6 +1,6 @@
-"""Do chains of a GRBM that start at different places end in the same distribution?
+"""The mixing of a GRBM's chains: those from different starts should end in one distribution.
 
-Chains that agree with each other may all have missed the mode that holds the model's mass: those from noise or data
+Chains that agree with each other may all have missed the mode with the model's mass: those from noise or data
 do, while those that were annealed reach it. So chains start at several places, and R-hat is between the starts.
 """
 
@@ -25,18 +25,18 @@ if TYPE_CHECKING:
     from eblvm.engine.sampling.annealing import Walk
     from eblvm.engine.types import Params
 
-MIXED = 1.05  # R-hat between starts below which they are taken to agree
+MIXED = 1.05  # R-hat between starts below which they agree
 DRAWS = 50  # of each chain, spread over the second half of its sweeps
-DIRECTIONS = 7  # random ones of v that are compared beside the free energy
+DIRECTIONS = 7  # random ones of v that are compared, as the free energy is
 FEWEST_SWEEPS = 2 * FEWEST_DRAWS
-SEED_STEP = 2**44  # between the seeds of two starts: their chains share no noise
+SEED_STEP = 2**44  # between the seeds of two starts: their chains have no noise in common
 
 
 @dataclass(frozen=True)
 class Mixing:
     """`r_hat` is the largest over statistics and `ess` the smallest; NaN where nothing can be said."""
 
-    r_hat: float  # between the starts, all chains of one taken together
+    r_hat: float  # between the starts, all chains of one start together
     ess: float  # of the draws of all chains
     draws: int
     free_energy: dict[str, float]  # its mean, by start
@@ -44,7 +44,7 @@ class Mixing:
 
     @property
     def problem(self) -> str | None:
-        """Why these chains are no samples of the model; None where nothing speaks against it."""
+        """The reason why these chains are no samples of the model; None where there is none."""
         if self.draws == 0:
             return f"fewer than {FEWEST_SWEEPS} sweeps are too few to see whether chains mix"
         if math.isnan(self.r_hat):
@@ -59,7 +59,7 @@ class Mixing:
 
     @property
     def sentence(self) -> str:
-        """What is said beside samples."""
+        """The sentence that goes with samples."""
         if self.problem is not None:
             return f"these samples may miss most of the model: {self.problem}"
         return f"R-hat {self.r_hat:.3f} between starts, effective sample size {self.ess:.0f} of {self.draws} draws"

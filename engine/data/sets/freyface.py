@@ -27,6 +27,6 @@ class FreyFace(FileData):
         faces = super().load(images, threads)
         if len(faces.train) != 1400:
             total = sum(len(part) for part in faces[:3])
-            raise UserError(f"{self.data} holds {total} faces, expected Frey face's 1965; copy it again")
+            raise UserError(f"{self.data} has {total} faces, expected Frey face's 1965; copy it again")
         train, valid, test = (part.flatten(1).double().div(255).float() for part in faces[:3])
         return Dataset(train, valid, test, (28, 20))

@@ -24,7 +24,7 @@ from eblvm.kernels.philox import Key
 QUADRATURE_H = 2
 NODES, REACH = 17, 6.0  # of the trapezoidal rule: a unit of h has that many, up to 6 standard deviations of q away
 PAIRS = 2**17  # of v and h in memory at once
-NEGLIGIBLE = 1e-7  # a share of the model's mass
+NEGLIGIBLE = 1e-7  # a fraction of the model's mass
 SEARCH_SIZE, SEARCH_STEPS = 64, 12
 
 LogMarginal = Callable[[Tensor], LogDensity]  # v [B, 2] -> log p~(v)
@@ -48,7 +48,7 @@ def grid_log_likelihood(
     samples: int = 64,
     key: Key = Key(0, 0),  # noqa: B008, a constant
 ) -> GridLikelihood:
-    """Mean log p(v) of v [B, 2] by a grid of size x size cells over the box that holds the model's mass.
+    """Mean log p(v) of v [B, 2] by a grid of size x size cells over the box with the model's mass.
 
     Importance sampling estimates p~ without bias, so log p~(v) is low by about half the variance of its weights' mean;
     the error counts this as well as the deviation.
@@ -60,8 +60,8 @@ def grid_log_likelihood(
     grid, area = midpoints(low, high, size)
     cells, data = log_marginal(grid), log_marginal(v)
     log_z = cells.value.logsumexp(0) + math.log(area)
-    share = torch.exp(cells.value - cells.value.logsumexp(0))
-    variance = (share * cells.standard_error).square().sum() + data.standard_error.square().mean() / len(v)
+    fraction = torch.exp(cells.value - cells.value.logsumexp(0))
+    variance = (fraction * cells.standard_error).square().sum() + data.standard_error.square().mean() / len(v)
     bias = 0.5 * data.standard_error.square().mean()
     error = float((variance + bias.square()).sqrt())
     box = tuple(zip(low.tolist(), high.tolist(), strict=True))
@@ -82,15 +82,15 @@ def log_marginal_of(
     constant = 0.5 * posterior.latent * math.log(2 * math.pi)  # that log q leaves out
 
     def log_marginal(v: Tensor) -> LogDensity:
-        found, first = [], 0
+        densities, first = [], 0
         for part in v.split(max(1, PAIRS // L)):
             if quadrature:
-                found.append(_exact(trapezoidal(energy, theta, posterior, phi, part)))
+                densities.append(_exact(trapezoidal(energy, theta, posterior, phi, part)))
             else:
                 value, error = importance_weighted(energy, theta, posterior, phi, part, key, samples, first)
-                found.append(LogDensity(value + constant, error))
+                densities.append(LogDensity(value + constant, error))
             first += len(part)
-        return LogDensity(*(torch.cat(parts) for parts in zip(*found, strict=True)))
+        return LogDensity(*(torch.cat(parts) for parts in zip(*densities, strict=True)))
 
     return log_marginal
 
@@ -135,7 +135,7 @@ def mass_box(log_marginal: LogMarginal, v: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _inner_range(mass: Tensor) -> tuple[int, int]:
-    """The cells [first, last) of an axis that hold all but a negligible mass, and one more on each side."""
+    """The cells [first, last) of an axis with all but a negligible mass, and one more on each side."""
     cells = (mass > NEGLIGIBLE / len(mass)).nonzero()
     return max(0, int(cells.min()) - 1), min(len(mass), int(cells.max()) + 2)
 

@@ -1,7 +1,7 @@
 """Samples against a reference set: FID and KID, precision and recall, and the Inception Score where there are logits.
 
-Features are kept in chunks beside the samples, those of a reference set under the hashes of its images and of the
-weights, so that every run on the same data shares them. `$EBLVM_CACHE` says where, otherwise ~/.cache/eblvm.
+Features are kept in chunks next to the samples, those of a reference set under the hashes of its images and of the
+weights, so that every run on the same data uses the same. `$EBLVM_CACHE` says where, otherwise ~/.cache/eblvm.
 """
 
 from collections.abc import Callable, Iterator
@@ -23,7 +23,7 @@ from eblvm.engine.evaluation.metrics.precision_recall import precision_recall
 from eblvm.engine.evaluation.tensor_digest import tensor_digest
 from eblvm.kernels.philox import Key
 
-KEPT = 10_000  # features of each set for KID, precision and recall; FID and the Inception Score take all
+KEPT = 10_000  # features of each set for KID, precision and recall; FID and the Inception Score use all
 
 
 @dataclass(frozen=True)
@@ -70,12 +70,12 @@ def image_distances(samples: Images, reference: Images, net: Extractor, seed: in
     return figures
 
 
-def _gathered(found: Iterator[Tensor], width: int) -> tuple[Moments, Tensor, Tensor]:
+def _gathered(features: Iterator[Tensor], width: int) -> tuple[Moments, Tensor, Tensor]:
     """Moments of all features, the first features themselves, and all logits."""
     moments: Moments | None = None
     kept: list[Tensor] = []
     logits: list[Tensor] = []
-    for chunk in found:
+    for chunk in features:
         part = Moments.of(chunk[:, :width])
         moments = part if moments is None else moments + part
         if moments.count - len(chunk) < KEPT:

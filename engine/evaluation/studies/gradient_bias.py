@@ -1,4 +1,4 @@
-"""The bias and the spread of BiSM's gradient against N and K, and of the Newton step beside them (Fig. 1 of BiSM).
+"""The bias and the spread of BiSM's gradient against N and K, and of the Newton step (Fig. 1 of BiSM).
 
     bias = |mean of g - g*| / |g*|,   spread = |deviation of one draw of g| / |g*|,   g* = dJ(theta, phi*)/dtheta
 
@@ -50,20 +50,20 @@ def gradient_bias(
     data = replace(objective, estimator=longest).draw(Key(0, 0), v)["perturb"][:1]
 
     def gradients(one: BilevelScore) -> Tensor:
-        method, found = replace(objective, estimator=one), []
+        method, rows = replace(objective, estimator=one), []
         for step in range(draws):
             noise = method.draw(Key(0, step), v)
             noise["perturb"] = data * len(noise["perturb"])
-            found.append(_flat(method.gradient(state, v, noise, rates)[0]))
-        return torch.stack(found)
+            rows.append(_flat(method.gradient(state, v, noise, rates)[0]))
+        return torch.stack(rows)
 
     noise = replace(objective, estimator=estimator.with_options(best_response=Unroll(), K=0, N=0)).draw(Key(0, 0), v)
     noise["perturb"] = data
     target = _flat(exact_gradient(objective, log_marginal, state, v, noise))
 
     def cell(**changes: Any) -> tuple[float, float]:
-        found = gradients(estimator.with_options(**changes))
-        bias, spread = (found.mean(0) - target).norm(), found.std(0).norm()
+        estimates = gradients(estimator.with_options(**changes))
+        bias, spread = (estimates.mean(0) - target).norm(), estimates.std(0).norm()
         return float(bias / target.norm()), float(spread / target.norm())
 
     unrolled = [[cell(best_response=Unroll(), K=K, N=N) for N in Ns] for K in Ks]

@@ -184,7 +184,7 @@ def test_samples_from_a_folder(run: Path, inception, tmp_path: Path, capsys) -> 
     assert remembered["neighbour_distance_test"] > 0.5
     drawn = evaluation(run, *QUICK)["mean"]
     assert remembered["fid_150"] < 0.1 * drawn["fid_150"]
-    assert "holds 150 images, got --fid 151" in failure(
+    assert "has 150 images, got --fid 151" in failure(
         capsys, str(run), "--fid", "151", "--samples", str(tmp_path / "remembered.pt")
     )
 

@@ -48,7 +48,7 @@ def test_frey_face_is_split_as_in_the_papers(frey: np.ndarray, tmp_path: Path) -
     expected = torch.from_numpy(frey.reshape(1965, -1) / 255).float()
     assert torch.equal(torch.cat(dataset[:3]), expected)
     np.savez(tmp_path / "frey.npz", x=frey[:900])
-    with pytest.raises(UserError, match="holds 900 faces, expected Frey face's 1965"):
+    with pytest.raises(UserError, match="has 900 faces, expected Frey face's 1965"):
         recipe("freyface").replaced(data=str(tmp_path / "frey.npz")).load_data()
 
 
