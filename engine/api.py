@@ -1,39 +1,25 @@
-"""`eblvm.train`, `eblvm.load`, `eblvm.fid`: the engine from Python, and a trained model as an object."""
+"""`eblvm.train` and `eblvm.load`: the engine from Python; both give a `Run`."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
-from dataclasses import fields
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch.distributions import Bernoulli as BernoulliDistribution
-from torch.distributions import Distribution, Independent, Normal
 
-from eblvm.engine import evaluation, previews, recipes, sharing
+from eblvm.engine import previews, recipes
 from eblvm.engine.config import Config
 from eblvm.engine.data.dataset import Dataset
 from eblvm.engine.data.map_style import in_memory
-from eblvm.engine.errors import UserError, unknown
-from eblvm.engine.evaluation import sections
-from eblvm.engine.evaluation.eval_model import EVAL_SEED, LATENT_SAMPLES
-from eblvm.engine.evaluation.image_sets import read_images
-from eblvm.engine.evaluation.metrics import dinov2, inception
-from eblvm.engine.evaluation.metrics.image_distances import cached_images, image_distances
-from eblvm.engine.methods.base import State
+from eblvm.engine.errors import UserError
 from eblvm.engine.nets.base import Energy
-from eblvm.engine.nets.posteriors import Bernoulli, Gaussian, Posterior
+from eblvm.engine.nets.posteriors import Posterior
+from eblvm.engine.run import Run
 from eblvm.engine.runs.parent import Parent
-from eblvm.engine.runs.run import SavedRun
-from eblvm.engine.runs.stats import read_rows
-from eblvm.engine.sampling import run_samples
+from eblvm.engine.runs.saved import SavedRun
 from eblvm.engine.training import loop
-from eblvm.engine.types import Params
-from eblvm.kernels.philox import Key
 
 HUB = "hf://"
 
@@ -53,11 +39,11 @@ def train(
     say: Callable[[str], None] = print,
     **options: Any,
 ) -> Run:
-    """Train a recipe, a configuration, or parts of your own, in the folder `out`, and give the trained model.
+    """Train a recipe, a configuration, or parts of your own, in the folder `out`, and return the trained model.
 
     `options` are those of `eblvm train`, with underscores. Without a recipe give an `energy`, the `data`, and for a
     method that learns q(h|v) a `posterior`. `data` is a path, a `Dataset`, a tensor [n, ...], or a map-style set of
-    torch or of Hugging Face, which is taken into memory. The same call again continues what `out` holds, bitwise; with
+    torch or of Hugging Face, which is read into memory. The same call again continues the run in `out`, bitwise; with
     more `steps` and `extend=True` it trains it for longer. `init` is a run, or an exported model, whose weights a new
     run starts from (RUN, RUN@STEP, RUN@best, RUN@ema)."""
     dataset = None if data is None or isinstance(data, str | Path) else as_dataset(data)
@@ -91,8 +77,8 @@ def load(
 ) -> Run:
     """The trained model in a run folder: its best by validation, its `last` or its moving average `ema`.
 
-    `folder` may be one that `eblvm export` wrote, with no run beside it, or `hf://OWNER/NAME[@REVISION]`, such a folder
-    as a repository on Hugging Face (pip install 'eblvm[hub]'; what was loaded once is found again without a network).
+    `folder` may be one that `eblvm export` wrote, with no run at hand, or `hf://OWNER/NAME[@REVISION]`, such a folder
+    as a repository on Hugging Face (pip install 'eblvm[hub]'; what was loaded once needs no network again).
     A run of your own energy and posterior needs them again, and refuses others; `data` says where the data are now."""
     path = str(data) if isinstance(data, str | Path) else None
     dataset = None if data is None or isinstance(data, str | Path) else as_dataset(data)
@@ -110,7 +96,7 @@ def local_folder(place: str | Path) -> Path:
     name, _, revision = str(place).removeprefix(HUB).partition("@")
     try:
         return Path(huggingface_hub.snapshot_download(name, revision=revision or None))
-    except Exception as error:  # its own errors, the network's, and those of a name that is none
+    except Exception as error:  # its own errors, the network's, and those of a name that does not exist
         reason = str(error).splitlines()[0]
         raise UserError(f"{place} cannot be loaded ({reason}); check the name, or give a local folder") from None
 
@@ -124,189 +110,5 @@ def as_dataset(data: Any) -> Dataset:
         raise UserError(f"got {len(samples)} samples, expected at least 20: a tenth of them validates and tests")
     place = torch.arange(len(samples)) % 20
     train, valid, test = (place != 9) & (place != 19), place == 9, place == 19
-    found = Dataset(samples[train], samples[valid], samples[test])
-    return found if labels is None else found._replace(train_labels=labels[train], test_labels=labels[test])
-
-
-def fid(a: str | Path | Tensor, b: str | Path | Tensor, *, weights: str | Path | None = None) -> float:
-    """The Frechet Inception distance between two sets of images.
-
-    A set is a folder of pictures, an .npz or .pt file, or a tensor [n, C, S, S] in [0, 1] or of bytes. `weights` is an
-    Inception file; otherwise the installed one is used. Small sets are biased upwards: compare equal counts."""
-    return distances(a, b, weights=weights)["fid"]
-
-
-def distances(
-    a: str | Path | Tensor,
-    b: str | Path | Tensor,
-    *,
-    features: str = "inception",
-    weights: str | Path | None = None,
-) -> dict[str, float]:
-    """Distances of the samples `a` to the real images `b`, sets as of `fid`, by name.
-
-    fid, kid, kid_deviation, precision and recall (k = 3; of sets of more than 3), by Inception's features; of
-    `features="dinov2"` fd_dinov2, kd_dinov2, kd_dinov2_deviation, precision_dinov2 and recall_dinov2. `weights` is the
-    network's file; otherwise the installed one is used."""
-    networks = {"inception": inception.load, "dinov2": dinov2.load}
-    if features not in networks:
-        raise unknown("features", features, list(networks))
-    net = networks[features](None if weights is None else Path(weights))
-    samples, reference = (cached_images(x if isinstance(x, Tensor) else read_images(Path(x), None)) for x in (a, b))
-    found = image_distances(samples, reference, net, 0)
-    return {name.replace(f"_{samples.count}", ""): float(value) for name, value in found.items()}
-
-
-class Run:
-    """A trained model: what it computes, and what its training left in its folder.
-
-    v is a batch [B, ...] as the model sees it (images in [0, 1]), h is [B, H] or [L, B, H]. What a model does not have
-    is a `UserError` that says why."""
-
-    def __init__(self, saved: SavedRun, model: str | None = None):
-        self.saved = saved
-        self.model = model or saved.default_model()
-        self.folder, self.config = saved.folder, saved.config
-
-    def __repr__(self) -> str:
-        what = f"{self.config.recipe} {self.config.method.kind} on {self.config.model.kind}"
-        return f"Run({str(self.folder)!r}: {what}, {self.model} model at step {self.step})"
-
-    @property
-    def step(self) -> int | list[int]:
-        return self.saved.step_of(self.model)
-
-    @property
-    def complete(self) -> bool:
-        """Has it taken all its steps? An interrupted run has not; `train` with the same arguments continues it."""
-        step = self.saved.payload["step"]  # of an exported best model one for each replica
-        return all(s >= self.config.optimisation.steps for s in (step if isinstance(step, list) else [step]))
-
-    @cached_property
-    def theta(self) -> Params:
-        """The energy's parameters; of replicas the first one's."""
-        return self.saved.thetas(self.model)[0]
-
-    @cached_property
-    def phi(self) -> Params:
-        phi = self.saved.phi(self.model)
-        return {k: p[0] for k, p in phi.items()} if self.config.replicated else phi
-
-    def state_dict(self) -> dict[str, Tensor]:
-        """All parameters and buffers by name: `theta.*`, `phi.*`, `buffers.*`."""
-        parts = {"theta": self.theta, "phi": self.phi, "buffers": self.saved.buffers(self.model)}
-        return {f"{part}.{name}": p for part, tree in parts.items() for name, p in tree.items()}
-
-    def energy(self, v: Tensor, h: Tensor | None = None) -> Tensor:
-        """E(v, h) [..., B]; of a model without latent units, or with a marginal energy of its own, E(v)."""
-        if self.config.model.generates and h is None:
-            return self.config.method.marginal_energy(self.saved.nets, self._state, v)
-        if h is None:
-            return self.free_energy(v)
-        return self.saved.energy.at(self.theta).energy(v, h)
-
-    def free_energy(self, v: Tensor) -> Tensor:
-        """F(v) = -log sum_h exp(-E(v, h)) [B], up to a constant where q leaves one out.
-
-        Exact where the model has it; otherwise minus the importance-weighted bound with samples of q, which is an upper
-        bound on F(v) in expectation."""
-        if self.config.model.generates:
-            return self.energy(v)
-        if hasattr(self.saved.energy, "free_energy"):
-            return self.saved.energy.at(self.theta).free_energy(v)
-        return -self._log_density(v)
-
-    def score(self, v: Tensor) -> Tensor:
-        """grad_v log p(v), that of `free_energy`: exact, or by importance sampling of h."""
-        with torch.enable_grad():
-            x = v.detach().requires_grad_()
-            (gradient,) = torch.autograd.grad(-self.free_energy(x).sum(), x)
-        return gradient
-
-    def _log_density(self, v: Tensor) -> Tensor:
-        posterior = self._posterior()
-        place: dict[str, Any] = {"first": 0, "dtype": v.dtype, "device": v.device}
-        shape = (LATENT_SAMPLES, posterior.latent)
-        noise = posterior.noise(Key(EVAL_SEED, 0), 0, len(v), shape, **place).movedim(1, 0)
-        with torch.no_grad():
-            p = posterior.at(self.phi).params(v)
-            h = posterior.sample(p, noise)
-            log_q = posterior.log_prob(p, h)
-        f = self.saved.energy.at(self.theta).features(v)
-        log_weight = -self.saved.energy.at(self.theta).head(f, h) - log_q
-        return log_weight.logsumexp(0) - torch.log(torch.tensor(float(LATENT_SAMPLES)))
-
-    @torch.no_grad()
-    def posterior(self, v: Tensor) -> Distribution:
-        """q(h|v) as a torch distribution over [B, H]; of a GRBM without q its own p(h|v)."""
-        if self.config.model.generates:
-            mean, log_std = self.config.method.encoded(self.saved.nets, self._state, v)
-            return Independent(Normal(mean, log_std.exp()), 1)
-        if self.saved.posterior is None:
-            logits = self.saved.grbm.at(self.theta).posterior_logits(v)
-            return Independent(BernoulliDistribution(logits=logits), 1)
-        posterior = self._posterior()
-        p = posterior.at(self.phi).params(v)
-        if isinstance(posterior, Bernoulli):
-            return Independent(BernoulliDistribution(logits=p), 1)
-        if isinstance(posterior, Gaussian):
-            return Independent(Normal(p[0], p[1].exp()), 1)
-        raise UserError(f"{type(posterior).__name__} is not a distribution of torch's; call its own methods")
-
-    def _posterior(self) -> Posterior:
-        if self.saved.posterior is None:
-            raise UserError(f"method {self.config.method.kind!r} learns no posterior q(h|v)")
-        return self.saved.posterior
-
-    @cached_property
-    def _state(self) -> State:
-        return self.saved.state(self.model)
-
-    def sample(
-        self,
-        count: int = 100,
-        *,
-        steps: int | None = None,
-        kind: str | None = None,
-        seed: int = 0,
-        start: str | None = None,
-    ) -> Tensor:
-        """Samples [count, ...] by Gibbs sweeps, annealed Langevin dynamics or a generator, as `eblvm sample` has them.
-
-        Sample i depends on the seed and on i only."""
-        return run_samples.sample(self.saved, self.model, count, steps, seed, kind, start=start)
-
-    @torch.no_grad()
-    def reconstruct(self, v: Tensor) -> Tensor:
-        """v through the posterior mean and back; a deep EBLVM's p(v|h) is a Markov chain and has no such map."""
-        evaluated = evaluation.eval_model.eval_models(self.saved, self.model)[0]
-        if evaluated.reconstruct is None:
-            raise UserError(f"model {self.config.model.kind!r} has no decoder; sample p(v|h) with kind='given-h'")
-        return evaluated.reconstruct(v)
-
-    def evaluate(self, **options: Any) -> dict[str, float | str]:
-        """The figures of `eblvm eval`, by name, or why one is not known; `options` are those of
-        `eblvm.engine.evaluation.Options`."""
-        known = [f.name for f in fields(sections.Options)]
-        if extra := sorted(set(options) - set(known)):
-            raise UserError(f"unknown option {extra[0]!r} of evaluate; valid: {', '.join(known)}")
-        return evaluation.evaluate(self.saved, self.model, sections.Options(**options))["mean"]
-
-    @cached_property
-    def history(self) -> dict[str, list[Any]]:
-        """What was logged, a column per quantity beside `step`, None where a line lacks it: ready for a plot or a
-        data frame."""
-        rows = read_rows(self.folder / "stats.jsonl")
-        names = dict.fromkeys(name for row in rows for name in row)
-        return {name: [row.get(name) for row in rows] for name in names}
-
-    def export(
-        self, out: str | Path, *, safetensors: bool = True, state_dict: bool = False, onnx: bool = False
-    ) -> Path:
-        """Write the model, its configuration and a model card to a folder that `load` reads anywhere."""
-        sharing.export(self.saved, self.model, Path(out), safetensors=safetensors, state_dict=state_dict, onnx=onnx)
-        return Path(out)
-
-    def save_config(self, path: str | Path) -> None:
-        """Write the configuration, for `eblvm train --config`."""
-        Path(path).write_text(json.dumps(self.config.to_json(), indent=2) + "\n")
+    dataset = Dataset(samples[train], samples[valid], samples[test])
+    return dataset if labels is None else dataset._replace(train_labels=labels[train], test_labels=labels[test])

@@ -36,21 +36,21 @@ def styled(draw: Callable[P, T]) -> Callable[P, T]:
 
 
 def subplots(rows: int = 1, columns: int = 1, *, figsize: tuple[float, float], **options: Any) -> tuple[Figure, Any]:
-    """A figure with its axes, as pyplot's, but known to nobody else."""
+    """A figure with its axes, as pyplot's, but not registered with it."""
     figure = Figure(figsize=figsize, layout="constrained")
     return figure, figure.subplots(rows, columns, **options)
 
 
 @styled
 def save(figure: Figure, path: Path, of: Any = None) -> None:
-    """Write the figure. `of` is what it shows: the file keeps its `fingerprint`."""
+    """Write the figure. `of` is what it shows: the file keeps its `facts_digest`."""
     suffix = path.suffix.lower() or ".png"
     if suffix not in FORMATS:
         raise UserError(f"cannot draw {path}; give a name that ends in {', '.join(FORMATS[:-1])} or {FORMATS[-1]}")
     known = {".pdf": {"CreationDate": None}, ".svg": {"Date": None}}.get(suffix, {})
     key = "Keywords" if suffix == ".pdf" else "Description"
     buffer = io.BytesIO()
-    figure.savefig(buffer, format=suffix[1:], metadata=known | ({key: fingerprint(of)} if of is not None else {}))
+    figure.savefig(buffer, format=suffix[1:], metadata=known | ({key: facts_digest(of)} if of is not None else {}))
     write(path, buffer.getvalue())
 
 
@@ -59,6 +59,6 @@ def write(path: Path, content: bytes) -> None:
     write_atomic(path, content)
 
 
-def fingerprint(facts: Any) -> str:
+def facts_digest(facts: Any) -> str:
     """A few letters that differ when the facts do."""
     return "data " + hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:16]

@@ -10,47 +10,45 @@ from pathlib import Path
 
 import torch
 
+from eblvm.engine import sampling
 from eblvm.engine.errors import UserError
 from eblvm.engine.evaluation import plots
 from eblvm.engine.evaluation.eval_model import eval_models
 from eblvm.engine.evaluation.image_sets import as_images
-from eblvm.engine.nets.grbm import GRBM
 from eblvm.engine.progress import quietly
-from eblvm.engine.runs.run import SavedRun
-from eblvm.engine.sampling import run_samples
+from eblvm.engine.runs.saved import SavedRun
 
 SHOWN = 36
-SWEEPS, LANGEVIN_STEPS = 100, 300
+STEPS = {"gibbs": 100, "langevin": 300}  # of the samplers that have steps
 SEED = 2**39
 
 
 def preview(run: SavedRun, thorough: bool) -> dict[str, Path]:
     """The pictures of the last model, by name. `thorough` also runs Langevin chains, whose steps cost like training."""
-    step, found = run.payload["step"], {}
+    step, pictures = run.payload["step"], {}
     folder = run.folder / "previews"
     try:
         with quietly(), torch.no_grad():
-            found["weights"] = folder / f"weights-{step:08d}.png"
+            pictures["weights"] = folder / f"weights-{step:08d}.png"
             theta = run.thetas("last")[0]
             plots.histograms(
                 {k: p.flatten().cpu() for k, p in sorted(theta.items(), key=lambda kp: -kp[1].numel())[:4]},
-                "value", found["weights"], f"weights at step {step}",
+                "value", pictures["weights"], f"weights at step {step}",
             )  # fmt: skip
             evaluated = eval_models(run, "last")[0]
             if evaluated.reconstruct is not None and (len(run.shape) == 3 or run.image_shape):
                 v = run.dataset.floats(run.dataset.valid[: SHOWN // 2])
                 pairs = torch.stack([as_images(x, run.image_shape) for x in (v, evaluated.reconstruct(v))], 1)
-                found["reconstruction"] = folder / f"reconstruction-{step:08d}.png"
+                pictures["reconstruction"] = folder / f"reconstruction-{step:08d}.png"
                 title = f"step {step}, pairs: a validation image (left) and its reconstruction (right)"
-                plots.image_grid(pairs.flatten(0, 1), found["reconstruction"], columns=12, title=title)
+                plots.image_grid(pairs.flatten(0, 1), pictures["reconstruction"], columns=12, title=title)
         with quietly():
-            quick = run.config.model.generates or isinstance(run.energy, GRBM)
-            if quick or thorough:
+            sampler = sampling.sampler_of(run)
+            if sampler.quick or thorough:
                 count = SHOWN if len(run.shape) == 3 or run.image_shape else 500
-                steps = None if run.config.model.generates else SWEEPS if quick else LANGEVIN_STEPS
-                v = run_samples.sample(run, "last", count, steps, SEED)
-                found["samples"] = folder / f"samples-{step:08d}.png"
-                plots.samples(v, run.image_shape, found["samples"], columns=6)
+                v = sampling.sampler_of(run, steps=STEPS.get(sampler.kind)).sample(run, "last", count, SEED).values
+                pictures["samples"] = folder / f"samples-{step:08d}.png"
+                plots.samples(v, run.image_shape, pictures["samples"], columns=6)
     except UserError as error:  # a model of the user's own that has no sampler, replicas of a deep one
         print(f"no preview: {error}", file=sys.stderr)
-    return {name: path for name, path in found.items() if path.is_file()}
+    return {name: path for name, path in pictures.items() if path.is_file()}

@@ -1,6 +1,6 @@
 """The public names, `import eblvm`: stable, documented in docs/api.md, and imported when first used."""
 
-from eblvm.engine.api import Run, distances, fid, load, train
+from eblvm.engine.api import load, train
 from eblvm.engine.autodiff.checkpointing import checkpointed
 from eblvm.engine.autodiff.collectives import differentiable_mean
 from eblvm.engine.autodiff.derivatives import grad, vjp
@@ -8,6 +8,7 @@ from eblvm.engine.autodiff.unroll import unroll
 from eblvm.engine.config import Config
 from eblvm.engine.data.dataset import Dataset
 from eblvm.engine.errors import DivergedError, UserError
+from eblvm.engine.evaluation.distances import distances, fid
 from eblvm.engine.methods.bidvl import Bidvl
 from eblvm.engine.methods.bism import Bism
 from eblvm.engine.methods.losses.dsm import Dsm
@@ -20,6 +21,7 @@ from eblvm.engine.nets.grbm import GRBM
 from eblvm.engine.nets.posteriors import Bernoulli, Gaussian, Posterior
 from eblvm.engine.optim.adam import Adam
 from eblvm.engine.recipes import recipe
+from eblvm.engine.run import Run
 from eblvm.engine.sampling.gibbs import gibbs
 from eblvm.engine.sampling.langevin import langevin
 from eblvm.kernels import philox

@@ -13,7 +13,7 @@ from typing import Any
 
 from eblvm.engine.config import Config
 from eblvm.engine.data.sets import KINDS as DATASETS
-from eblvm.engine.data.sets.toys import Points
+from eblvm.engine.data.sets.points import Points
 from eblvm.engine.errors import UserError, unknown
 from eblvm.engine.methods import KINDS as METHODS
 from eblvm.engine.methods.vages import Vages

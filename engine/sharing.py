@@ -16,8 +16,8 @@ from eblvm.engine.errors import UserError
 from eblvm.engine.evaluation.compare import read_evaluation
 from eblvm.engine.optim import replicas
 from eblvm.engine.runs import exported, parent
-from eblvm.engine.runs.folder import MODELS, write_config
-from eblvm.engine.runs.run import SavedRun
+from eblvm.engine.runs.folder import CUSTOM_MODELS, write_config
+from eblvm.engine.runs.saved import SavedRun
 from eblvm.engine.versions import versions
 
 LICENCE_LINE = "The licence of these weights is for their author to state here."
@@ -26,7 +26,7 @@ LICENCE_LINE = "The licence of these weights is for their author to state here."
 def export(
     run: SavedRun, model: str, out: Path, *, safetensors: bool = True, state_dict: bool = False, onnx: bool = False
 ) -> list[Path]:
-    """Write `model` of a run to the folder `out`, and give the files."""
+    """Write `model` of a run to the folder `out`, and return the files."""
     if out.exists() and any(out.iterdir()) and not exported.is_export(out):
         raise UserError(f"{out} exists and is not an export; nothing was overwritten: give another --out")
     thetas = run.thetas(model)
@@ -55,8 +55,8 @@ def export(
         "versions": versions(),
     }
     exported.write(out, tensors | {"extent": run.extent}, facts, formats)
-    if (run.folder / MODELS).is_file():
-        write_atomic(out / MODELS, (run.folder / MODELS).read_bytes())
+    if (run.folder / CUSTOM_MODELS).is_file():
+        write_atomic(out / CUSTOM_MODELS, (run.folder / CUSTOM_MODELS).read_bytes())
     write_config(config, out)
     files = [*formats, exported.FACTS, "config.json", exported.CARD]
     if onnx:
@@ -95,7 +95,7 @@ def onnx_energy(run: SavedRun, model: str, path: Path) -> None:
     if not closed:
         inputs, names = (v, torch.zeros(2, run.config.model.latent, dtype=v.dtype)), ["v", "h"]  # type: ignore[assignment]
     batch = torch.export.Dim("batch")
-    # torch.export reads the old switch, which stops where a run has set the new ones; this brings them together.
+    # torch.export reads the old switch and fails where a run has set the new ones; this makes them agree.
     torch.backends.cudnn.allow_tf32 = run.config.model.precision == "tf32"
     with warnings.catch_warnings(), torch.no_grad():
         warnings.simplefilter("ignore")
@@ -137,7 +137,7 @@ def card(run: SavedRun, model: str, facts: dict[str, Any], name: str) -> str:
         lines += [f"It started from another run: recipe `{origin['recipe']}`, method `{origin['method']}`, its "
                   f"{origin['model']} weights at step {origin['step']}.", ""]  # fmt: skip
     if config.replicated:
-        lines += ["It holds replicas, in this order: " + ", ".join(facts["replicas"]) + ".", ""]
+        lines += ["It has replicas, in this order: " + ", ".join(facts["replicas"]) + ".", ""]
     lines += ["## Figures", ""]
     lines += (
         ["| figure (`eblvm eval`) | value |", "|---|---:|", *rows] if rows else ["Not evaluated yet: `eblvm eval`."]

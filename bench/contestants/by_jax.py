@@ -13,8 +13,8 @@ from eblvm.bench.contestants.roster import Entrant, contestant
 from eblvm.bench.contestants.steps import CaseStep
 from eblvm.bench.tools.registry import Case
 from eblvm.engine.methods.base import State
-from eblvm.engine.optim.base import Moments
 from eblvm.engine.optim import replicas
+from eblvm.engine.optim.base import Moments
 from eblvm.engine.types import Params
 
 ONE_THREAD = "--xla_cpu_multi_thread_eigen=false intra_op_parallelism_threads=1"

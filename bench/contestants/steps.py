@@ -17,11 +17,11 @@ from eblvm.bench.tools.registry import Case
 from eblvm.bench.tools.timing import Step
 from eblvm.engine.config import Config
 from eblvm.engine.device import set_products
+from eblvm.engine.methods.base import State
+from eblvm.engine.methods.bism import linear_step_size
 from eblvm.engine.methods.grbm.fused import fused_gradient, fused_step_for, fused_update_for
 from eblvm.engine.methods.score_matching import ScoreMatchingObjective
-from eblvm.engine.methods.base import State
 from eblvm.engine.optim.schedule import step_rates
-from eblvm.engine.methods.bism import linear_step_size
 from eblvm.engine.training.loop import training_step_of
 from eblvm.engine.training.start import initial_state
 from eblvm.engine.types import Params

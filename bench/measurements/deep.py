@@ -25,8 +25,8 @@ from eblvm.bench.tools.registry import Case
 from eblvm.bench.tools.timing import Step, interleaved, median, ratio_by_round
 from eblvm.engine import tables
 from eblvm.engine.config import Config
-from eblvm.engine.methods.score_matching import ScoreMatchingObjective
 from eblvm.engine.methods.base import State
+from eblvm.engine.methods.score_matching import ScoreMatchingObjective
 from eblvm.engine.optim.base import Moments
 from eblvm.engine.planning.footprint import footprint, held_bytes
 from eblvm.engine.recipes import recipe

@@ -24,20 +24,19 @@ from eblvm.bench.tools import record
 from eblvm.bench.tools.columns import Table
 from eblvm.engine.errors import UserError
 from eblvm.engine.evaluation.metrics.grid_likelihood import grid_log_likelihood
-from eblvm.engine.methods.bilevel import BilevelScore, HeadAt, VariationalScore
-from eblvm.engine.methods.divergences import Fisher, Kl
-from eblvm.engine.methods.bism import Bism
-from eblvm.engine.methods.newton import antithetic, best_response
-from eblvm.engine.methods.newton import Newton
-from eblvm.engine.methods.score_matching import ScoreMatchingObjective
 from eblvm.engine.methods.base import State
-from eblvm.engine.runs.state import from_tree
+from eblvm.engine.methods.bilevel import BilevelScore, HeadAt, VariationalScore
+from eblvm.engine.methods.bism import Bism
+from eblvm.engine.methods.divergences import Fisher, Kl
+from eblvm.engine.methods.newton import Newton, antithetic, best_response
+from eblvm.engine.methods.score_matching import ScoreMatchingObjective
 from eblvm.engine.nets.base import call
 from eblvm.engine.nets.posteriors import Gaussian
-from eblvm.engine.optim.sgd import Sgd
-from eblvm.engine.optim.schedule import step_rates
-from eblvm.engine.runs.run import SavedRun
 from eblvm.engine.optim import replicas
+from eblvm.engine.optim.schedule import step_rates
+from eblvm.engine.optim.sgd import Sgd
+from eblvm.engine.runs.saved import SavedRun
+from eblvm.engine.runs.state import from_tree
 from eblvm.engine.training.log import read_rows
 from eblvm.kernels import philox
 from eblvm.kernels.philox import Key

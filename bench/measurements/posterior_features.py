@@ -25,13 +25,11 @@ from eblvm.bench.tools import record, records
 from eblvm.bench.tools.columns import Table
 from eblvm.engine import recipes
 from eblvm.engine.errors import UserError
-from eblvm.engine.methods.newton import best_response
-from eblvm.engine.methods.newton import Newton
-
+from eblvm.engine.methods.newton import Newton, best_response
 from eblvm.engine.nets.posteriors import Gaussian
 from eblvm.engine.plotting import save, styled, subplots
 from eblvm.engine.runs import checkpoint
-from eblvm.engine.runs.run import SavedRun
+from eblvm.engine.runs.saved import SavedRun
 
 SCHEMA = "eblvm-posterior-features/1"
 FITTED, JUDGED = 5000, 2000  # training and test images

@@ -22,14 +22,13 @@ from eblvm.engine.evaluation.studies.fisher_critic import fisher_divergence
 from eblvm.engine.evaluation.studies.posterior_bias import gaussian_bias, grbm_bias
 from eblvm.engine.methods.divergences import Kl
 from eblvm.engine.methods.vages import Vages
-
 from eblvm.engine.nets.grbm import GRBM
 from eblvm.engine.nets.posteriors import Bernoulli
 from eblvm.engine.optim.adam import Adam
 from eblvm.engine.plotting import save, styled, subplots
 from eblvm.engine.recipes import recipe
 from eblvm.engine.runs import checkpoint
-from eblvm.engine.runs.run import SavedRun
+from eblvm.engine.runs.saved import SavedRun
 from eblvm.kernels import philox
 from eblvm.kernels.philox import Key
 

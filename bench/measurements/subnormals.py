@@ -17,8 +17,8 @@ from eblvm.bench.tools.timing import interleaved, median, ratio_by_round
 from eblvm.engine.device import subnormals_as_zero
 from eblvm.engine.errors import UserError
 from eblvm.engine.methods.base import State
+from eblvm.engine.runs.saved import SavedRun
 from eblvm.engine.runs.state import from_tree
-from eblvm.engine.runs.run import SavedRun
 
 SCHEMA = "eblvm-subnormals/1"
 COLUMNS = {"case": "state", "ms": "ms", "to_the_first": "to the first"}

@@ -23,8 +23,8 @@ from eblvm.engine import recipes, tables
 from eblvm.engine.config import Config
 from eblvm.engine.device import device_memory
 from eblvm.engine.errors import UserError
-from eblvm.engine.methods.score_matching import ScoreMatchingObjective
 from eblvm.engine.methods.base import State
+from eblvm.engine.methods.score_matching import ScoreMatchingObjective
 from eblvm.engine.planning import plan
 from eblvm.engine.planning.footprint import footprint
 

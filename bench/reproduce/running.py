@@ -1,7 +1,7 @@
 """Run an experiment in a folder: a run folder per row, judged as soon as it is trained. A killed one continues.
 
 DIR/LABEL/            the run, its checkpoints, its eval.json and pictures
-DIR/reproduce.json    the figures so far, next to the paper's
+DIR/reproduce.json    the figures so far, the paper's beside them
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ Say = Callable[[str], None]
 
 @dataclass(frozen=True)
 class Settings:
-    """The options of `eblvm reproduce NAME`; None: as published."""
+    """What `eblvm reproduce NAME` was asked for; None: as published."""
 
     out: Path
     data: Path | None = None
@@ -39,14 +39,14 @@ class Settings:
 
 
 def config_of(command: str) -> Config:
-    """The configuration of the words after `eblvm train`."""
+    """What follows `eblvm train`, as its configuration."""
     parser = Parser("train", add_help=False)
     add_run_options(parser)
     return configuration(parser, parser.parse(command.split()))
 
 
 def commands(experiment: Experiment, row: Row, settings: Settings) -> list[str]:
-    """The commands of this row, as a person would type them: one to train, one to judge."""
+    """What a person would type for this row: training it and judging it."""
     folder = settings.out / slug(row.label)
     if not row.train:
         return [f"eblvm reproduce {experiment.name} --out {settings.out}"]
@@ -71,7 +71,7 @@ def slug(label: str) -> str:
 
 
 def data_for(experiment: Experiment, row: Row, given: Path | None, checked: bool = True) -> Path | None:
-    """The data of a row: the path given, or the recipe's file in the folder given."""
+    """The data of a row: what was given, or the file of its recipe in the folder that was given."""
     recipe = row.train.split()[0] if row.train else experiment.data.split(".")[0]
     wanted = [name for name in experiment.data.replace(",", "").split() if name.strip("/")[:4] == recipe[:4]]
     if not wanted:
@@ -94,7 +94,7 @@ def run(experiment: Experiment, settings: Settings, say: Say = print) -> dict[st
     for row in rows:  # a mistake is said before the first hour
         data_for(experiment, row, settings.data)
     settings.out.mkdir(parents=True, exist_ok=True)
-    judged: list[dict[str, Any]] = []
+    found: list[dict[str, Any]] = []
     for row in rows:
         for command in commands(experiment, row, settings):
             say(f"  {command}")
@@ -104,9 +104,9 @@ def run(experiment: Experiment, settings: Settings, say: Say = print) -> dict[st
                 f"interrupted; 'eblvm reproduce {experiment.name} --out {settings.out}' with the same options continues"
             )
             return None
-        judged.append({"label": row.label, "command": commands(experiment, row, settings)[0], "paper": row.paper,
+        found.append({"label": row.label, "command": commands(experiment, row, settings)[0], "paper": row.paper,
                       "beside": row.beside, **figures})  # fmt: skip
-        facts = {"schema": SCHEMA, "experiment": experiment.name, **scale(experiment, settings), "rows": judged}
+        facts = {"schema": SCHEMA, "experiment": experiment.name, **scale(experiment, settings), "rows": found}
         write_atomic(settings.out / "reproduce.json", (json.dumps(facts, indent=1) + "\n").encode())
     if experiment.picture:
         from eblvm.bench.reproduce import pictures
@@ -118,7 +118,7 @@ def run(experiment: Experiment, settings: Settings, say: Say = print) -> dict[st
 
 
 def scale(experiment: Experiment, settings: Settings) -> dict[str, Any]:
-    """The ways in which it differs from the published experiment."""
+    """In what it differs from the published one."""
     return {"seeds": seeds(experiment, settings), "small": settings.small, "steps": settings.steps}
 
 
@@ -142,7 +142,7 @@ def trained(experiment: Experiment, row: Row, settings: Settings, say: Say) -> d
     """Train, evaluate and collect one row; None if training was interrupted."""
     from eblvm.engine import evaluation
     from eblvm.engine.cli.eval import build_parser, options_of
-    from eblvm.engine.runs.run import SavedRun
+    from eblvm.engine.runs.saved import SavedRun
     from eblvm.engine.training.loop import train
 
     folder = settings.out / slug(row.label)

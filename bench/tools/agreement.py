@@ -14,9 +14,9 @@ from eblvm.bench.contestants.steps import CaseStep, Naive, naive_method
 from eblvm.bench.naive import BiDsm, VagesDsm
 from eblvm.bench.tools.registry import Case
 from eblvm.engine.methods.base import State
-from eblvm.engine.optim.base import Moments
 from eblvm.engine.methods.bism import linear_step_size
 from eblvm.engine.optim import replicas
+from eblvm.engine.optim.base import Moments
 from eblvm.engine.types import Params
 
 TOLERANCE = 1e-9  # relative to the largest entry of each parameter's gradient

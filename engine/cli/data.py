@@ -1,4 +1,4 @@
-"""`eblvm data`: `prepare` a store of pictures, `info` on anything that `--data` takes."""
+"""`eblvm data`: `prepare` a store of pictures, `info` on anything that `--data` accepts."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def prepare_store(argv: list[str]) -> None:
 
 def info(argv: list[str]) -> None:
     parser = Parser("data info", "What a data set is: counts, shapes and splits, and a contact sheet.", INFO)
-    parser.add_argument("path", metavar="PATH", type=Path, help="anything that --data takes")
+    parser.add_argument("path", metavar="PATH", type=Path, help="anything that --data accepts")
     parser.add_argument("--sheet", type=Path, metavar="FILE", help="contact sheet (default NAME-sheet.png)")
     parser.add_json()
     arguments = parser.parse(argv)
@@ -108,10 +108,10 @@ def recipe_of(facts: dict[str, Any]) -> str:
     """The recipe of a published set; `images`, with the size of the images, for any other."""
     kind, (split, *_) = facts["kind"].removeprefix("store of "), facts["splits"].values()
     size = split["shape"][-1] if split["shape"] else 64
-    found = next((recipe for name, recipe in RECIPES.items() if kind.startswith(name)), "images")
-    if found == "celeba":
+    known = next((recipe for name, recipe in RECIPES.items() if kind.startswith(name)), "images")
+    if known == "celeba":
         return f"celeba{size}" if size in (32, 64, 128) else f"celeba64 --size {size}"
-    return f"images --size {size}" if found == "images" else found
+    return f"images --size {size}" if known == "images" else known
 
 
 def show(path: Path, facts: dict[str, Any]) -> None:
@@ -149,8 +149,8 @@ def contact_sheet(contents: Contents, path: Path) -> None:
     places = np.linspace(0, len(images) - 1, min(SHEET, len(images))).astype(int)
     if isinstance(images, Pictures):
         decode = PillowDecoder(Framing(64, contents.crop_fraction))
-        found = decode([images.files[i].read_bytes() for i in places])
-        rows = np.stack([np.zeros((3, 64, 64), np.uint8) if isinstance(one, str) else one for one in found])
+        decoded = decode([images.files[i].read_bytes() for i in places])
+        rows = np.stack([np.zeros((3, 64, 64), np.uint8) if isinstance(one, str) else one for one in decoded])
     else:
         rows = np.asarray(images[places])
     image_grid(torch.from_numpy(rows) / 255, path)

@@ -18,14 +18,14 @@ if TYPE_CHECKING:
 
     from eblvm.engine.config import Config
     from eblvm.engine.evaluation.plots import Density
-    from eblvm.engine.runs.run import SavedRun
+    from eblvm.engine.runs.saved import SavedRun
 
 EXAMPLES = ("eblvm demo", "eblvm demo --out runs/first")
-BEST = 0.6931  # nats: log 2, by the density of the data themselves
-GRBM_STEPS = 50_000  # half of the paper's; the other half adds 0.004 and 0.007 nats
-WITHOUT_NATIVE = 10  # times fewer steps with the slower PyTorch version of the kernels
+BEST = 0.6931  # nats: log 2, the board's own density
+GRBM_STEPS = 50_000  # half of the paper's, whose other half adds 0.004 and 0.007 nats
+WITHOUT_NATIVE = 10  # times fewer where the slow reference serves
 
-Result = tuple[float, list[float]]  # mean test log-likelihood, density at the points of the picture
+Judged = tuple[float, list[float]]  # mean test log-likelihood, density at the points of the picture
 
 
 def main(argv: list[str]) -> None:
@@ -35,10 +35,10 @@ def main(argv: list[str]) -> None:
 
 
 def demo(out: Path) -> None:
-    """Train the BiSM paper's checkerboard with fewer steps: DSM and BiDSM on a GRBM, then BiDSM on a deep EBLVM."""
+    """The BiSM paper's checkerboard with fewer steps: DSM and BiDSM on a GRBM, then BiDSM on a deep EBLVM."""
     from eblvm.engine import recipes
     from eblvm.engine.evaluation import plots
-    from eblvm.engine.runs.run import SavedRun
+    from eblvm.engine.runs.saved import SavedRun
     from eblvm.engine.training.loop import train
     from eblvm.kernels.runtime import dispatch
 
@@ -48,7 +48,7 @@ def demo(out: Path) -> None:
     steps = GRBM_STEPS
     if dispatch.notice():
         steps = GRBM_STEPS // WITHOUT_NATIVE
-        print(f"Without native kernels the GRBMs train for {steps:,} steps instead of {GRBM_STEPS:,}.")
+        print(f"Without native kernels the GRBMs take {steps:,} steps in the place of {GRBM_STEPS:,}.")
     runs = {
         "DSM, GRBM": recipes.recipe("checkerboard", method="dsm").replaced(steps=steps),
         "BiDSM, GRBM": recipes.recipe("checkerboard", method="bidsm").replaced(steps=steps),
@@ -57,43 +57,43 @@ def demo(out: Path) -> None:
     runs = {title: config.replaced(validations=0) for title, config in runs.items()}
     folders = {title: out / f"{config.model.kind}-{config.method.kind}" for title, config in runs.items()}
     deep = "BiDSM, deep EBLVM"
-    print("The deep EBLVM trains at the same time, in a second process.\n")
-    results = {}
-    with second_process(runs[deep], folders[deep]) as (process, result):
+    print("The deep EBLVM trains beside the others, in a second process.\n")
+    found = {}
+    with beside(runs[deep], folders[deep]) as (process, result):
         for title in (title for title in runs if title != deep):
             if not train(runs[title], folders[title]):
                 process.terminate()
                 return
-            results[title] = evaluated(folders[title])
+            found[title] = judged(folders[title])
         try:
-            results[deep] = result()
-        except EOFError:  # it was interrupted too, or it died, which is reported after this block
+            found[deep] = result()
+        except EOFError:  # it was interrupted too, or has died, which is said behind this block
             return
     picture, data = out / "density.png", SavedRun.open(folders[deep]).dataset.train
-    plots.density([panel(title, *results[title]) for title in runs], data, picture)
+    plots.density([panel(title, *found[title]) for title in runs], data, picture)
     print(f"\n{'model':18} exact test log-likelihood (nats; the best possible is {BEST:.3f})")
     for title in runs:
-        print(f"{title:18} {results[title][0]:.4f}")
+        print(f"{title:18} {found[title][0]:.4f}")
     print(f"\ndensities: {picture}   curves: tensorboard --logdir {out}")
     print(f"next: eblvm eval {folders[deep]}; eblvm train checkerboard --help")
 
 
 @contextmanager
-def second_process(config: Config, folder: Path) -> Iterator[tuple[SpawnProcess, Callable[[], Result]]]:
-    """Train and evaluate a configuration in another process while the block runs; then wait for it.
+def beside(config: Config, folder: Path) -> Iterator[tuple[SpawnProcess, Callable[[], Judged]]]:
+    """Train and judge this in a process of its own, while the block does something else; then wait for it.
 
-    The block gets the process, and a function that waits for its result."""
+    The block is given the process, and a function that waits for its result."""
     context = multiprocessing.get_context("spawn")
     receiver, sender = context.Pipe(duplex=False)
     process = context.Process(target=train_quietly, args=(config, folder, sender))
     process.start()
-    sender.close()  # the process has the other copy: if it dies, waiting ends
+    sender.close()  # the process holds the other one: where it dies, waiting ends
 
-    def result() -> Result:
-        received: Result | str = receiver.recv()
-        if isinstance(received, str):
-            raise UserError(received)
-        return received
+    def result() -> Judged:
+        found: Judged | str = receiver.recv()
+        if isinstance(found, str):
+            raise UserError(found)
+        return found
 
     try:
         yield process, result
@@ -107,7 +107,7 @@ def second_process(config: Config, folder: Path) -> Iterator[tuple[SpawnProcess,
 
 
 def train_quietly(config: Config, folder: Path, sender: Connection) -> None:
-    """Train, and send the result of `evaluated`, or the error; nothing if interrupted."""
+    """Train, and send what `judged` finds, or what went wrong; nothing if interrupted."""
     from eblvm.engine.progress import quietly
     from eblvm.engine.training.loop import train
 
@@ -115,14 +115,14 @@ def train_quietly(config: Config, folder: Path, sender: Connection) -> None:
         with quietly():
             if not train(config, folder, say=lambda sentence: None):
                 return
-        sender.send(evaluated(folder))
+        sender.send(judged(folder))
     except (UserError, DivergedError, OSError) as error:
         sender.send(f"{folder} was not trained: {printable(error)}")
 
 
-def evaluated(folder: Path) -> Result:
+def judged(folder: Path) -> Judged:
     from eblvm.engine.evaluation import plots
-    from eblvm.engine.runs.run import SavedRun
+    from eblvm.engine.runs.saved import SavedRun
 
     run = SavedRun.open(folder)
     likelihood, density = exact_density(run)
@@ -131,21 +131,21 @@ def evaluated(folder: Path) -> Result:
 
 
 def panel(title: str, likelihood: float, values: list[float]) -> tuple[str, Density]:
-    """Return the title and the density of a model in the picture."""
+    """What the picture shows of a model."""
     import torch
 
     return f"{title}\n{likelihood:.3f} nats", lambda grid: torch.tensor(values)
 
 
 def exact_density(run: SavedRun) -> tuple[float, Density]:
-    """Return the mean test log-likelihood of a run's last model, and its density: by enumeration of h, or by a grid."""
+    """The mean test log-likelihood of a run's last model, and its density: by enumeration of h, or by a grid."""
     from eblvm.engine.evaluation import plots
     from eblvm.engine.evaluation.metrics.likelihood import exact_log_z, log_likelihood
-    from eblvm.engine.evaluation.sections import grid_density
+    from eblvm.engine.evaluation.points import grid_density
 
     if not run.is_grbm:
-        on_grid, density = grid_density(run, "last")
-        return on_grid.log_likelihood, density
+        found, density = grid_density(run, "last")
+        return found.log_likelihood, density
     theta = run.thetas("last")[0]
     log_z = exact_log_z(run.grbm, theta).value
     return log_likelihood(run.grbm, theta, run.dataset.test, log_z), plots.grbm_density(run.grbm, theta, log_z)

@@ -11,8 +11,8 @@ from eblvm.engine.cli.sample import add_run
 from eblvm.engine.errors import UserError
 
 if TYPE_CHECKING:
-    from eblvm.engine.evaluation import Options
-    from eblvm.engine.runs.run import SavedRun
+    from eblvm.engine.evaluation import EvalOptions
+    from eblvm.engine.runs.saved import SavedRun
 
 EXAMPLES = ("eblvm eval runs/mnist --fid 1000 --ood svhn=svhn.npz", "eblvm eval --compare runs/frey runs/dsm")
 
@@ -35,7 +35,7 @@ def named_path(text: str) -> tuple[str, Path]:
 
 
 def build_parser() -> Parser:
-    parser = Parser("eval", "Figures and pictures of a run: DIR/eval.json and beside it.", EXAMPLES)
+    parser = Parser("eval", "Figures and pictures of a run: DIR/eval.json and the files next to it.", EXAMPLES)
     parser.add_argument("dir", metavar="DIR", nargs="?", help="run folder")
     parser.add_argument("--compare", nargs="+", metavar="DIR", help="a table and a plot of runs that were evaluated")
     parser.add_argument("--plot", type=Path, default=Path("compare.png"), help="of --compare (compare.png)")
@@ -55,11 +55,11 @@ def build_parser() -> Parser:
         help="other images that log p~(v) is to tell from the test set; may be given again",
     )
     parser.add_argument("--draw", type=int, metavar="COUNT", help="samples for pictures and nearest neighbours")
-    parser.add_argument("--steps", type=int, help="of the sampler, as in 'eblvm sample'")
-    parser.add_argument("--kind", help="of sample of a deep model, as in 'eblvm sample'")
+    parser.add_argument("--steps", type=int, help="steps of the sampler, as in 'eblvm sample'")
+    parser.add_argument("--kind", help="kind of sample of a deep model, as in 'eblvm sample'")
     parser.add_argument("--seed", type=int, default=0, help="of the samples")
     parser.add_argument("--step", type=int, help="evaluate the checkpoint of this step, not the newest")
-    parser.add_argument("--again", action="store_true", help="compute what eval.json already holds")
+    parser.add_argument("--again", action="store_true", help="compute what is in eval.json already")
     parser.add_argument("--ais", action="store_true", help="estimate log Z by AIS even where it is exact")
     parser.add_argument("--chains", type=int, default=2000, help="AIS chains")
     parser.add_argument("--temperatures", type=int, default=2000, help="AIS temperatures")
@@ -88,11 +88,11 @@ def main(argv: list[str]) -> None:
 
     from eblvm.engine.runs.folder import read_config
 
-    read_config(Path(arguments.dir))  # a folder that is no run is said before torch is imported
+    read_config(Path(arguments.dir))  # report a folder that is not a run before torch is imported
 
     from eblvm.engine import evaluation
     from eblvm.engine.evaluation.chunks import Shard
-    from eblvm.engine.runs.run import SavedRun
+    from eblvm.engine.runs.saved import SavedRun
 
     options = options_of(arguments)
     run = SavedRun.open(Path(arguments.dir), arguments.data, arguments.device, arguments.step)
@@ -105,10 +105,10 @@ def main(argv: list[str]) -> None:
     write_json(arguments.json, studies[arguments.study](run, arguments.model, options))
 
 
-def options_of(arguments: argparse.Namespace) -> "Options":
+def options_of(arguments: argparse.Namespace) -> "EvalOptions":
     from eblvm.engine import evaluation
 
-    return evaluation.Options(
+    return evaluation.EvalOptions(
         chains=arguments.chains,
         temperatures=arguments.temperatures,
         force_ais=arguments.ais,
@@ -125,18 +125,18 @@ def options_of(arguments: argparse.Namespace) -> "Options":
     )
 
 
-def evaluate(run: "SavedRun", model: str | None, options: "Options") -> dict[str, object]:
+def evaluate(run: "SavedRun", model: str | None, options: "EvalOptions") -> dict[str, object]:
     from eblvm.engine import evaluation
     from eblvm.engine.evaluation.figures import shown
 
     model = model or run.default_model()
     facts = evaluation.evaluate(run, model, options, say=lambda line: print(line, flush=True))
     print(f"{run.folder}: {model} model, step {facts['step']}, log-likelihood {facts['likelihood']}")
-    for section, found in facts["sections"].items():
-        how = ", ".join(f"{k} {v}" for k, v in found["settings"].items() if k not in ("data", "inception_weights"))
+    for section, outcome in facts["sections"].items():
+        how = ", ".join(f"{k} {v}" for k, v in outcome["settings"].items() if k not in ("data", "inception_weights"))
         print(f"{section}: {how}" if how else section)
         for name, value in facts["mean"].items():
-            if name.partition(" ")[0] in found["figures"][0]:
+            if name.partition(" ")[0] in outcome["figures"][0]:
                 deviation, each = facts["deviation"][name], of_replicas(facts["replicas"], name)
                 own = f"  ({', '.join(shown(x) for x in each)})" if len(each) > 1 else ""
                 print(f"  {name:28} {shown(value)}" + (f" +- {deviation:.4f}" if deviation else "") + own)
@@ -147,12 +147,12 @@ def evaluate(run: "SavedRun", model: str | None, options: "Options") -> dict[str
 
 
 def of_replicas(rows: list[dict[str, Any]], name: str) -> list[Any]:
-    """A figure of every replica at the learning rate that stands behind its name, in the order of the replicas."""
+    """A figure of every replica at the learning rate behind its name, in the order of the replicas."""
     figure, _, rate = name.partition(" ")
     return [row[figure] for row in rows if figure in row and row["replica"].partition(" ")[2] == rate]
 
 
-def bias(run: "SavedRun", model: str | None, options: "Options") -> dict[str, object]:
+def bias(run: "SavedRun", model: str | None, options: "EvalOptions") -> dict[str, object]:
     from eblvm.engine import evaluation
 
     facts = evaluation.bias_study(run)
@@ -166,7 +166,7 @@ def bias(run: "SavedRun", model: str | None, options: "Options") -> dict[str, ob
     return facts
 
 
-def early_stopping(run: "SavedRun", model: str | None, options: "Options") -> dict[str, object]:
+def early_stopping(run: "SavedRun", model: str | None, options: "EvalOptions") -> dict[str, object]:
     from eblvm.engine.evaluation.studies.early_stopping import early_stopping
 
     facts = early_stopping(run, model, options)
@@ -184,16 +184,16 @@ def compare_runs(arguments: argparse.Namespace) -> None:
     from eblvm.engine.evaluation.figures import shown
 
     folders = [Path(d) for d in arguments.compare]
-    found = compare(folders, arguments.plot)
-    runs = list(dict.fromkeys(run for by_run in found.values() for run in by_run))
-    rows = [[name, *(_cell(by_run.get(r)) for r in runs)] for name, by_run in found.items()]
+    table = compare(folders, arguments.plot)
+    runs = list(dict.fromkeys(run for by_run in table.values() for run in by_run))
+    rows = [[name, *(_cell(by_run.get(r)) for r in runs)] for name, by_run in table.items()]
     print(tables.markdown(["figure", *runs], rows))
     if replicas := by_replica(folders):
         names = list(dict.fromkeys(name for row in replicas for name in row))
         cells = [[x if isinstance(x := row.get(n, ""), str) else shown(x) for n in names] for row in replicas]
         print("\n" + tables.markdown(names, cells) + "\n")
     print(f"plot: {arguments.plot}")
-    write_json(arguments.json, found)
+    write_json(arguments.json, table)
     print(f"next: eblvm report {' '.join(arguments.compare)}")
 
 

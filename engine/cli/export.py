@@ -9,7 +9,7 @@ EXAMPLES = ("eblvm export runs/board --out board", "eblvm export runs/mnist --mo
 
 
 def main(argv: list[str]) -> None:
-    text = "A trained model with its configuration and a model card, in a folder that needs no run beside it."
+    text = "A trained model with its configuration and a model card, in a folder that needs no run."
     parser = Parser("export", text, EXAMPLES)
     parser.add_argument("dir", metavar="RUN", help="run folder")
     parser.add_argument("--out", metavar="DIR", help="folder of the export (default RUN/export)")
@@ -24,7 +24,7 @@ def main(argv: list[str]) -> None:
 
     read_config(Path(arguments.dir))
 
-    from eblvm.engine.runs.run import SavedRun
+    from eblvm.engine.runs.saved import SavedRun
     from eblvm.engine.sharing import export
 
     run = SavedRun.open(Path(arguments.dir), arguments.data, arguments.device, arguments.step)

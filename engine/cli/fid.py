@@ -27,7 +27,7 @@ def main(argv: list[str]) -> None:
     if getattr(arguments, other) is not None:
         raise UserError(f"got --{other} and --features {features}; remove one of them")
 
-    from eblvm.engine.api import distances
+    from eblvm.engine.evaluation.distances import distances
     from eblvm.engine.evaluation.image_sets import read_images
 
     sets = [read_images(Path(path), None) for path in (arguments.a, arguments.b)]
@@ -36,19 +36,19 @@ def main(argv: list[str]) -> None:
         raise UserError(f"got {counts[0]} and {counts[1]} images, expected at least 4 of each; draw more")
     name = {"inception": "Inception", "dinov2": "DINOv2"}[features]
     print(f"{counts[0]} images of {arguments.a} against {counts[1]} of {arguments.b}: {sum(counts)} through {name}")
-    found = distances(*sets, features=features, weights=getattr(arguments, features))
+    figures = distances(*sets, features=features, weights=getattr(arguments, features))
     more, titles = ("", ("FID", "KID")) if features == "inception" else ("_dinov2", ("FD-DINOv2", "KD-DINOv2"))
     short = ("fid", "kid") if features == "inception" else ("fd_dinov2", "kd_dinov2")
-    print(f"{titles[0]} {found[short[0]]:.4f}")
-    print(f"{titles[1]} {found[short[1]]:.5f} +- {found[f'{short[1]}_deviation']:.5f}")
-    print(f"precision {found[f'precision{more}']:.3f} (of A, in the manifold of B; k = 3)")
-    print(f"recall {found[f'recall{more}']:.3f} (of B, in the manifold of A; k = 3)")
+    print(f"{titles[0]} {figures[short[0]]:.4f}")
+    print(f"{titles[1]} {figures[short[1]]:.5f} +- {figures[f'{short[1]}_deviation']:.5f}")
+    print(f"precision {figures[f'precision{more}']:.3f} (of A, in the manifold of B; k = 3)")
+    print(f"recall {figures[f'recall{more}']:.3f} (of B, in the manifold of A; k = 3)")
     if min(counts) < FULL_RANK[features]:
         limit = FULL_RANK[features]
         print(
             f"fewer than {limit} images: the covariance has not full rank, compare such values with equal counts only"
         )
-    write_json(arguments.json, found | {"counts": counts})
+    write_json(arguments.json, figures | {"counts": counts})
     if min(counts) < FULL_RANK[features]:
         print("next: eblvm sample RUN --count 10000 --png FOLDER, then this again with FOLDER")
     else:

@@ -1,4 +1,4 @@
-"""`eblvm report`: runs in one HTML page, beside it a table of the newest figures."""
+"""`eblvm report`: runs in one HTML page, and a table of the newest figures."""
 
 from pathlib import Path
 
@@ -21,15 +21,15 @@ def main(argv: list[str]) -> None:
     folders = [Path(d) for d in arguments.dirs]
     labels = names(folders)
     for folder in folders:
-        read_config(folder)  # a folder that is no run is said before torch is imported
+        read_config(folder)  # report a folder that is not a run before torch is imported
 
     from eblvm.engine.durable import write_atomic
     from eblvm.engine.evaluation.report import report
     from eblvm.engine.reporting.collect import collect
     from eblvm.engine.reporting.page import page
 
-    found = [report(folder) for folder in folders]
-    for folder, facts in zip(folders, found, strict=True):
+    reports = [report(folder) for folder in folders]
+    for folder, facts in zip(folders, reports, strict=True):
         print(f"{folder}: {facts['recipe']} {facts['method']}, step {facts['step']} of {facts['steps']}")
         for name, value in {**facts["last"], **(facts["eval"] or {})}.items():
             print(f"  {name:28} {value if isinstance(value, str) else f'{value:.6g}'}")
@@ -38,12 +38,12 @@ def main(argv: list[str]) -> None:
     runs = [collect(folder, label) for folder, label in zip(folders, labels, strict=True)]
     write_atomic(out, page(runs).encode())
     print(f"page: {out}; curves: {', '.join(str(folder / 'curves.png') for folder in folders)}")
-    missing = [folder for folder, facts in zip(folders, found, strict=True) if facts["eval"] is None]
+    missing = [folder for folder, facts in zip(folders, reports, strict=True) if facts["eval"] is None]
     if missing:
         print(f"next: eblvm eval {missing[0]} for figures and pictures, then this again")
     else:
         print(f"next: open {out} in a browser; eblvm export {folders[0]}")
-    write_json(arguments.json, {"runs": found} if several else found[0])
+    write_json(arguments.json, {"runs": reports} if several else reports[0])
 
 
 def names(folders: list[Path]) -> list[str]:

@@ -20,21 +20,21 @@ def main(argv: list[str]) -> None:
     if argv and argv[0] in kinds and not Path(argv[0]).is_dir():
         return kinds[argv[0]](argv[1:])
     text = (
-        "The runs in a folder. 'eblvm runs show RUN' tells more of one, 'eblvm runs compare RUN RUN ...' what\n"
+        "The runs in a folder. 'eblvm runs show RUN' shows more of one, 'eblvm runs compare RUN RUN ...' what\n"
         "differs, 'eblvm runs clean RUN ...' what can be removed."
     )
     parser = Parser("runs", text, EXAMPLES)
-    parser.add_argument("dir", metavar="FOLDER", nargs="?", default="runs", help="folder that holds runs (runs)")
+    parser.add_argument("dir", metavar="FOLDER", nargs="?", default="runs", help="folder of runs (runs)")
     parser.add_json()
     arguments = parser.parse(argv)
     folder = Path(arguments.dir)
-    found = [summarise(run) for run in summary.runs_in(folder)]
-    if not found:
+    summaries = [summarise(run) for run in summary.runs_in(folder)]
+    if not summaries:
         print(f"no runs in {folder}; start one: eblvm train checkerboard --out {folder / 'board'}")
     else:
-        print(tables.text(COLUMNS, [row(run) for run in found]))
-        print(f"next: eblvm runs show {found[-1].folder}; eblvm report {found[-1].folder}")
-    write_json(arguments.json, {"runs": [facts(run) for run in found]})
+        print(tables.text(COLUMNS, [row(run) for run in summaries]))
+        print(f"next: eblvm runs show {summaries[-1].folder}; eblvm report {summaries[-1].folder}")
+    write_json(arguments.json, {"runs": [facts(run) for run in summaries]})
 
 
 def row(run: RunSummary) -> list[str]:
@@ -54,7 +54,7 @@ def facts(run: RunSummary) -> dict[str, Any]:
 
 
 def command(run: RunSummary) -> str:
-    """What trains it again."""
+    """The command that trains it again."""
     if run.config.recipe not in recipes.RECIPES:
         return "(a model of its own: eblvm.train in Python)"
     return " ".join(["eblvm train", run.config.recipe, *recipes.arguments(run.config)])

@@ -7,13 +7,13 @@ from argparse import Namespace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from eblvm.engine import options, sampling
 from eblvm.engine.cli.parser import Parser, at_least, at_most, write_json
 from eblvm.engine.errors import UserError
+from eblvm.engine.sampling.base import flag_of
 
 if TYPE_CHECKING:
-    from torch import Tensor
-
-    from eblvm.engine.runs.run import SavedRun
+    from eblvm.engine.options import Leaf
 
 EXAMPLES = (
     "eblvm sample runs/frey --count 100",
@@ -24,85 +24,101 @@ EXAMPLES = (
 
 
 def add_run(parser: Parser) -> None:
-    """What every command on a finished run takes."""
+    """The options of every command on a finished run."""
     parser.add_argument("--model", help="best (by validation), last or ema")
     parser.add_argument("--data", help="where the data set is now, if it moved")
     parser.add_argument("--device", default="cpu", help="cpu or cuda")
 
 
-def main(argv: list[str]) -> None:
+def build_parser() -> Parser:
     parser = Parser("sample", "Samples of a run: DIR/samples.pt and DIR/samples.png.", EXAMPLES)
     parser.add_argument("dir", metavar="DIR", help="run folder")
     parser.add_argument("--count", type=int, default=100, help="samples")
-    parser.add_argument("--steps", type=int, help="Gibbs sweeps (1000), or Langevin steps of a deep model (2700)")
-    parser.add_argument(
-        "--kind", help="of a deep model: marginal, joint, given-h, conditional, interpolation, inpainting; posterior"
-    )
-    parser.add_argument("--sampler", help="exact chains at temperature 1 in place of the model's own: hmc or mala")
-    parser.add_argument("--step-size", type=float, default=0.02, help="of hmc and mala")
-    parser.add_argument("--leapfrog", type=int, default=10, help="steps of a proposal of hmc")
-    parser.add_argument("--known", default="top", help="half that inpainting sees: top, bottom, left, right")
-    parser.add_argument("--png", metavar="DIR", help="also write every image as a file of its own")
-    parser.add_argument(
-        "--start", help="of Langevin chains: normal, 1/2 + N(0, 1), for images; or uniform over the data"
-    )
     parser.add_argument("--seed", type=int, default=0, help="of the samples")
+    parser.add_argument("--png", metavar="DIR", help="also write every image as a file of its own")
     add_run(parser)
-    arguments = parser.parse(argv)
-    at_least(arguments, count=1, seed=0, steps=0, leapfrog=1)
-    at_most(arguments, count=10**7, seed=2**62, steps=10**9, leapfrog=10**6)
+    own = ", ".join(name for name, sampler in sampling.KINDS.items() if sampler.automatic)
+    group = parser.add_argument_group("sampler options")
+    group.add_argument("--sampler", metavar="NAME", help=f"{', '.join(sampling.KINDS)}; by default the run's: {own}")
+    for name, by_sampler in sampler_options().items():
+        group.add_argument(flag_of(name), dest=name, metavar="X", help=described(by_sampler))
+    return parser
+
+
+def sampler_options() -> dict[str, dict[str, Leaf]]:
+    """The options of all samplers, by name and by the samplers that read them."""
+    by_name: dict[str, dict[str, Leaf]] = {}
+    for kind, sampler in sampling.KINDS.items():
+        for leaf in options.leaves(sampler):
+            by_name.setdefault(leaf.name, {})[kind] = leaf
+    return by_name
+
+
+def described(by_sampler: dict[str, Leaf]) -> str:
+    """The help of an option, once for all samplers that read it alike."""
+    readers: dict[str, list[str]] = {}
+    for kind, leaf in by_sampler.items():
+        default = "" if leaf.value is None else f", default {leaf.value}"
+        readers.setdefault(f"{leaf.field.metadata['help']}{default}", []).append(kind)
+    return "; ".join(f"{', '.join(kinds)}: {text}" for text, kinds in readers.items())
+
+
+def main(argv: list[str]) -> None:
+    arguments = build_parser().parse(argv)
+    at_least(arguments, count=1, seed=0)
+    at_most(arguments, count=10**7, seed=2**62)
+    given = given_options(arguments)
 
     from eblvm.engine.runs.folder import read_config
 
-    read_config(Path(arguments.dir))  # a folder that is no run is said before torch is imported
+    read_config(Path(arguments.dir))  # report a folder that is not a run before torch is imported
 
     import torch
 
     from eblvm.engine.durable import write_atomic
     from eblvm.engine.evaluation import plots
     from eblvm.engine.evaluation.image_sets import as_images, write_images
-    from eblvm.engine.runs.run import SavedRun
-    from eblvm.engine.sampling import run_chains, run_samples
-    from eblvm.engine.sampling.run_mixing import run_mixing
+    from eblvm.engine.runs.saved import SavedRun
+    from eblvm.engine.sampling.langevin import CONDITIONS
     from eblvm.engine.training import distributed
 
     with distributed.joined(arguments.device):
         run = SavedRun.open(Path(arguments.dir), arguments.data, arguments.device)
         model = arguments.model or run.default_model()
-        v, chains = drawn(run, model, arguments)
+        sampler = sampling.sampler_of(run, arguments.sampler, **given)
+        samples = sampler.sample_over_ranks(run, model, arguments.count, arguments.seed)
         if not distributed.is_first():
             return
-    name = "samples" if arguments.kind is None else f"samples-{arguments.kind}"
+    v, target = samples.values, "inpainting" if sampler.kind == "inpainting" else arguments.target
+    name = "samples" if target is None else f"samples-{target}"
     buffer = io.BytesIO()
     torch.save(v, buffer)
     write_atomic(run.folder / f"{name}.pt", buffer.getvalue())
-    columns = -(-arguments.count // run_samples.CONDITIONS) if arguments.kind == "conditional" else 10
-    plots.samples(v, run.image_shape if arguments.kind != "posterior" else None, run.folder / f"{name}.png", columns)
+    columns = -(-arguments.count // CONDITIONS) if target == "conditional" else 10
+    plots.samples(v, run.image_shape if target != "posterior" else None, run.folder / f"{name}.png", columns)
     print(f"{len(v)} samples: {run.folder / name}.pt, {run.folder / name}.png")
     if arguments.png is not None:
         if run.image_shape is None and v.dim() != 4:
             raise UserError(f"got --png {arguments.png}, but these samples are no images; remove it")
         write_images(as_images(v, run.image_shape), Path(arguments.png))
         print(f"{len(v)} pictures: {arguments.png}")
-    if chains is not None:
-        print(run_chains.sentence(chains))
-        write_json(str(run.folder / f"{name}.json"), chains)
-    elif (mixing := run_mixing(run, model, arguments.steps, arguments.seed)) is not None:
+    if samples.facts is not None:
+        print(samples.sentence)
+        write_json(str(run.folder / f"{name}.json"), samples.facts)
+    elif (mixing := sampler.mixing(run, model, arguments.seed)) is not None:
         print(mixing.sentence)
-        write_json(str(run.folder / f"{name}.json"), {"steps": arguments.steps, **mixing.facts()})
-    measured = f"eblvm fid {run.folder / name}.pt DATA; " if v.dim() == 4 and arguments.kind != "posterior" else ""
+        write_json(str(run.folder / f"{name}.json"), {"steps": given.get("steps"), **mixing.facts()})
+    measured = f"eblvm fid {run.folder / name}.pt DATA; " if v.dim() == 4 and target != "posterior" else ""
     print(f"next: {measured}eblvm eval {run.folder}; eblvm report {run.folder}")
 
 
-def drawn(run: SavedRun, model: str, arguments: Namespace) -> tuple[Tensor, dict[str, Any] | None]:
-    """The samples, and of exact chains what is known of them."""
-    from eblvm.engine.sampling import inpainting, run_chains, run_samples
-
-    steps, seed, kind, start = arguments.steps, arguments.seed, arguments.kind, arguments.start
-    if arguments.sampler is not None:
-        proposals = run_chains.Proposals(arguments.sampler, arguments.step_size, arguments.leapfrog)
-        steps = run_samples.GIBBS_SWEEPS if steps is None else steps
-        return run_chains.run_chains(run, model, arguments.count, steps, seed, proposals, kind, start)
-    if kind == "inpainting":
-        return inpainting.inpaint(run, model, arguments.count, steps, seed, arguments.known, start), None
-    return run_samples.sample_over_ranks(run, model, arguments.count, steps, seed, kind, start), None
+def given_options(arguments: Namespace) -> dict[str, Any]:
+    """The sampler options that were given, as values; `--kind inpainting` is another name of that sampler."""
+    if arguments.sampler is None and arguments.target == "inpainting":
+        arguments.sampler, arguments.target = "inpainting", None
+    given = {}
+    for name, by_sampler in sampler_options().items():
+        if (text := getattr(arguments, name)) is not None:
+            leaf = next(iter(by_sampler.values()))  # an option has one type in all samplers
+            given[name] = options.checked(leaf, leaf.parsed(text))
+    return given

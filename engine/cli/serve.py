@@ -9,8 +9,8 @@ EXAMPLES = ("eblvm serve runs", "eblvm serve runs --port 9000")
 
 def main(argv: list[str]) -> None:
     parser = Parser("serve", "The runs of a folder as live pages: to this machine only, read-only.", EXAMPLES)
-    parser.add_argument("dir", metavar="RUNS", nargs="?", default="runs", help="folder that holds runs (runs)")
-    parser.add_argument("--port", type=int, default=8642, help="of the address (8642); 0 takes a free one")
+    parser.add_argument("dir", metavar="RUNS", nargs="?", default="runs", help="folder of runs (runs)")
+    parser.add_argument("--port", type=int, default=8642, help="of the address (8642); 0 is any free one")
     arguments = parser.parse(argv)
 
     from eblvm.engine.reporting.server import LOOPBACK, server

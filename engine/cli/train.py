@@ -13,11 +13,11 @@ from eblvm.engine.runs.folder import read_config
 from eblvm.engine.runs.summary import summarise
 
 if TYPE_CHECKING:
-    from eblvm.engine.runs.run import SavedRun
+    from eblvm.engine.runs.saved import SavedRun
 
 USAGE = "eblvm train RECIPE [options]; 'eblvm train RECIPE --method M --help' shows its options"
 EXAMPLES = (
-    "eblvm train checkerboard --method bidsm --N 5 --K 5 --out runs/board   # rerun it to continue",
+    "eblvm train checkerboard --method bidsm --N 5 --K 5 --out runs/board   # again: continues it",
     "eblvm train --resume runs/board --steps 200000                         # longer",
     "eblvm train --init runs/board --lr 1e-4 --out runs/board-slow          # a fork of it",
 )
@@ -45,8 +45,7 @@ def main(argv: list[str]) -> None:
 
 
 def for_gpu(config: Config, out: Path, argv: list[str], recorded: str | None) -> Config:
-    """Apply the rule of training/gpu_defaults.py and print it once; a configuration from a file or a run stays as it
-    is."""
+    """The rule of training/gpu_defaults.py, said once; a configuration from a file or a run is taken as it is."""
     import torch
 
     from eblvm.engine.device import own_device
@@ -72,14 +71,14 @@ def preview(run: "SavedRun", thorough: bool) -> dict[str, Path]:
 
 
 def finish(out: Path) -> None:
-    """Print the result of a complete run, and what to do next."""
+    """What came out of a complete run, and what to do with it."""
     if not is_first():
         return
     run = summarise(out)
     best = "" if run.best is None else f"; best validation {run.best[0]:.6g} at step {run.best[1]}"
     seconds = run.last.get("seconds")
-    duration = f" in {seconds:.0f} s" if isinstance(seconds, float) else ""
-    print(f"{out}: {run.step} steps{duration}{best}")
+    took = f" in {seconds:.0f} s" if isinstance(seconds, float) else ""
+    print(f"{out}: {run.step} steps{took}{best}")
     print(f"next: eblvm eval {out}; eblvm report {out}; eblvm sample {out}; eblvm train --resume {out} --steps M")
 
 

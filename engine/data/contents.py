@@ -1,4 +1,4 @@
-"""What a reader finds: the splits of a data set, as arrays in memory or as names of pictures still to be decoded."""
+"""The result of a reader: the splits of a data set, as arrays in memory or as names of pictures still to be decoded."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -30,12 +30,17 @@ class Split(NamedTuple):
     images: np.ndarray | Pictures  # uint8 [n, C, H, W]
     labels: np.ndarray | None = None  # int64 [n], or attributes int8 [n, A]
 
+    def array(self) -> np.ndarray:
+        """The images of a split of arrays, writable as torch wants them."""
+        assert isinstance(self.images, np.ndarray)
+        return self.images if self.images.flags.writeable else self.images.copy()
+
     def part(self, first: int, end: int) -> "Split":
         return Split(self.images[first:end], None if self.labels is None else self.labels[first:end])
 
 
 class Contents(NamedTuple):
-    """`splits` holds train, valid and test in this order, those that the files tell apart; otherwise 'all'."""
+    """`splits` has train, valid and test in this order, those that the files tell apart; otherwise 'all'."""
 
     kind: str  # in words
     splits: dict[str, Split]
@@ -45,8 +50,8 @@ class Contents(NamedTuple):
     where: str = "the data set"  # the path that it was read from, for messages
 
     def divided(self, sizes: tuple[int, int] | None = None) -> "Contents":
-        """With train, valid and test told apart. `sizes` are those of valid and test where one set holds all
-        and is larger; who gives them holds the number of images against what was expected.
+        """Divide into train, valid and test. `sizes` are those of valid and test where one set has all
+        images and is larger; a caller that gives them checks the number of images.
 
         Otherwise 5 % each at its end (at least one); of a training set without a valid one the last 10 %, at least one
         and at most 1000. A set that leaves one of them empty is refused.

@@ -14,7 +14,7 @@ LUMA = (0.299, 0.587, 0.114)  # of red, green and blue in grey (ITU-R 601)
 
 
 class Dataset(NamedTuple):
-    train: Tensor  # [n, D], or images [n, C, S, S]; uint8 stands for multiples of 1/255
+    train: Tensor  # [n, D], or images [n, C, S, S]; uint8 is multiples of 1/255
     valid: Tensor
     test: Tensor
     image_shape: tuple[int, int] | None = None  # of flat images, for pictures of them
@@ -58,7 +58,7 @@ def _check_finite(v: Tensor, split: str, where: str) -> None:
         worst = value[~(value.abs() <= LARGEST)][0]
         what = "is not a number" if worst.isnan() else "is infinite" if worst.isinf() else f"is above {LARGEST:g}"
         raise UserError(
-            f"{where}: sample {first + number} of the {split} split holds {float(worst):g}, which {what}; repair or "
+            f"{where}: sample {first + number} of the {split} split contains {float(worst):g}, which {what}; repair or "
             "remove such samples, and scale values to about 1"
         )
 

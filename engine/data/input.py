@@ -1,4 +1,4 @@
-"""Where a step's minibatch comes from: memory, or pictures decoded ahead. Both give the same batches for a step.
+"""The input of a step: minibatches from memory, or from pictures decoded ahead. Both give the same ones.
 
 The order of samples is a permutation for every (seed, epoch), read as one endless stream: step t reads places
 t*B .. t*B+B-1 of it, so the position in the data is the step number. Nothing else needs to be saved for an exact
@@ -28,7 +28,7 @@ class Input(Protocol):
         ...
 
     def state(self) -> dict[str, Any]:
-        """What a checkpoint must hold beside the step."""
+        """Everything that a checkpoint must contain apart from the step."""
         ...
 
     def close(self) -> None:
@@ -37,11 +37,11 @@ class Input(Protocol):
 
 
 class Order:
-    """Which samples a step reads."""
+    """The samples that a step reads."""
 
     def __init__(self, seed: Tensor, size: int, batch: int):
         self.seed, self.size, self.batch = seed, size, batch
-        self._epochs: tuple[int, int] | None = None  # first and last epoch that `_stream` holds
+        self._epochs: tuple[int, int] | None = None  # first and last epoch in `_stream`
         self._stream = torch.empty(0, dtype=torch.int64)  # on the seed's device, so that no index is copied in a step
 
     def indices(self, step: int, rank: int = 0, world: int = 1) -> Tensor:
@@ -92,7 +92,7 @@ class Batches:
         return self.order.indices(step, self.rank, self.world)
 
     def mirrored(self, step: int) -> Tensor:
-        """Which samples are mirrored, bool [*seed.shape, B]."""
+        """The samples that are mirrored, bool [*seed.shape, B]."""
         seed = self.order.seed
         return philox.uniform(Key(seed, step), FLIP, self.count, first=self.first, device=seed.device) < 0.5
 
@@ -170,7 +170,7 @@ class Streaming:
 
 
 def check_input(options: DataOptions, dataset: Dataset) -> None:
-    """What a data set cannot do, as one sentence each."""
+    """Refuse what a data set cannot do, in one sentence each."""
     if options.input != "memory" and not isinstance(cast(object, dataset.train), PicturesOnDemand):
         raise UserError(f"--input {options.input} decodes pictures, data set {options.kind!r} has none; remove --input")
     if (options.flip or options.dequantize) and dataset.train.dtype != torch.uint8:
@@ -187,7 +187,7 @@ def open_input(
     rank: int = 0,
     world: int = 1,
 ) -> Input:
-    """The input of a run from its beginning, or from the `state` that a checkpoint of it holds."""
+    """The input of a run from its beginning, or from the `state` in a checkpoint of it."""
     check_input(options, dataset)
     batches, train = Batches(options, dataset, seed, batch, rank, world), cast(object, dataset.train)
     if isinstance(train, PicturesOnDemand):

@@ -1,4 +1,4 @@
-"""How much a file may unpack to. Known from its header, so a file that claims more is refused before it is unpacked.
+"""Limits of the size that a file may unpack to, read from its header: a file that claims more is never unpacked.
 
 EBLVM_MAX_BYTES and EBLVM_MAX_PIXELS replace the defaults: a quarter of the machine's memory for everything that one
 file unpacks to, and 100 megapixels for one picture.
@@ -25,7 +25,7 @@ def max_pixels() -> int:
 
 
 def check_bytes(where: object, count: int) -> None:
-    """Refuse a file whose content takes `count` bytes if that is more than the limit."""
+    """Refuse a file whose content is `count` bytes if that is more than the limit."""
     limit = max_bytes()
     if count > limit:
         raise UserError(
@@ -41,7 +41,7 @@ def read_file(path: Path) -> bytes:
 
 
 def too_many_pixels(width: int, height: int) -> str | None:
-    """What is wrong with a picture of this size, in words; None if nothing is."""
+    """The fault of a picture of this size, in words; None if it has none."""
     limit = max_pixels()
     if width * height <= limit:
         return None

@@ -1,4 +1,4 @@
-"""Data sets of other libraries, taken into memory: map-style sets of torch.utils.data or of Hugging Face."""
+"""Data sets of other libraries, read into memory: map-style sets of torch.utils.data or of Hugging Face."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -58,7 +58,7 @@ def _pair(item: Any, place: int) -> tuple[Tensor, Any]:
 
 
 def _sample(value: Any) -> Tensor:
-    """As the engine has samples; what has channels last gets them first."""
+    """A sample in the engine's layout: channels first."""
     if isinstance(value, Tensor):
         return value
     array = np.asarray(value)  # of a picture too

@@ -1,4 +1,4 @@
-"""Pictures within archives, each read where it lies: a sequence of them takes a few bytes for each."""
+"""Pictures within archives, each read in place: a sequence of them needs a few bytes for each."""
 
 import os
 from collections.abc import Sequence
@@ -24,7 +24,7 @@ class Shard(NamedTuple):
 
 
 class Member(NamedTuple):
-    """One file of an archive, with what is asked of the path of a file."""
+    """One file of an archive, with the part of a path's interface that is used."""
 
     shard: Shard
     inner: str  # its name within the archive
@@ -59,7 +59,7 @@ class Member(NamedTuple):
 
 @dataclass(frozen=True)
 class Members(Sequence[Member]):
-    """Files of archives as columns: a `Member` is made when it is asked for."""
+    """Files of archives as columns; indexing makes a `Member`."""
 
     shards: tuple[Shard, ...]
     shard: np.ndarray  # int32 [n], which of them

@@ -1,4 +1,4 @@
-"""Where the data sets are published, and the MD5 digests by which their owners' files are known."""
+"""Addresses of the published data sets, and the MD5 digests that tell their files from others."""
 
 import hashlib
 
@@ -43,9 +43,9 @@ COUNTS = {  # samples in the published files
 
 
 def verify(where: str, name: str, content: bytes, count: int) -> bool | None:
-    """Whether `content` of `count` samples is the published file `name`; None where no digest is known.
+    """True if `content` of `count` samples is the published file `name`; None where no digest is known.
 
-    A file that is as long as the published one and differs is damaged. A shorter or longer one is somebody's own.
+    A file that is as long as the published one and differs is damaged. A shorter or longer one is another data set.
     """
     if name not in MD5:
         return None
@@ -65,8 +65,8 @@ def missing(where: str, names: list[str], dataset: str) -> UserError:
     return UserError(f"{printable(where)} is not complete: {shown} missing; {dataset} is published at {WHERE[dataset]}")
 
 
-def agreed(found: list[bool | None]) -> bool | None:
+def agreed(verified: list[bool | None]) -> bool | None:
     """All files verified: True; one that is not the published: False; nothing known: None."""
-    if any(one is False for one in found):
+    if any(one is False for one in verified):
         return False
-    return True if found and all(found) else None
+    return True if verified and all(verified) else None

@@ -1,8 +1,8 @@
-"""Where the files of a plain tar archive lie: one pass over its headers, so that each can then be read on its own.
+"""The places of the files in a plain tar archive: one pass over its headers, so that each can be read on its own.
 
 The standard library's tarfile parses a header; the walk is ours, because a claim of a hostile archive (a size beyond
-its end, a name of gigabytes, a file of holes) must be refused before memory is taken for it, and because tarfile takes
-an archive that was cut between two files for a whole one.
+its end, a name of gigabytes, a file of holes) must be refused before memory is allocated for it, and because tarfile
+reads an archive that was cut between two files as complete.
 """
 
 import os

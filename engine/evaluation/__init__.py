@@ -1,8 +1,8 @@
-"""`eblvm eval`: every figure a run can be judged by, as eval.json and plots.
+"""`eblvm eval`: every figure of a run, as eval.json and plots.
 
-An evaluation is a list of sections (sections.py). What a section finds is written to eval.json at once, with what it
-depends on: a killed evaluation continues with the section it was in, and existing results of the same model and data
-are reused.
+An evaluation is a list of sections (sections.py). The figures of a section are written to eval.json at once, with the
+settings they depend on: a killed evaluation continues with the section it was in, and existing results of the same
+model and data are reused.
 """
 
 import json
@@ -16,26 +16,28 @@ import torch
 from eblvm.engine.durable import write_atomic
 from eblvm.engine.evaluation import cost, figures, plots
 from eblvm.engine.evaluation.chunks import Shard
-from eblvm.engine.evaluation.fingerprint import fingerprint
 from eblvm.engine.evaluation.metrics.image_distances import extracted
-from eblvm.engine.evaluation.sections import Options, fid_inputs, sections_of, source_of, weights_of
+from eblvm.engine.evaluation.sample_sections import fid_inputs
+from eblvm.engine.evaluation.section import EvalOptions
+from eblvm.engine.evaluation.sections import sections_of, source_of, weights_of
 from eblvm.engine.evaluation.studies.gradient_bias import gradient_bias
+from eblvm.engine.evaluation.tensor_digest import tensor_digest
 from eblvm.engine.optim import replicas
 from eblvm.engine.runs.eval_file import read_eval
-from eblvm.engine.runs.run import SavedRun
+from eblvm.engine.runs.saved import SavedRun
 from eblvm.engine.runs.state import from_tree
 from eblvm.engine.versions import versions
 
-__all__ = ["Options", "bias_study", "evaluate", "make_shard"]
+__all__ = ["EvalOptions", "bias_study", "evaluate", "make_shard"]
 BIAS_NS, BIAS_KS = (0, 1, 2, 5, 10, 20, 30), (0, 1, 5, 20)
 
 
 def evaluate(
-    run: SavedRun, model: str, options: Options, say: Callable[[str], None] = lambda line: None
+    run: SavedRun, model: str, options: EvalOptions, say: Callable[[str], None] = lambda line: None
 ) -> dict[str, Any]:
-    """The figures of every replica with their mean and deviation, as they stand in eval.json.
+    """The figures of every replica with their mean and deviation, as they are in eval.json.
 
-    `say` hears what will be done before it is."""
+    `say` gets a line on every section before the first begins."""
     torch.set_num_threads(run.config.running.threads)
     facts = provenance(run, model)
     done = {} if options.again else sections_done(run.folder / "eval.json", facts)
@@ -53,7 +55,7 @@ def evaluate(
 
 
 def provenance(run: SavedRun, model: str) -> dict[str, Any]:
-    """Which model of which run, on which data, by which code."""
+    """The model, the run, the data and the code of an evaluation."""
     data = run.dataset
     return {
         "config": run.config.to_json(),
@@ -62,7 +64,7 @@ def provenance(run: SavedRun, model: str) -> dict[str, Any]:
         "step": run.step_of(model),
         "seed": run.config.optimisation.seed,
         "weights": weights_of(run, model),
-        "data": fingerprint({"train": data.train, "valid": data.valid, "test": data.test}),
+        "data": tensor_digest({"train": data.train, "valid": data.valid, "test": data.test}),
         "samples": {split: len(getattr(data, split)) for split in ("train", "valid", "test")},
         "versions": versions(run.config.running.device),
     }
@@ -101,8 +103,8 @@ def summary(run: SavedRun, done: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def make_shard(run: SavedRun, model: str, options: Options, shard: Shard) -> None:
-    """This process's shard of a FID's samples and features; `evaluate` finds them made."""
+def make_shard(run: SavedRun, model: str, options: EvalOptions, shard: Shard) -> None:
+    """This process's shard of a FID's samples and features; `evaluate` reuses them."""
     torch.set_num_threads(run.config.running.threads)
     source = source_of(run, model, weights_of(run, model), options)
     samples, reference, net = fid_inputs(run, source, options)

@@ -1,6 +1,6 @@
 """Long work in chunks that are kept as files: a killed evaluation continues, and several processes can work on one.
 
-Piece i holds items i * CHUNK and on. A file exists completely or not at all.
+Chunk i has the items from i * CHUNK on. A file exists completely or not at all.
 """
 
 import io
@@ -34,26 +34,26 @@ WHOLE = Shard()
 def chunk(folder: Path, first: int, count: int, make: Make) -> Tensor:
     """Items first .. first + count - 1 of one chunk, from its file, or made and kept if it has fewer."""
     path = folder / f"piece-{first // CHUNK:05d}.pt"
-    found = kept(path)
-    if found is None or len(found) < count:
-        found = make(first, count)
+    items = kept(path)
+    if items is None or len(items) < count:
+        items = make(first, count)
         buffer = io.BytesIO()
-        torch.save(found, buffer)
+        torch.save(items, buffer)
         folder.mkdir(parents=True, exist_ok=True)
         write_atomic(path, buffer.getvalue())
-    return found[:count]
+    return items[:count]
 
 
 def kept(path: Path) -> Tensor | None:
-    """What a chunk's file holds; None if there is none, or with a warning if it is damaged: it is made again."""
+    """The items in a chunk's file; None if there is none, or with a warning if it is damaged: it is made again."""
     if not path.is_file():
         return None
     try:
         with damaged(path, "is damaged", "it is made again"):
-            found = torch.load(path, weights_only=True)
-        if isinstance(found, Tensor) and found.dim() > 0:
-            return found
-        raise UserError(f"{path} holds no tensor; it is made again")
+            items = torch.load(path, weights_only=True)
+        if isinstance(items, Tensor) and items.dim() > 0:
+            return items
+        raise UserError(f"{path} has no tensor; it is made again")
     except UserError as error:
         print(f"warning: {error}", file=sys.stderr)
         return None
@@ -62,12 +62,12 @@ def kept(path: Path) -> Tensor | None:
 def chunks(folder: Path, total: int, make: Make, shard: Shard = WHOLE, description: str = "") -> Iterator[Tensor]:
     """The first `total` items, a chunk at a time.
 
-    What an item is must not depend on the chunk it falls into; then neither kills nor shards change it.
+    An item must not depend on its chunk: then neither kills nor shards change it.
     """
     firsts = range(0, total, CHUNK)[shard.rank :: shard.of]
     with progress(sum(min(CHUNK, total - first) for first in firsts), description, "item") as bar:
         for first in firsts:
             count = min(CHUNK, total - first)
-            found = chunk(folder, first, count, make)
+            items = chunk(folder, first, count, make)
             bar.update(count)
-            yield found
+            yield items

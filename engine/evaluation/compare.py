@@ -48,15 +48,15 @@ def compare(folders: list[Path], picture: Path) -> dict[str, dict[str, Cell]]:
 
 def by_replica(folders: list[Path]) -> list[dict[str, Figure]]:
     """The figures of every replica of the runs that have several: a row each, in the order of the run's replicas."""
-    found = []
+    of_replicas = []
     for label, folder in zip(_labels(folders), folders, strict=True):
         rows = read_evaluation(folder)["replicas"]
-        found += [{"run": label, **row} for row in rows] if len(rows) > 1 else []
-    return found
+        of_replicas += [{"run": label, **row} for row in rows] if len(rows) > 1 else []
+    return of_replicas
 
 
 def _labels(folders: list[Path]) -> list[str]:
-    """The folders without what they have in common."""
+    """The folders' paths without their common part."""
     if len(set(folders)) < len(folders):
         raise UserError("got the same folder twice; compare different runs")
     names = [folder.name for folder in folders]

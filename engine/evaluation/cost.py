@@ -1,4 +1,4 @@
-"""What an evaluation will do, said before it begins: its sections, the work in each, and how long it took before."""
+"""The plan of an evaluation, said before it begins: its sections, the work in each, and its time the last time."""
 
 from __future__ import annotations
 
@@ -7,14 +7,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from eblvm.engine.evaluation.sections import Options, Section
-from eblvm.engine.runs.run import SavedRun
-from eblvm.engine.sampling.run_samples import GIBBS_SWEEPS
-
-LANGEVIN_STEPS = 2700  # of `sampling.langevin.temperatures`, by default
+from eblvm.engine import sampling
+from eblvm.engine.evaluation.section import EvalOptions, Section
+from eblvm.engine.runs.saved import SavedRun
 
 
-def plan_of(run: SavedRun, todo: Sequence[Section], reused: Sequence[str], options: Options) -> list[str]:
+def plan_of(run: SavedRun, todo: Sequence[Section], reused: Sequence[str], options: EvalOptions) -> list[str]:
     """A line per section to come, and one for what is there already."""
     before = seconds_before(run.folder / "eval.json")
     lines = []
@@ -26,26 +24,23 @@ def plan_of(run: SavedRun, todo: Sequence[Section], reused: Sequence[str], optio
     return lines
 
 
-def work(run: SavedRun, section: Section, options: Options) -> str:
-    """In sweeps and passes, which take the time."""
+def work(run: SavedRun, section: Section, options: EvalOptions) -> str:
+    """In sweeps and passes, which need the time."""
     replicas = f" for each of {len(run.thetas('last'))} replicas" if run.config.replicated else ""
     settings = section.settings
     if section.name == "likelihood" and "AIS" in str(settings.get("log_z", "")):
         return f": {settings['log_z']}, twice{replicas}"
     if section.name in ("samples", "fid") and options.samples is None:
         count = settings.get("count", options.fid)
-        if run.config.model.generates:
-            return f": {count} samples, one pass of the generator each"
-        sweeps = options.steps or (GIBBS_SWEEPS if run.is_grbm else LANGEVIN_STEPS)
-        kind = "Gibbs sweeps" if run.is_grbm else "Langevin steps, each a pass of the network and its gradient"
+        sampler = sampling.sampler_of(run, target=options.kind, steps=options.steps)
         inception = ", then Inception on them and on the reference" if section.name == "fid" else ""
-        return f": {count} samples of {sweeps} {kind}{inception}"
+        return f": {count} samples{sampler.work}{inception}"
     return replicas and f":{replicas}"
 
 
 def seconds_before(path: Path) -> dict[str, float]:
     try:
-        found: Any = json.loads(path.read_text())["sections"]
-        return {name: float(section["seconds"]) for name, section in found.items()}
+        sections: Any = json.loads(path.read_text())["sections"]
+        return {name: float(section["seconds"]) for name, section in sections.items()}
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return {}

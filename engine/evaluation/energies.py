@@ -5,7 +5,7 @@ import torch
 from eblvm.engine.evaluation import plots
 from eblvm.engine.evaluation.eval_model import EvalModel
 from eblvm.engine.evaluation.figures import Figures
-from eblvm.engine.runs.run import SavedRun
+from eblvm.engine.runs.saved import SavedRun
 
 ENERGY_SAMPLES = 500  # of each split
 

@@ -1,4 +1,4 @@
-"""A trained model as evaluation sees it: what every study needs of it, whatever kind of model it is."""
+"""A trained model as evaluation sees it, whatever kind of model it is."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ from eblvm.engine.errors import UserError
 from eblvm.engine.evaluation.metrics.importance import LogDensity, importance_weighted
 from eblvm.engine.nets.base import Energy, Net
 from eblvm.engine.nets.grbm import GRBM
-from eblvm.engine.runs.run import SavedRun
+from eblvm.engine.runs.saved import SavedRun
 from eblvm.engine.types import Params
 from eblvm.kernels.philox import Key
 
@@ -25,7 +25,7 @@ class EvalModel:
     """One replica's model. v is a batch as the model sees it; what a model does not have is None."""
 
     name: str
-    density: str  # what `log_density` is
+    density: str  # of `log_density`, in words
     log_density: Callable[[Tensor, int], LogDensity]  # of (v, global index of its first sample), up to a constant
     posterior_mean: Callable[[Tensor], Tensor] | None = None
     reconstruct: Callable[[Tensor], Tensor] | None = None
@@ -39,8 +39,8 @@ class EvalModel:
     def log_densities(self, run: SavedRun, v: Tensor) -> LogDensity:
         """`log_density` of a whole split, a few hundred at a time."""
         step = 200
-        found = [self.log_density(run.dataset.floats(chunk), i * step) for i, chunk in enumerate(v.split(step))]
-        return LogDensity(*(torch.cat(parts).cpu() for parts in zip(*found, strict=True)))
+        densities = [self.log_density(run.dataset.floats(chunk), i * step) for i, chunk in enumerate(v.split(step))]
+        return LogDensity(*(torch.cat(parts).cpu() for parts in zip(*densities, strict=True)))
 
 
 def eval_models(run: SavedRun, model: str) -> list[EvalModel]:
@@ -54,7 +54,7 @@ def eval_models(run: SavedRun, model: str) -> list[EvalModel]:
     if isinstance(energy, GRBM):
         return [_grbm(name, energy, theta) for name, theta in zip(names, thetas, strict=True)]
     if run.config.replicated:
-        raise UserError(f"{run.folder} holds replicas; deep models are evaluated one run at a time")
+        raise UserError(f"{run.folder} has replicas; deep models are evaluated one run at a time")
     return [_deep(run, model, names[0], energy, thetas[0])]
 
 
@@ -76,32 +76,29 @@ def expect_parameters(run: SavedRun, model: Net, params: Params) -> None:
             )
 
 
-def _exact(energy: Energy, theta: Params, v: Tensor, first: int) -> LogDensity:
+def _exact(marginal_energy: Callable[[Tensor], Tensor], v: Tensor, first: int) -> LogDensity:
     with torch.no_grad():
-        value = -energy.at(theta).free_energy(v)
+        value = -marginal_energy(v)
     return LogDensity(value, torch.zeros_like(value))
 
 
 def _grbm(name: str, energy: GRBM, theta: Params) -> EvalModel:
+    energy = energy.at(theta)
+
     def posterior_mean(v: Tensor) -> Tensor:
-        return torch.sigmoid(energy.at(theta).posterior_logits(v))
+        return torch.sigmoid(energy.posterior_logits(v))
 
     def reconstruct(v: Tensor) -> Tensor:
-        return energy.at(theta).conditional_v(posterior_mean(v))[0]
+        return energy.conditional_v(posterior_mean(v))[0]
 
-    exact, joint = partial(_exact, energy, theta), energy.at(theta).energy
-    return EvalModel(name, "exact log p~(v) = -F(v)", exact, posterior_mean, reconstruct, joint)
+    exact = partial(_exact, energy.free_energy)
+    return EvalModel(name, "exact log p~(v) = -F(v)", exact, posterior_mean, reconstruct, energy.energy)
 
 
 def _bidvl(run: SavedRun, model: str, name: str) -> EvalModel:
     """The energy is the marginal's own; the encoder's mean through the generator is the reconstruction."""
     method, nets, state = run.config.method, run.nets, run.state(model)
-
-    def log_density(v: Tensor, first: int) -> LogDensity:
-        with torch.no_grad():
-            value = -method.marginal_energy(nets, state, v)
-        return LogDensity(value, torch.zeros_like(value))
-
+    log_density = partial(_exact, partial(method.marginal_energy, nets, state))
     mean, reconstruct = partial(method.encode, nets, state), partial(method.reconstruct, nets, state)
     return EvalModel(name, "exact log p~(v) = -E(v)", log_density, mean, reconstruct)
 
@@ -110,16 +107,18 @@ def _deep(run: SavedRun, model: str, name: str, energy: Energy, theta: Params) -
     """The deep EBLVM's p(v|h) is a Markov chain, not a decoder: it reconstructs nothing."""
     phi = run.phi(model)
     if not phi:
-        return EvalModel(name, "exact log p~(v) = -F(v)", partial(_exact, energy, theta))
+        visible: Any = energy.at(theta)
+        return EvalModel(name, "exact log p~(v) = -F(v)", partial(_exact, visible.free_energy))
     posterior = run.posterior
     assert posterior is not None
     expect_parameters(run, posterior, phi)
+    q = posterior.at(phi)
 
     def log_density(v: Tensor, first: int) -> LogDensity:
         return importance_weighted(energy, theta, posterior, phi, v, Key(EVAL_SEED, 0), LATENT_SAMPLES, first)
 
     def posterior_mean(v: Tensor) -> Tensor:
-        return posterior.mean(posterior.at(phi).params(v))
+        return q.mean(q.params(v))
 
     bound = f"lower bound on log p~(v), importance-weighted over {LATENT_SAMPLES} samples of h"
     return EvalModel(name, bound, log_density, posterior_mean, energy=energy.at(theta).energy)

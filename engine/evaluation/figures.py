@@ -14,7 +14,7 @@ def not_known(reason: str) -> str:
 
 
 def checked(figures: Mapping[str, Figure]) -> Figures:
-    """A figure that is NaN or infinite is not known: it never stands among numbers."""
+    """A figure that is NaN or infinite is not known: it is never among numbers."""
     return {
         name: not_known(f"it came out as {value}") if isinstance(value, float) and not math.isfinite(value) else value
         for name, value in figures.items()

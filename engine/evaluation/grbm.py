@@ -11,10 +11,10 @@ from eblvm.engine.evaluation.metrics.likelihood import ais_log_z, exact_log_z, l
 from eblvm.engine.evaluation.metrics.modes import mode_bound
 from eblvm.engine.evaluation.metrics.score_matching import score_matching_loss
 from eblvm.engine.progress import progress
-from eblvm.engine.runs.run import SavedRun
+from eblvm.engine.runs.saved import SavedRun
 from eblvm.engine.sampling.annealing import annealed
+from eblvm.engine.sampling.gibbs import SWEEPS
 from eblvm.engine.sampling.mixing import Mixing, mixing, several_starts
-from eblvm.engine.sampling.run_samples import GIBBS_SWEEPS
 from eblvm.engine.types import Params
 from eblvm.kernels.philox import Key
 
@@ -26,10 +26,10 @@ def rows(run: SavedRun, model: str, chains: int, temperatures: int) -> list[Figu
     """log Z, log-likelihoods and score matching loss of every replica; of 2-D data a picture of the density.
 
     No chains: log Z by enumeration. Otherwise AIS forth bounds log Z from below, and AIS back from above where its
-    chains are samples of the model: `..._reverse`. Where that cannot be said log Z is not known; `..._bound` is what
-    AIS forth and single modes say of it all the same.
+    chains are samples of the model: `..._reverse`. Otherwise log Z is not known; `..._bound` is still
+    the bound of AIS forth and of single modes.
     """
-    found, panels = [], []
+    figures_of_replicas, panels = [], []
     for name, theta in zip(run.config.optimisation.names(), run.thetas(model), strict=True):
         row: Figures = {}
         if chains:
@@ -42,28 +42,28 @@ def rows(run: SavedRun, model: str, chains: int, temperatures: int) -> list[Figu
             v = getattr(run.dataset, split)
             row |= _likelihood_figures(split, log_likelihood(run.grbm, theta, v, known.lower.value), known)
             row[f"{split}_fisher"] = score_matching_loss(run.grbm, theta, v)
-        found.append(row)
+        figures_of_replicas.append(row)
         title = name if known.reason is None else f"{name}, scale not known"
         panels.append((title, plots.grbm_density(run.grbm, theta, known.lower.value)))
     if run.dataset.train.shape[1] == 2:
         plots.density(panels[:4], run.dataset.train, run.folder / "density.png")
-    return found
+    return figures_of_replicas
 
 
 def _log_z_figures(known: Bracket) -> Figures:
     lower, upper, reason = known
     if reason is not None:
         return {"log_z": not_known(reason), "log_z_bound": lower.value}
-    found: Figures = {"log_z": lower.value, "log_z_standard_error": lower.standard_error}
+    figures: Figures = {"log_z": lower.value, "log_z_standard_error": lower.standard_error}
     if math.isfinite(lower.effective_chains):  # neither exact nor the bound of a mode
-        found["log_z_effective_chains"] = lower.effective_chains
+        figures["log_z_effective_chains"] = lower.effective_chains
     if upper is not None:
-        found |= {
+        figures |= {
             "log_z_reverse": upper.value,
             "log_z_reverse_standard_error": upper.standard_error,
             "log_z_reverse_effective_chains": upper.effective_chains,
         }
-    return found
+    return figures
 
 
 def _likelihood_figures(split: str, highest: float, known: Bracket) -> Figures:
@@ -83,12 +83,12 @@ def _bracket(run: SavedRun, theta: Params, chains: int, temperatures: int, name:
         ends = annealed(theta, Key(seed, 0), chains, temperatures, lambda _: bar.update() and None)
     forth, key = ais_log_z(run.grbm, theta, ends), Key((seed + REVERSE_SEED) % 2**63, 0)
     starts = several_starts(theta, run.dataset.train, ends, key, max(2, chains // 3), temperatures)
-    with progress(GIBBS_SWEEPS * len(starts), f"Gibbs {name}", "sweep") as bar:
-        found = mixing(run.grbm, theta, starts, key, GIBBS_SWEEPS, lambda count: bar.update(count) and None)
-    mode = mode_bound(theta, torch.cat([v[:MODES] for v in (*starts.values(), *found.states.values())]))
-    if found.problem is not None:  # then AIS back would be no bound
-        return bracket(forth, mode, None, found), found
+    with progress(SWEEPS * len(starts), f"Gibbs {name}", "sweep") as bar:
+        chains_mixing = mixing(run.grbm, theta, starts, key, SWEEPS, lambda count: bar.update(count) and None)
+    mode = mode_bound(theta, torch.cat([v[:MODES] for v in (*starts.values(), *chains_mixing.states.values())]))
+    if chains_mixing.problem is not None:  # then AIS back would be no bound
+        return bracket(forth, mode, None, chains_mixing), chains_mixing
     with progress(temperatures, f"reverse AIS {name}", "temperature") as bar:
-        v = torch.cat(list(found.states.values()))
+        v = torch.cat(list(chains_mixing.states.values()))
         back = reverse_ais(run.grbm, theta, key, v, temperatures, lambda _: bar.update() and None)
-    return bracket(forth, mode, back, found), found
+    return bracket(forth, mode, back, chains_mixing), chains_mixing

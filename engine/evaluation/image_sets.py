@@ -18,6 +18,8 @@ from eblvm.engine.data.readers.arrays import load_npz
 from eblvm.engine.data.readers.folder import SUFFIXES, pictures_in
 from eblvm.engine.durable import make_folder
 from eblvm.engine.errors import UserError, printable
+from eblvm.engine.models.base import image_shape
+from eblvm.engine.runs.saved import SavedRun
 
 KEYS = ("x_test", "x")  # of an .npz, the first that is there
 
@@ -25,7 +27,7 @@ KEYS = ("x_test", "x")  # of an .npz, the first that is there
 def read_images(path: Path, shape: tuple[int, int, int] | None) -> Tensor:
     """uint8 images [n, *shape] of a folder of pictures, an .npz (NHW or NHWC) or a .pt of `eblvm sample` (NCHW).
 
-    Without a shape they stay as they are, and pictures take that of the first one. MNIST's 28 pixels get their frame of
+    Without a shape they stay as they are, and pictures get that of the first one. MNIST's 28 pixels get their frame of
     2, other square images are resized; their channels must be those of `shape`.
     """
     if path.is_dir():
@@ -34,7 +36,7 @@ def read_images(path: Path, shape: tuple[int, int, int] | None) -> Tensor:
         raise UserError(f"{path} does not exist; give a folder of pictures, an .npz or a .pt file")
     v = _tensor(path) if path.suffix == ".pt" else _archive(path)
     if not v.numel():
-        raise UserError(f"{printable(path)} holds no images; give a set with some")
+        raise UserError(f"{printable(path)} has no images; give a set with some")
     if shape is None:
         return v
     if v.shape[-1] == v.shape[-2] == 28 and shape[-1] != 28:
@@ -50,6 +52,20 @@ def read_images(path: Path, shape: tuple[int, int, int] | None) -> Tensor:
 def as_bytes(v: Tensor) -> Tensor:
     """Images in [0, 1] as a picture file has them."""
     return v if v.dtype == torch.uint8 else (v.clamp(0, 1) * 255).round().to(torch.uint8)
+
+
+def like_data(run: SavedRun, path: Path) -> Tensor:
+    """Images of `path` in the shape of this run's samples."""
+    flat = run.dataset.image_shape
+    if flat is None and len(run.shape) != 3:
+        raise UserError(f"got images {path}, but {run.folder} is a run on points")
+    images = read_images(path, (1, *flat) if flat else image_shape(run.shape))
+    device = run.dataset.train.device
+    return images.flatten(1).to(device, run.dataset.dtype) / 255 if flat else images.to(device)
+
+
+def has_images(run: SavedRun) -> bool:
+    return len(run.shape) == 3 or run.dataset.image_shape is not None
 
 
 def write_images(images: Tensor, folder: Path) -> None:
@@ -98,14 +114,14 @@ def _first_shape(folder: Path) -> tuple[int, int, int]:
     for path in sorted(pictures_in(folder)):
         with damaged(path, "a picture"), Image.open(path) as picture:
             return 3, picture.height, picture.width
-    raise UserError(f"{printable(folder)} holds no {' or '.join(SUFFIXES)} pictures")
+    raise UserError(f"{printable(folder)} has no {' or '.join(SUFFIXES)} pictures")
 
 
 def _folder(folder: Path, shape: tuple[int, int, int]) -> Tensor:
     """The centre square of every picture, resized."""
     paths = sorted(pictures_in(folder))
     if not paths:
-        raise UserError(f"{printable(folder)} holds no {' or '.join(SUFFIXES)} pictures")
+        raise UserError(f"{printable(folder)} has no {' or '.join(SUFFIXES)} pictures")
     channels, height, width = shape
     if channels not in (1, 3):
         raise UserError(f"pictures have 1 or 3 channels, this run's samples have {channels}")

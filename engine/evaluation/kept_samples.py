@@ -1,18 +1,19 @@
-"""Samples of a run that are drawn for its evaluation, kept in its folder in chunks: drawing takes long."""
+"""Samples of a run that are drawn for its evaluation, kept in its folder in chunks, as drawing is slow."""
 
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from eblvm.engine.data.sets.files import ImageData
+from eblvm.engine import sampling
 from eblvm.engine.evaluation.chunks import chunk, chunks
 from eblvm.engine.evaluation.image_sets import as_bytes, as_images
 from eblvm.engine.evaluation.metrics.image_distances import Images
-from eblvm.engine.runs.run import SavedRun
-from eblvm.engine.sampling.run_samples import default_start, sample
+from eblvm.engine.runs.saved import SavedRun
+from eblvm.engine.sampling.base import Sampler
 
 
 @dataclass(frozen=True)
@@ -26,13 +27,17 @@ class Source:
     steps: int | None
     seed: int
 
+    @cached_property
+    def sampler(self) -> Sampler:
+        return sampling.sampler_of(self.run, target=self.kind, steps=self.steps)
+
     @property
     def settings(self) -> dict[str, Any]:
-        """Samples that an older version kept began elsewhere: the start is a part of where they are kept."""
-        found = {"kind": self.kind or "default", "steps": self.steps or "default", "seed": self.seed}
-        if isinstance(self.run.config.dataset, ImageData) and not self.run.config.model.generates:
-            found["start"] = default_start(self.run)
-        return found
+        """Samples that an older version kept started elsewhere: the start is a part of where they are kept."""
+        settings = {"kind": self.kind or "default", "steps": self.steps or "default", "seed": self.seed}
+        if (start := self.run.config.dataset.chain_start) != "uniform" and not self.run.config.model.generates:
+            settings["start"] = start
+        return settings
 
     @property
     def folder(self) -> Path:
@@ -41,7 +46,7 @@ class Source:
 
     def __call__(self, first: int, count: int) -> Tensor:
         """Samples first .. first + count - 1; of images as bytes, as a picture file would have them."""
-        v = sample(self.run, self.model, count, self.steps, self.seed, self.kind, first).cpu()
+        v = self.sampler.sample(self.run, self.model, count, self.seed, first).values.cpu()
         return as_bytes(v) if v.dim() == 4 or self.run.dataset.image_shape else v
 
 

@@ -11,7 +11,6 @@ import torch
 from matplotlib import colormaps
 from torch import Tensor
 
-from eblvm.engine.nets.base import call
 from eblvm.engine.nets.grbm import GRBM
 from eblvm.engine.plotting import save, styled, subplots, write
 from eblvm.engine.runs.stats import name_of
@@ -25,10 +24,11 @@ Density = Callable[[Tensor], Tensor]  # of points [n, 2], [n]
 
 def grbm_density(energy: GRBM, theta: Params, log_z: float) -> Density:
     """exp(-F(v)) / Z."""
+    energy = energy.at({k: p.cpu().float() for k, p in theta.items()})
 
     @torch.no_grad()
     def density(v: Tensor) -> Tensor:
-        return torch.exp(-call(energy, {k: p.cpu().float() for k, p in theta.items()}, "free_energy", v) - log_z)
+        return torch.exp(-energy.free_energy(v) - log_z)
 
     return density
 
@@ -131,11 +131,11 @@ def curves(lines: Mapping[str, tuple[Sequence[float], Sequence[float]]], path: P
 
 def smoothed(values: Sequence[float], weight: float = 0.9) -> list[float]:
     """An exponential moving average that starts without bias."""
-    total, mass, found = 0.0, 0.0, []
+    total, mass, averages = 0.0, 0.0, []
     for value in values:
         total, mass = weight * total + (1 - weight) * value, weight * mass + (1 - weight)
-        found.append(total / mass)
-    return found
+        averages.append(total / mass)
+    return averages
 
 
 @styled

@@ -24,10 +24,10 @@ def report(folder: Path) -> dict[str, Any]:
         for name, value in row.items():
             if name != "step":
                 values = value if isinstance(value, list) else [value]
-                for label, found in replicas.by_rate(values, labels if isinstance(value, list) else [""]).items():
+                for label, of_rate in replicas.by_rate(values, labels if isinstance(value, list) else [""]).items():
                     x, y = series.setdefault(replicas.labelled(name, label), ([], []))
                     x.append(row["step"])
-                    y.append(sum(found) / len(found))
+                    y.append(sum(of_rate) / len(of_rate))
     plots.curves(series, folder / "curves.png")
     evaluation = read_eval(folder / "eval.json")
     return {

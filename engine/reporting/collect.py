@@ -1,4 +1,4 @@
-"""What a page shows of a run, as plain JSON: everything that its folder holds, without torch."""
+"""The content of a run's page, as plain JSON: everything in its folder, without torch."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def rows_of(run: RunSummary, evaluated: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def command_of(config: Config) -> str:
-    """What trains the run again."""
+    """The command that trains the run again."""
     if config.recipe not in recipes.RECIPES:
         return "a model of its own: eblvm.train in Python"
     return " ".join(["eblvm train", config.recipe, *recipes.arguments(config)])
@@ -80,7 +80,7 @@ def command_of(config: Config) -> str:
 def series_of(run: RunSummary) -> dict[str, list[list[Any]]]:
     """Curves [[step, value], ...] by name, one per replica; long ones are thinned, their ends are kept."""
     labels = [f"seed={s} lr={rate:g}" for s, rate in summary.replica_names(run.config.optimisation)]
-    found: dict[str, list[list[Any]]] = {}
+    series: dict[str, list[list[Any]]] = {}
     for row in summary.rows_of(run.folder):
         for name, value in row.items():
             if name == "step":
@@ -88,8 +88,8 @@ def series_of(run: RunSummary) -> dict[str, list[list[Any]]]:
             values = value if isinstance(value, list) else [value]
             for label, x in zip(labels if len(values) > 1 else [""], values, strict=False):
                 if isinstance(x, int | float) and math.isfinite(x):
-                    found.setdefault(f"{name} {label}".strip(), []).append([row["step"], x])
-    return {name: thinned(points) for name, points in found.items()}
+                    series.setdefault(f"{name} {label}".strip(), []).append([row["step"], x])
+    return {name: thinned(points) for name, points in series.items()}
 
 
 def thinned(points: list[list[Any]]) -> list[list[Any]]:
@@ -101,12 +101,12 @@ def pictures_of(folder: Path) -> list[dict[str, str]]:
     """The pictures of a run's folder with their titles, the newest preview of each kind last, as data URIs."""
     files = {path.stem: path for path in sorted(folder.glob("*.png")) if path.stem != "curves"}
     ordered = [name for name in PICTURES if name in files] + [n for n in files if n not in PICTURES]
-    found = [(title_of(name), files[name]) for name in ordered]
+    titled = [(title_of(name), files[name]) for name in ordered]
     previews: dict[str, Path] = {}
     for path in sorted((folder / "previews").glob("*.png")):
         previews[path.stem.rpartition("-")[0]] = path
-    found += [(f"Preview at step {int(p.stem.rpartition('-')[2])}: {kind}", p) for kind, p in previews.items()]
-    return [{"title": title, "data": data_uri(path)} for title, path in found if path.stat().st_size <= LARGEST]
+    titled += [(f"Preview at step {int(p.stem.rpartition('-')[2])}: {kind}", p) for kind, p in previews.items()]
+    return [{"title": title, "data": data_uri(path)} for title, path in titled if path.stat().st_size <= LARGEST]
 
 
 def title_of(stem: str) -> str:
@@ -120,7 +120,7 @@ def data_uri(path: Path) -> str:
 
 
 def _plain(value: Any) -> Any:
-    """As JSON can hold it: no NaN, no infinity."""
+    """As JSON has it: no NaN, no infinity."""
     if isinstance(value, float) and not math.isfinite(value):
         return str(value)
     return list(value) if isinstance(value, tuple) else value

@@ -17,7 +17,7 @@ LOOPBACK = "127.0.0.1"
 
 
 def server(folder: Path, port: int) -> ThreadingHTTPServer:
-    """A server of the runs below `folder`; port 0 takes a free one. It answers GET, on the loopback address."""
+    """A server of the runs below `folder`; port 0 is any free one. It answers GET, on the loopback address."""
     summary.runs_in(folder)
 
     class Handler(BaseHTTPRequestHandler):

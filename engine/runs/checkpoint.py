@@ -1,6 +1,6 @@
 """Checkpoints: atomic, checksummed, loadable with `weights_only=True`, the newest undamaged one wins.
 
-A checkpoint is `step-XXXXXXXX.pt` beside `step-XXXXXXXX.pt.sha256`. The digest is written first, the file is renamed
+A checkpoint is `step-XXXXXXXX.pt` with `step-XXXXXXXX.pt.sha256`. The digest is written first, the file is renamed
 into place last, so a checkpoint exists completely or not at all, whenever the process is killed.
 """
 
@@ -46,11 +46,11 @@ def read(path: Path, check: Check | None = None) -> dict[str, Any]:
 
 
 def payload_of(path: Path, content: bytes, check: Check | None = None) -> dict[str, Any]:
-    """What a checkpoint's bytes hold, if they are of this format and of the step that the name says."""
+    """The content of a checkpoint, if it is of this format and of the step that its name says."""
     with damaged(f"checkpoint {path}", "cannot be loaded", "copy it again, or remove it"):
         payload = torch.load(io.BytesIO(content), weights_only=True, map_location="cpu")
     if not isinstance(payload, dict):
-        raise UserError(f"checkpoint {path} holds a {type(payload).__name__}, expected a dict; copy it again")
+        raise UserError(f"checkpoint {path} is a {type(payload).__name__}, expected a dict; copy it again")
     if payload.get("version") != VERSION:
         raise UserError(f"checkpoint {path} has format {payload.get('version')}, expected {VERSION}; use that version")
     named = NAME.fullmatch(path.name)
@@ -58,7 +58,7 @@ def payload_of(path: Path, content: bytes, check: Check | None = None) -> dict[s
         raise UserError(f"checkpoint {path} is of step {payload.get('step')}, expected that of its name; copy it again")
     for part in ("state", "best"):
         if part in payload and not isinstance(payload[part], dict):
-            raise UserError(f"checkpoint {path} holds no dict as {part!r}; copy it again")
+            raise UserError(f"checkpoint {path} has no dict as {part!r}; copy it again")
     if check is not None:
         check(payload)
     return payload
@@ -66,8 +66,8 @@ def payload_of(path: Path, content: bytes, check: Check | None = None) -> dict[s
 
 def steps(folder: Path) -> list[int]:
     """Steps of the checkpoints in a folder, newest first."""
-    found = [NAME.fullmatch(p.name) for p in folder.glob("step-*.pt")]
-    return sorted((int(m.group(1)) for m in found if m), reverse=True)
+    names = [NAME.fullmatch(p.name) for p in folder.glob("step-*.pt")]
+    return sorted((int(m.group(1)) for m in names if m), reverse=True)
 
 
 def path_of(folder: Path, step: int) -> Path:
@@ -91,7 +91,7 @@ def save(folder: Path, step: int, payload: dict[str, Any], keep: int) -> None:
         raise UserError(f"{error}; {said}") from None
     for old in [s for s in steps(folder) if s < step][keep - 1 :]:
         _remove(path_of(folder, old), digest_of(path_of(folder, old)))
-    for digest in folder.glob("step-*.pt.sha256"):  # left alone by a crash between a checkpoint and its digest
+    for digest in folder.glob("step-*.pt.sha256"):  # left behind by a crash between a checkpoint and its digest
         if not digest.with_suffix("").exists():
             _remove(digest)
 
@@ -116,7 +116,7 @@ def newest(folder: Path, check: Check | None = None) -> tuple[dict[str, Any] | N
     """The newest checkpoint that is undamaged, or None where there is none; and what was passed over, in words.
 
     `check` may refuse a payload with a UserError; then it is passed over like any other damage. Where no digest fits,
-    a checkpoint whose own checksums do is taken: its digest file is what was damaged, and is written anew.
+    a checkpoint whose own checksums match is used: its digest file is what was damaged, and is written anew.
     """
     passed_over: list[str] = []
     for step in steps(folder):

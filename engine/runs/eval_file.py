@@ -7,7 +7,7 @@ from typing import Any
 
 
 def read_eval(path: Path) -> dict[str, Any] | None:
-    """What the file holds; None if there is none. A damaged one is passed over: evaluating again makes it anew."""
+    """The content of the file; None if there is none. A damaged one is passed over: evaluating again makes it anew."""
     try:
         content = path.read_bytes()
     except OSError:
@@ -24,9 +24,9 @@ def read_eval(path: Path) -> dict[str, Any] | None:
 
 
 def _problem(facts: Any) -> str | None:
-    """Why this is no evaluation of this version; None if it is one."""
+    """The reason why this is no evaluation of this version; None if it is one."""
     if not isinstance(facts, dict):
-        return f"it holds a {type(facts).__name__}, expected a table"
+        return f"it is a {type(facts).__name__}, expected a table"
     for part, kinds in (("mean", (int, float, str)), ("deviation", (int, float))):
         table = facts.get(part)
         if not isinstance(table, dict) or not all(isinstance(v, kinds) for v in table.values()):

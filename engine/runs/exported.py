@@ -1,4 +1,4 @@
-"""An exported model: a folder with weights, configuration and a model card, which needs no run beside it.
+"""An exported model: a folder with weights, configuration and a model card, which needs no run.
 
 export.json          what was exported: step, model, shape of a sample, versions
 config.json          the run's configuration, without paths

@@ -20,12 +20,12 @@ if TYPE_CHECKING:
 LOCK = ".lock"
 ADVICE = "restore it, or train into another --out"
 CONFIG, TWIN = "config.json", "checkpoints/config-copy.json"
-MODELS = "custom_models.json"
+CUSTOM_MODELS = "custom_models.json"
 LEFT_BY_A_KILL = {
     LOCK,
     ".config.json.tmp",
-    MODELS,
-    f".{MODELS}.tmp",
+    CUSTOM_MODELS,
+    f".{CUSTOM_MODELS}.tmp",
     parent.PARENT,
     f".{parent.PARENT}.tmp",
 }  # all that a run killed before its first write leaves behind
@@ -40,7 +40,7 @@ def open_run(
     extend: bool = False,
     origin: dict[str, Any] | None = None,
 ) -> IO[bytes]:
-    """Make the run folder, or see that the one there is of the same configuration. Gives the folder's lock.
+    """Make the run folder, or see that the one there is of the same configuration. Returns the folder's lock.
 
     `extend` lets the run be longer than it was; `origin` is what a fork records of its parent."""
     if (out / CONFIG).exists() or (out / TWIN).exists():
@@ -52,7 +52,7 @@ def open_run(
                 if config.longer(before)
                 else "give the same options to continue it, another --out for a new run, or --init to start from it"
             )
-            raise UserError(f"{out} holds a run of another configuration ({'; '.join(differences)}); {advice}")
+            raise UserError(f"{out} contains a run of another configuration ({'; '.join(differences)}); {advice}")
         expect_same_models(out, config, energy, posterior)
     elif out.exists() and not (out.is_dir() and all(p.name in LEFT_BY_A_KILL for p in out.iterdir())):
         raise UserError(f"{out} exists and is not a run folder; nothing was overwritten: give another --out")
@@ -64,7 +64,7 @@ def open_run(
     try:
         if not (out / CONFIG).exists() and not (out / TWIN).exists():
             if (models := custom_models(config, energy, posterior)) is not None:
-                write_atomic(out / MODELS, (json.dumps(models) + "\n").encode())
+                write_atomic(out / CUSTOM_MODELS, (json.dumps(models) + "\n").encode())
             if origin is not None:
                 parent.write(out, origin)
             write_config(config, out)
@@ -74,7 +74,7 @@ def open_run(
     return held
 
 
-def fingerprint(model: Net | None) -> str | None:
+def code_digest(model: Net | None) -> str | None:
     """A digest of the code of a user's model and of its modules, and of its parameters' shapes."""
     if model is None:
         return None
@@ -96,24 +96,24 @@ def _source(cls: type) -> str:
 
 
 def custom_models(config: Config, energy: Net | None, posterior: Net | None) -> dict[str, str | None] | None:
-    """What a run remembers of models that were given in Python; None where it has none."""
+    """A run's record of models that were given in Python; None where it has none."""
     if energy is None and posterior is None:
         return None
     if name := config.get("model_name"):
         return {"name": name}
-    return {"energy": fingerprint(energy), "posterior": fingerprint(posterior)}
+    return {"energy": code_digest(energy), "posterior": code_digest(posterior)}
 
 
 def expect_same_models(folder: Path, config: Config, energy: Net | None, posterior: Net | None) -> None:
     """A run of the user's own models continues, and is read, with those models only."""
-    path = folder / MODELS
+    path = folder / CUSTOM_MODELS
     if not path.is_file():
         return
     got = custom_models(config, energy, posterior)
     try:
         expected = json.loads(path.read_bytes())
         if not isinstance(expected, dict):
-            raise ValueError(f"it holds a {type(expected).__name__}")
+            raise ValueError(f"it is a {type(expected).__name__}")
     except (OSError, ValueError, RecursionError) as error:
         print(f"warning: {path} is damaged ({reason(error)}); the models cannot be compared", file=sys.stderr)
         return
@@ -128,7 +128,7 @@ def expect_same_models(folder: Path, config: Config, energy: Net | None, posteri
 
 
 def write_config(config: Config, out: Path) -> None:
-    """config.json, and its twin beside the checkpoints: a damaged one is read from the other."""
+    """config.json, and its twin next to the checkpoints: a damaged one is read from the other."""
     content = (json.dumps(config.to_json(), indent=2) + "\n").encode()
     write_atomic(out / CONFIG, content)
     make_folder((out / TWIN).parent)
@@ -146,25 +146,25 @@ def read_config(folder: Path) -> Config:
         if not twin.is_file():
             raise
         try:
-            found = _config_of(twin)
+            config = _config_of(twin)
         except UserError:
             raise error from None
         if path.is_file() and _is_sound(path):  # of another version, or edited: not damage
             raise
         print(f"warning: {error}; {twin} is used", file=sys.stderr)
-        return found
+        return config
 
 
 def _config_of(path: Path) -> Config:
-    """A file's configuration; whatever else it holds is an error that names the file."""
+    """A file's configuration; anything else is an error that names the file."""
     try:
         tree = json.loads(path.read_bytes())
     except (OSError, ValueError, RecursionError) as error:
         raise UserError(f"{path} is not valid JSON ({reason(error)}); {ADVICE}") from None
     try:
-        found = Config.from_json(tree)
-        found.check()
-        return found
+        config = Config.from_json(tree)
+        config.check()
+        return config
     except UserError as error:
         raise UserError(f"{path}: {error}; {ADVICE}") from None
 

@@ -22,13 +22,13 @@ NAMES = {
 
 
 def name_of(series: str) -> str:
-    """The name of a logged quantity as people know it, with the replicas' label behind it."""
+    """The name of a logged quantity as people know it, followed by the replicas' label."""
     name, _, label = series.partition(" ")
     return f"{NAMES.get(name, name.replace('_', ' '))}{', ' + label if label else ''}"
 
 
 def reproducible(path: Path) -> list[dict[str, Any]]:
-    """The rows without what was measured: the same for every run of a configuration, however often it was broken."""
+    """The rows without what the clock decides: the same for every run of a configuration, however often interrupted."""
     return [{name: value for name, value in row.items() if name not in MEASURED} for row in read_rows(path)]
 
 
@@ -45,7 +45,7 @@ def read_rows(path: Path) -> list[dict[str, Any]]:
 
 
 def _row(line: bytes) -> dict[str, Any] | None:
-    """A line of the log; None if it is none. Zeros of a power cut may stand before the one written next."""
+    """A line of the log; None if it is none. Zeros of a power cut may precede the one written next."""
     try:
         row = json.loads(line.strip(b"\0"))
     except (ValueError, RecursionError):

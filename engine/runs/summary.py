@@ -50,7 +50,7 @@ def runs_in(folder: Path) -> list[Path]:
                     yield from search(child, depth - 1)
 
     if not folder.is_dir():
-        raise UserError(f"{folder} is not a folder; give one that holds runs, such as runs")
+        raise UserError(f"{folder} is not a folder; give a folder of runs, such as runs")
     return sorted(search(folder, 4), key=changed)
 
 
@@ -89,8 +89,8 @@ def lowest(value: float | list[float]) -> float:
 
 
 def checkpoint_steps(folder: Path) -> list[int]:
-    found = (p.stem.removeprefix("step-") for p in (folder / "checkpoints").glob("step-*.pt"))
-    return [int(s) for s in found if s.isdigit()]
+    numbers = (p.stem.removeprefix("step-") for p in (folder / "checkpoints").glob("step-*.pt"))
+    return [int(s) for s in numbers if s.isdigit()]
 
 
 def size_of(folder: Path) -> int:
@@ -120,7 +120,7 @@ def replica_names(optimisation: Optimisation) -> list[tuple[int, float]]:
 
 def replica_rows(folder: Path, config: Config) -> list[tuple[Any, ...]]:
     """A row per replica: ROW_COLUMNS."""
-    rows, found = rows_of(folder), []
+    rows, table = rows_of(folder), []
     for i, (seed, rate) in enumerate(replica_names(config.optimisation)):
 
         def own(row: dict[str, Any], name: str, place: int = i) -> float:
@@ -130,16 +130,16 @@ def replica_rows(folder: Path, config: Config) -> list[tuple[Any, ...]]:
         losses = [own(row, "loss") for row in rows if "loss" in row]
         scored = [(own(row, "validation"), row["step"]) for row in rows if "validation" in row]
         best = min(scored, default=(None, None))
-        found.append((i, seed, rate, losses[-1] if losses else None, *best))
-    return found
+        table.append((i, seed, rate, losses[-1] if losses else None, *best))
+    return table
 
 
 def removable(folder: Path) -> list[Path]:
-    """What a run does not need: checkpoints before the newest, damaged and half-written ones, drawn samples."""
+    """Files that a run does not need: checkpoints before the newest, damaged and half-written ones, drawn samples."""
     places = sorted((folder / "checkpoints").glob("step-*.pt"))
     old = places[:-1]
-    found = [f for path in old for f in (path, path.with_name(path.name + ".sha256")) if f.exists()]
-    found += [*(folder / "checkpoints").glob("*.damaged"), *folder.rglob(".*.tmp")]
+    files = [f for path in old for f in (path, path.with_name(path.name + ".sha256")) if f.exists()]
+    files += [*(folder / "checkpoints").glob("*.damaged"), *folder.rglob(".*.tmp")]
     for name in REMOVABLE:
-        found += [f for f in (folder / name).rglob("*") if f.is_file()]
-    return found
+        files += [f for f in (folder / name).rglob("*") if f.is_file()]
+    return files

@@ -1,4 +1,4 @@
-"""How far Markov chains have mixed: effective sample size and R-hat (Vehtari, Gelman, Simpson, Carpenter & Buerkner
+"""The mixing of Markov chains: effective sample size and R-hat (Vehtari, Gelman, Simpson, Carpenter & Buerkner
 2021; Geyer 1992).
 
 Draws are [chains, draws, ...], one statistic for every index of the rest. Both cut each chain into halves, so that a
@@ -6,10 +6,15 @@ chain which still drifts disagrees with itself. NaN means that nothing can be sa
 chain, or one that is not finite.
 """
 
+from __future__ import annotations
+
 import math
+from typing import TYPE_CHECKING
 
 import torch
-from torch import Tensor
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 FEWEST_DRAWS = 4  # two for each half
 
@@ -47,7 +52,7 @@ def r_hat(draws: Tensor) -> Tensor:
 
 
 def _halves(draws: Tensor) -> tuple[Tensor, torch.Size]:
-    """[2 chains, draws // 2, P] in fp64, and the shape that P stands for; the middle draw of an odd number is left."""
+    """[2 chains, draws // 2, P] in fp64, and the shape that P flattens; of an odd number the middle draw is unused."""
     if draws.dim() < 2 or draws.shape[1] < FEWEST_DRAWS:
         raise ValueError(f"got draws {list(draws.shape)}, expected [chains, {FEWEST_DRAWS} or more draws, ...]")
     x, half = draws.double().flatten(2) if draws.dim() > 2 else draws.double()[..., None], draws.shape[1] // 2
@@ -70,7 +75,7 @@ def _variance_ratio(x_MNP: Tensor) -> Tensor:
 
 
 def _normal_scores(x_MNP: Tensor) -> Tensor:
-    """Each draw replaced by the normal quantile of its rank among all chains' draws; equal draws share their rank."""
+    """Each draw replaced by the normal quantile of its rank among all chains' draws; equal draws have equal ranks."""
     flat_PS = x_MNP.flatten(0, 1).T.contiguous()
     ordered_PS = flat_PS.sort(-1).values
     below, upto = (torch.searchsorted(ordered_PS, flat_PS, side=side) for side in ("left", "right"))

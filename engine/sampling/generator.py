@@ -1,48 +1,63 @@
 """Samples of a generator v = G(h): one pass, no chain."""
 
-from typing import Any
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import torch
-from torch import Tensor
 
 from eblvm.engine.errors import UserError, unknown
-from eblvm.engine.runs.run import SavedRun
+from eblvm.engine.options import option
+from eblvm.engine.sampling.base import Sampler, Samples
+from eblvm.engine.sampling.starts import normal_h, training_samples
 from eblvm.kernels import philox
-from eblvm.kernels.philox import Key, Purpose, purpose
 
-KINDS = ("marginal", "given-h", "interpolation")
+if TYPE_CHECKING:
+    from eblvm.engine.runs.saved import SavedRun
+
+TARGETS = ("marginal", "given-h", "interpolation")
 FRAMES = 10  # pictures along an interpolation
 CHUNK = 500  # images per pass
 
 
-@torch.no_grad()
-def generate(run: SavedRun, model: str, count: int, seed: int, kind: str | None = None, first: int = 0) -> Tensor:
-    """Images [n, C, S, S] in [0, 1]: numbers first, first + 1, ... of the seed's.
+@dataclass(frozen=True)
+class Generator(Sampler):
+    """Images [n, C, S, S] in [0, 1].
 
     marginal: G(h), h ~ N(0, I). given-h: G(h), h the posterior means of training data. interpolation: `count` rows of
     FRAMES images, h on the line between the posterior means of two training samples.
     """
-    kind = kind or "marginal"
-    if kind not in KINDS:
-        raise unknown("kind", kind, list(KINDS))
-    method, nets, state = run.config.method, run.nets, run.state(model)
-    if kind == "marginal":
-        kwargs: dict[str, Any] = {
-            "dtype": getattr(torch, run.config.running.dtype),
-            "device": torch.device(run.config.running.device),
-        }
-        h = philox.normal(
-            Key(seed, 0), purpose(Purpose.SAMPLE_H), count, (run.config.model.latent,), first=first, **kwargs
+
+    kind = "generator"
+    automatic = quick = True
+
+    target: str | None = option(None, f"{', '.join(TARGETS)}; none: marginal")
+
+    def suits(self, run: SavedRun) -> str:
+        return (
+            "" if run.config.model.generates else f"model {run.config.model.kind!r} has no generator; remove --sampler"
         )
-    else:
-        each = 2 if kind == "interpolation" else 1
-        skipped, ends = each * first, each * count
-        order = philox.permutation(Key(seed, 0), purpose(Purpose.EVAL), len(run.dataset.train))
-        if skipped + ends > len(order):
-            raise UserError(f"got a count of {count}, which needs {ends} of the {len(order)} training samples")
-        v = run.dataset.floats(run.dataset.train[order[skipped : skipped + ends].to(run.config.running.device)])
-        h = method.encode(nets, state, v)
-    if kind == "interpolation":
-        fraction = torch.linspace(0, 1, FRAMES, dtype=h.dtype, device=h.device).view(1, FRAMES, 1)
-        h = torch.lerp(h[0::2, None], h[1::2, None], fraction).flatten(0, 1)
-    return torch.cat([method.decode(nets, state, chunk) for chunk in h.split(CHUNK)])
+
+    @property
+    def work(self) -> str:
+        return ", one pass of the generator each"
+
+    def draw(self, run: SavedRun, model: str, count: int, seed: int, first: int, total: int) -> Samples:
+        target = self.target or "marginal"
+        if target not in TARGETS:
+            raise unknown("kind", target, list(TARGETS))
+        method, nets, state = run.config.method, run.nets, run.state(model)
+        with torch.no_grad():
+            if target == "marginal":
+                h = normal_h(run, run.config.model.latent, philox.Key(seed, 0), count, first)
+            else:
+                each, known = 2 if target == "interpolation" else 1, len(run.dataset.train)
+                if each * (first + count) > known:
+                    needed = each * count
+                    raise UserError(f"got a count of {count}, which needs {needed} of the {known} training samples")
+                h = method.encode(nets, state, training_samples(run, each * count, seed, each * first))
+            if target == "interpolation":
+                fraction = torch.linspace(0, 1, FRAMES, dtype=h.dtype, device=h.device).view(1, FRAMES, 1)
+                h = torch.lerp(h[0::2, None], h[1::2, None], fraction).flatten(0, 1)
+            return Samples(torch.cat([method.decode(nets, state, chunk) for chunk in h.split(CHUNK)]))

@@ -1,41 +1,102 @@
 """Block Gibbs sampling of a GRBM: h ~ p(h|v), v ~ p(v|h). The sweeps themselves are `kernels/gibbs`."""
 
+from __future__ import annotations
+
 from collections.abc import Callable
-from typing import Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
-from torch import Tensor
-
-from eblvm.engine.nets.grbm import sweep
-from eblvm.engine.types import Params
+from eblvm.engine.errors import UserError
+from eblvm.engine.nets import grbm
+from eblvm.engine.options import option
+from eblvm.engine.progress import progress
+from eblvm.engine.sampling.base import MOST_STEPS, Sampler, Samples
+from eblvm.kernels import gibbs as kernel
 from eblvm.kernels import philox
-from eblvm.kernels.gibbs import Stream
-from eblvm.kernels.philox import Key, Purpose, purpose
 
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from eblvm.engine.runs.saved import SavedRun
+    from eblvm.engine.sampling.mixing import Mixing
+    from eblvm.engine.types import Params
+
+SWEEPS = 1000  # as the papers run
 CHUNK = 50  # sweeps between two reports of progress
+MIXING_CHAINS = 32  # from each start
+MIXING_TEMPERATURES = 500  # of the annealed and the tempered ones
+MIXING_SEED = 2**43  # added to the samples': these chains are others
+
+
+@dataclass(frozen=True)
+class Gibbs(Sampler):
+    """Sweeps of chains that start uniform over the data; of images the means of the last p(v|h), as is usual."""
+
+    kind = "gibbs"
+    automatic = quick = True
+
+    steps: int = option(SWEEPS, "Gibbs sweeps", low=0, high=MOST_STEPS)
+    target: str = option("marginal", "what is sampled: marginal, p(v)")
+
+    def suits(self, run: SavedRun) -> str:
+        return (
+            "" if run.is_grbm else f"Gibbs sweeps are for a GRBM, got model {run.config.model.kind!r}; remove --sampler"
+        )
+
+    @property
+    def work(self) -> str:
+        return f" of {self.steps} Gibbs sweeps"
+
+    def draw(self, run: SavedRun, model: str, count: int, seed: int, first: int, total: int) -> Samples:
+        if self.target != "marginal":
+            raise UserError(
+                f"a GRBM is sampled from its marginal by Gibbs sweeps, got kind {self.target!r}; remove --kind"
+            )
+        theta, key = run.thetas(model)[0], philox.Key(seed, 0)
+        start = uniform_start(key, count, run.extent, first)
+        with progress(self.steps, "Gibbs", "sweep") as bar:
+            v, mean = gibbs(theta, key, start, self.steps, lambda count: bar.update(count) and None, first)
+        return Samples(v if run.image_shape is None else mean)
+
+    def mixing(self, run: SavedRun, model: str, seed: int) -> Mixing:
+        """Of the first replica: chains at noise, at the data, and annealed and tempered ones."""
+        from eblvm.engine.sampling import annealing, mixing
+
+        theta, key = run.thetas(model)[0], philox.Key((seed + MIXING_SEED) % 2**63, 0)
+        ends = annealing.annealed(theta, key, MIXING_CHAINS, MIXING_TEMPERATURES)
+        starts = {"noise": uniform_start(key, MIXING_CHAINS, run.dataset.train)}
+        starts |= mixing.several_starts(theta, run.dataset.train, ends, key, MIXING_CHAINS, MIXING_TEMPERATURES)
+        return mixing.mixing(run.grbm, theta, starts, key, self.steps)
 
 
 def gibbs(
-    theta: Params, key: Key, v: Tensor, steps: int, on_sweeps: Callable[[int], None] | None = None, first: int = 0
+    theta: Params,
+    key: philox.Key,
+    v: Tensor,
+    steps: int,
+    on_sweeps: Callable[[int], None] | None = None,
+    first: int = 0,
 ) -> tuple[Tensor, Tensor]:
     """`steps` sweeps of chains first, first + 1, ... that start at v [count, D]. Gives (samples, means of their last
     p(v|h)).
 
-    Sweep i uses the noise of step key.step + i. `on_sweeps` hears of every few sweeps how many they were.
+    Sweep i uses the noise of step key.step + i. `on_sweeps` is called every few sweeps with their number.
     """
+    streams = philox.purpose(philox.Purpose.SAMPLE_H), philox.purpose(philox.Purpose.SAMPLE_V)
     mean = v
     for done in range(0, steps, CHUNK):
         count = min(CHUNK, steps - done)
-        noise = Stream(Key(key.seed, key.step + done), purpose(Purpose.SAMPLE_H), purpose(Purpose.SAMPLE_V), first)
-        v, mean = sweep(theta, v, noise, count)
+        noise = kernel.Stream(philox.Key(key.seed, key.step + done), *streams, first)
+        v, mean = grbm.sweep(theta, v, noise, count)
         if on_sweeps is not None:
             on_sweeps(count)
     return v, mean
 
 
-def uniform_start(key: Key, count: int, data: Tensor, first: int = 0) -> Tensor:
+def uniform_start(key: philox.Key, count: int, data: Tensor, first: int = 0) -> Tensor:
     """Chains first, first + 1, ... uniform over each unit's range in the data. (From N(b, sigma^2) they can stay
     in a spurious mode: they do on Frey face.)"""
     low, high = data.amin(0), data.amax(0)
     kwargs: dict[str, Any] = {"first": first, "dtype": data.dtype, "device": data.device}
-    u = philox.uniform(key, purpose(Purpose.SAMPLE_V, 1), count, (data.shape[1],), **kwargs)
+    u = philox.uniform(key, philox.purpose(philox.Purpose.SAMPLE_V, 1), count, (data.shape[1],), **kwargs)
     return low + (high - low) * u

@@ -19,7 +19,7 @@ from eblvm.engine.optim import replicas
 from eblvm.engine.optim.base import Weights
 from eblvm.engine.runs import checkpoint, exported
 from eblvm.engine.runs.parent import Parent
-from eblvm.engine.runs.run import SavedRun
+from eblvm.engine.runs.saved import SavedRun
 from eblvm.engine.types import Params
 
 

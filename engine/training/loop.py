@@ -23,7 +23,7 @@ from eblvm.engine.planning import plan
 from eblvm.engine.runs import checkpoint
 from eblvm.engine.runs.folder import open_run
 from eblvm.engine.runs.parent import Parent, begins_at
-from eblvm.engine.runs.run import SavedRun
+from eblvm.engine.runs.saved import SavedRun
 from eblvm.engine.runs.state import check_payload, from_tree, to_tree
 from eblvm.engine.system import keep_freed_memory
 from eblvm.engine.training import distributed, guard, sizes

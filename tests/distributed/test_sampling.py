@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from eblvm.engine.cli import main
-from eblvm.engine.sampling import run_samples as sampling
+from eblvm.engine.sampling import langevin
 from eblvm.engine.training import distributed
 from tests.distributed.ranks import on_ranks
 
@@ -39,7 +39,7 @@ def drawn(folder: Path) -> list[Tensor]:
     """Return the samples of every case, on the first process."""
     samples = []
     for name, options in DRAWN:
-        with patch.object(sampling, "FRAME_STEPS", 1):
+        with patch.object(langevin, "FRAME_STEPS", 1):
             assert main(["sample", str(folder / name), *options.split()]) == 0
         file = "samples-" + options.split()[-1] if "--kind" in options else "samples"
         if distributed.is_first():  # it writes; the others may be ahead of it

@@ -17,7 +17,7 @@ from eblvm.engine.cli import main
 from eblvm.engine.methods import KINDS as METHODS
 from eblvm.engine.methods import losses
 from eblvm.engine.methods.score_matching import products
-from eblvm.engine.sampling import run_samples
+from eblvm.engine.sampling import langevin
 from tests.distributed.ranks import on_ranks
 
 TUTORIALS = Path(__file__).parents[2] / "docs" / "tutorials"
@@ -29,8 +29,8 @@ SMALLER = {  # of a recipe's models
 
 
 def blocks(page: str) -> list[tuple[str, str]]:
-    fenced = re.findall(r"^```(\w+)\n(.*?)^```", (TUTORIALS / f"{page}.md").read_text(), re.MULTILINE | re.DOTALL)
-    return [(kind, text) for kind, text in fenced if kind not in ("math", "yaml")]
+    found = re.findall(r"^```(\w+)\n(.*?)^```", (TUTORIALS / f"{page}.md").read_text(), re.MULTILINE | re.DOTALL)
+    return [(kind, text) for kind, text in found if kind not in ("math", "yaml")]
 
 
 def shortened(words: list[str]) -> list[str]:
@@ -99,7 +99,7 @@ def test_tutorial_own_model() -> None:
 
 
 def test_tutorial_mnist(empty_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(run_samples, "FRAME_STEPS", 2)
+    monkeypatch.setattr(langevin, "FRAME_STEPS", 2)
     random = np.random.default_rng(0)
     sets = {f"x_{name}": random.integers(0, 256, (n, 28, 28), np.uint8) for name, n in (("train", 60), ("test", 40))}
     sets |= {f"y_{name}": np.arange(n, dtype=np.uint8) % 10 for name, n in (("train", 60), ("test", 40))}

@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 import eblvm
+from eblvm.engine.evaluation.eval_model import eval_models
 
 DOCS = Path(__file__).parents[2] / "docs"
 
@@ -133,3 +134,14 @@ def test_what_is_missing_is_said() -> None:
         eblvm.train(**{**parts(), "data": torch.zeros(5, 2)})
     with pytest.raises(eblvm.UserError, match="does not read --L"):
         eblvm.train("checkerboard", method="sm", L=7)
+
+
+def test_the_free_energy_is_that_of_an_evaluation(tmp_path: Path) -> None:
+    """Where p(v) is not closed both are the same importance-weighted bound, from the same noise."""
+    run = eblvm.train(**parts(), method="bidsm", sigma=0.3, N=0, K=1, batch=20, steps=10, out=tmp_path / "run")
+    v = run.saved.dataset.test
+    evaluated = eval_models(run.saved, run.model)[0].log_density(v, 0).value
+    assert torch.equal(run.free_energy(v), -evaluated.float())
+    x = v.clone().requires_grad_()
+    (slope,) = torch.autograd.grad(run.free_energy(x).sum(), x)
+    assert torch.equal(run.score(v), -slope)

@@ -22,7 +22,7 @@ from eblvm.engine.errors import UserError
 from eblvm.engine.evaluation import provenance
 from eblvm.engine.evaluation.metrics.extractor import Extractor
 from eblvm.engine.recipes import recipe
-from eblvm.engine.runs.run import SavedRun
+from eblvm.engine.runs.saved import SavedRun
 from eblvm.engine.selftest import decoding
 from eblvm.engine.selftest_kernels import kernels
 from eblvm.engine.training import distributed
@@ -72,9 +72,9 @@ def test_a_run_that_is_evaluated_by_torchrun(
 ) -> None:
     """--shard torchrun: every process works on its own GPU, at the precision of the run."""
     config = recipe("digits", "deep").replaced(precision="tf32", deterministic=True)
-    monkeypatch.setattr("eblvm.engine.runs.run.read_config", lambda folder: config)
-    monkeypatch.setattr("eblvm.engine.runs.run.expect_same_models", lambda *_: None)
-    monkeypatch.setattr("eblvm.engine.runs.run.checkpoint_of", lambda *_: {})
+    monkeypatch.setattr("eblvm.engine.runs.saved.read_config", lambda folder: config)
+    monkeypatch.setattr("eblvm.engine.runs.saved.expect_same_models", lambda *_: None)
+    monkeypatch.setattr("eblvm.engine.runs.saved.checkpoint_of", lambda *_: {})
     monkeypatch.setenv("LOCAL_RANK", "1")
     try:
         run = SavedRun.open(tmp_path, device="cuda", step=1)

@@ -21,9 +21,9 @@ from eblvm.engine.cli.parser import Parser
 from eblvm.engine.config import Config
 from eblvm.engine.data import published
 from eblvm.engine.data.contents import Contents, Split
-from eblvm.engine.data.datasets import points
 from eblvm.engine.data.readers.folder import SPLITS
-from eblvm.engine.data.sets.files import CelebA, FileData, ImageData
+from eblvm.engine.data.sets.base import FileData, ImageData
+from eblvm.engine.data.sets.celeba import CelebA
 from eblvm.engine.evaluation.metrics.likelihood import ais
 from eblvm.engine.evaluation.studies import early_stopping
 from eblvm.engine.evaluation.studies.fisher_critic import Critic, fisher_divergence
@@ -31,7 +31,7 @@ from eblvm.engine.methods.vages import Vages
 from eblvm.engine.nets import bidvl
 from eblvm.engine.nets.grbm import GRBM
 from eblvm.engine.options import nodes
-from eblvm.engine.sampling import langevin, run_samples
+from eblvm.engine.sampling import gibbs, langevin
 from eblvm.kernels.philox import Key
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -85,7 +85,7 @@ def splits(config: Config) -> tuple[int, ...]:
     """Training, validation and test samples of the published files."""
     kind = config.dataset.kind
     if not isinstance(config.dataset, FileData):
-        return tuple(len(part) for part in points(kind)[:3])
+        return tuple(len(part) for part in config.load_data()[:3])
     counts = published.COUNTS
     files = {
         "mnist": (counts["train-images-idx3-ubyte"], counts["t10k-images-idx3-ubyte"]),
@@ -164,7 +164,7 @@ FACTS: dict[str, Callable[[Any], str]] = {
         "one per unit" if GRBM(3, 2).initial(Key(0, 0))["log_sigma"].shape == (3,) else "one"
     ),
     "start of theta": grbm_start,
-    "Gibbs sweeps of a sample": lambda _: str(run_samples.GIBBS_SWEEPS),
+    "Gibbs sweeps of a sample": lambda _: str(gibbs.SWEEPS),
     "chains of AIS": lambda _: default(ais, "chains"),
     "temperatures of AIS": lambda _: default(ais, "temperatures"),
     "pairs of a batch": lambda c: str((c["batch"] // 2) ** 2),

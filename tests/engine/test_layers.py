@@ -34,7 +34,7 @@ LAYERS = (
     ("engine.selftest_kernels",),
     ("engine.selftest",),
     ("engine.previews", "engine.sharing"),
-    ("engine.api", "engine.public"),
+    ("engine.run", "engine.api", "engine.public"),
     ("engine.cli",),
     ("bench",),
 )

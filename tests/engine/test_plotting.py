@@ -10,7 +10,7 @@ from PIL import Image
 
 from eblvm.engine.cli import main
 from eblvm.engine.errors import UserError
-from eblvm.engine.plotting import fingerprint, save, styled, subplots
+from eblvm.engine.plotting import facts_digest, save, styled, subplots
 
 ROOT = Path(__file__).parents[2]
 STARTS = {"png": b"\x89PNG", "pdf": b"%PDF", "svg": b"<?xml"}
@@ -31,7 +31,7 @@ def test_the_name_says_the_format(suffix: str, tmp_path: Path) -> None:
     drawn(path, {"a": 1})
     content = path.read_bytes()
     assert content.startswith(STARTS[suffix])
-    assert fingerprint({"a": 1}).encode() in content
+    assert facts_digest({"a": 1}).encode() in content
     drawn(path, {"a": 1})
     assert path.read_bytes() == content  # no date in it
     assert dict(matplotlib.rcParams) == before
@@ -66,4 +66,4 @@ def test_every_plot_is_saved_here() -> None:
 
 def test_a_picture_keeps_what_it_was_made_from(tmp_path: Path) -> None:
     drawn(tmp_path / "plot.png", [1.5])
-    assert Image.open(tmp_path / "plot.png").text["Description"] == fingerprint([1.5])
+    assert Image.open(tmp_path / "plot.png").text["Description"] == facts_digest([1.5])

@@ -1,5 +1,5 @@
-"""A crash, a full disk or a failing one at any call of a whole run, of an evaluation or while a store is written:
-the same command afterwards gives the result of an undisturbed one, to the bit.
+"""A crash, a full disk or a failing one at any call of a whole run, an evaluation or a store that is being written:
+the same command afterwards ends where the one that nothing happened to ended, to the bit.
 
 By default at a few dozen calls spread over each; with EBLVM_FUZZ at every one.
 """
@@ -21,10 +21,10 @@ from eblvm.engine.data.pictures.prepare import prepare
 from eblvm.engine.data.pictures.store import open_store
 from eblvm.engine.data.readers import read
 from eblvm.engine.errors import UserError
-from eblvm.engine.evaluation.sections import Section
+from eblvm.engine.evaluation.section import Section
 from eblvm.engine.runs import checkpoint
 from eblvm.engine.runs.eval_file import read_eval
-from eblvm.engine.runs.run import SavedRun
+from eblvm.engine.runs.saved import SavedRun
 from eblvm.engine.runs.stats import read_rows
 from eblvm.engine.training.loop import train
 
@@ -37,7 +37,7 @@ CODES = (None, errno.ENOSPC, errno.EIO)  # None: the process is gone
 
 
 def points(operation: Callable[[Path], object], folder: Path, code: int | None) -> Iterator[tuple[int, Path]]:
-    """Yield (i, folder left by `operation` when its call number i fails), for all calls or some spread over them."""
+    """Places with what `operation` leaves when call number i of it fails; all calls, or some spread over them."""
     faults = Faults()
     with failing(faults):
         operation(folder / "counted")
@@ -65,19 +65,19 @@ RUNS = {
 
 @cache
 def data_of(kind: str) -> Dataset:
-    """Return a few samples of a run's data, loaded once."""
+    """A few samples of a run's data, loaded once."""
     data = RUNS[kind].load_data()
     return data._replace(train=data.train[:200], valid=data.valid[:20], test=data.test[:20])
 
 
 def trained(out: Path, kind: str = "checkerboard") -> None:
-    """Train a few steps with two or three checkpoints."""
+    """A few steps with two or three checkpoints."""
     config = RUNS[kind].replaced(batch=4, checkpoint_every=2, log_every=1, validations=2, keep=2)
     train(config, out, say=lambda _: None, dataset=data_of(kind))
 
 
 def logged(folder: Path) -> list[tuple]:
-    """Return the rows of a run, without times."""
+    """The rows of a run, without what the clock says."""
     return [(row["step"], row.get("loss"), row.get("validation")) for row in read_rows(folder / "stats.jsonl")]
 
 
@@ -89,9 +89,9 @@ def test_a_run_goes_on_bitwise(code: int | None, kind: str, tmp_path: Path) -> N
     whole = checkpoint.newest(tmp_path / "whole" / "checkpoints")[0]
     for at, place in points(run, tmp_path, code):
         run(place)
-        newest, passed_over = checkpoint.newest(place / "checkpoints")
+        found, passed_over = checkpoint.newest(place / "checkpoints")
         assert passed_over == []
-        for x, y in zip(tree_flatten(whole)[0], tree_flatten(newest)[0], strict=True):
+        for x, y in zip(tree_flatten(whole)[0], tree_flatten(found)[0], strict=True):
             assert torch.equal(x, y) if isinstance(x, torch.Tensor) else x == y, at
         assert logged(place) == logged(tmp_path / "whole"), at
         assert (place / "config.json").read_bytes() == (tmp_path / "whole" / "config.json").read_bytes(), at
@@ -107,7 +107,7 @@ def test_an_evaluation_goes_on(code: int | None, tmp_path: Path, monkeypatch) ->
     def evaluated(place: Path) -> dict:
         place.mkdir(exist_ok=True)
         here = SavedRun(place, run.config, run.payload, custom_data=data_of("checkerboard"))
-        return evaluation.evaluate(here, "last", evaluation.Options())["mean"]
+        return evaluation.evaluate(here, "last", evaluation.EvalOptions())["mean"]
 
     whole = evaluated(tmp_path / "whole")
     for at, place in points(evaluated, tmp_path, code):
@@ -135,6 +135,6 @@ def test_a_store_goes_on(code: int | None, tmp_path: Path) -> None:
     whole = open_store(tmp_path / "whole")
     for at, place in points(prepared, tmp_path, code):
         prepared(place) if not (place / "manifest.json").exists() else None
-        store = open_store(place)
-        assert store.manifest == whole.manifest, at
-        assert np.array_equal(store.images, whole.images), at
+        found = open_store(place)
+        assert found.manifest == whole.manifest, at
+        assert np.array_equal(found.images, whole.images), at

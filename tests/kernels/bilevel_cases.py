@@ -6,13 +6,13 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_map
 
+from eblvm.engine.methods.base import State
 from eblvm.engine.methods.bilevel import BilevelScore
-from eblvm.engine.methods.divergences import Kl, KlExact
 from eblvm.engine.methods.bism import Bism
+from eblvm.engine.methods.divergences import Kl, KlExact
 from eblvm.engine.methods.grbm.fused import fused_gradient, fused_step_for
 from eblvm.engine.methods.losses.dsm import Dsm
 from eblvm.engine.methods.score_matching import ScoreMatchingObjective
-from eblvm.engine.methods.base import State
 from eblvm.engine.nets.grbm import GRBM
 from eblvm.engine.nets.posteriors import Bernoulli
 from eblvm.engine.optim.adam import Adam

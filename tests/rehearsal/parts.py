@@ -1,6 +1,6 @@
-"""Code around the training step, on fake cuda tensors: sampling, likelihoods, validation, the critic.
+"""What surrounds a training step, on fake cuda tensors: sampling, likelihoods, validation, the critic.
 
-Here a wait for the device is not a fault; a tensor on the wrong device is.
+Here a wait for the device is no fault; a tensor on the wrong device is.
 """
 
 from collections.abc import Callable
@@ -12,8 +12,8 @@ from torch._subclasses import FakeTensorMode
 from torch.utils._pytree import tree_leaves
 
 from eblvm.bench.contestants.steps import CaseStep, NaiveStep, published
-from eblvm.bench.measurements import deep as deep_suite
-from eblvm.bench.measurements import kernels as kernels_suite
+from eblvm.bench.suites import deep as deep_suite
+from eblvm.bench.suites import kernels as kernels_suite
 from eblvm.bench.tools.floor import FloorStep
 from eblvm.bench.tools.registry import Case
 from eblvm.engine.config import Config
@@ -23,7 +23,8 @@ from eblvm.engine.evaluation.studies.fisher_critic import fisher_divergence
 from eblvm.engine.methods.vages import VagesScore
 from eblvm.engine.recipes import recipe
 from eblvm.engine.sampling.gibbs import gibbs, uniform_start
-from eblvm.engine.sampling.langevin import joint_score, langevin, normal_start
+from eblvm.engine.sampling.langevin import joint_score, langevin
+from eblvm.engine.sampling.starts import normal_start
 from eblvm.kernels.philox import Key
 from tests.rehearsal.cases import IMAGE, POINT
 from tests.rehearsal.steps import fake_start, nothing_drawn_on_the_host
@@ -91,7 +92,7 @@ def critic() -> Tensor:
 
 
 def bench_of_a_grbm() -> Tensor:
-    """Run the contestants of `eblvm bench grbm`."""
+    """`eblvm bench grbm`'s contestants."""
     case = Case(recipe("freyface").replaced(latent=40, batch=20, device="cuda"), POINT)
     with nothing_drawn_on_the_host():
         engine, naive = CaseStep(case), NaiveStep(published(case))
@@ -103,7 +104,7 @@ def bench_of_a_grbm() -> Tensor:
 
 
 def bench_of_a_network() -> Tensor:
-    """Run the engine's step of `eblvm bench deep`; the naive step's modules of fake tensors cannot be cast."""
+    """The engine's step of `eblvm bench deep`; modules of fake tensors, as the naive one's, cannot be cast."""
     small = {"width": 8, "depth": 12, "posterior_width": 8, "latent": 10, "head_width": 16, "batch": 6, "K": 2}
     config = recipe("cifar10").replaced(**small, device="cuda")
     with nothing_drawn_on_the_host():
@@ -113,7 +114,7 @@ def bench_of_a_network() -> Tensor:
 
 
 def bench_of_kernels() -> Tensor:
-    """Run `eblvm bench kernels`: every op and its reference."""
+    """`eblvm bench kernels`: every op and its reference."""
     x = torch.empty(1, **CUDA)
     for row in kernels_suite.rows():
         with torch.device("cuda"):
@@ -140,9 +141,9 @@ PARTS: dict[str, Callable[[], Tensor]] = {
 
 
 def rehearsed_part(part: Callable[[], Tensor]) -> list[str]:
-    """Return the faults of a part, in words."""
+    """The faults of a part, in words."""
     with FakeTensorMode(allow_non_fake_inputs=True), Watch() as watch:
-        result = part()
-        if result.device.type != "cuda":
-            watch.problems[f"its result is on {result.device}"] += 1
+        found = part()
+        if found.device.type != "cuda":
+            watch.problems[f"its result is on {found.device}"] += 1
     return list(watch.problems)

@@ -26,7 +26,7 @@ def cached(
     source: Path, contents: Contents, size: int, given: str | None, threads: int, say: Callable[[str], None]
 ) -> store.Store:
     """The store of these pictures at this size, prepared now if it is not there. Another process's work is awaited."""
-    key = fingerprint(contents, size)
+    key = pictures_digest(contents, size)
     splits = "" if len(contents.splits) == 3 else "-" + "-".join(contents.splits)
     folder = root(given) / f"{source.resolve().name}-{size}{splits}-{key[:12]}"
     folder.parent.mkdir(parents=True, exist_ok=True)
@@ -37,7 +37,7 @@ def cached(
         return prepare(source, contents, folder, size, threads=threads, fingerprint=key, say=say)
 
 
-def fingerprint(contents: Contents, size: int) -> str:
+def pictures_digest(contents: Contents, size: int) -> str:
     """A digest of the settings and of every picture's split, name, length and time of change."""
     digest = hashlib.sha256(f"{store.VERSION} {PIXEL_RULES} {size} {contents.crop_fraction}\n".encode())
     for name, split in contents.splits.items():

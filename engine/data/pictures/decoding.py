@@ -46,9 +46,9 @@ def opened(content: bytes) -> Image.Image:
 
 
 def problem(content: bytes) -> str | None:
-    """What is wrong with a picture as far as its header tells; None if nothing is."""
+    """The fault of a picture as far as its header tells; None if it has none."""
     size = _png_size(content) or _jpeg_size(content)
-    if size is not None:  # without Pillow, whose own look takes a sixth of the time that DALI takes to decode
+    if size is not None:  # without Pillow, whose own check costs a sixth of the time in which DALI decodes
         return limits.too_many_pixels(*size)
     try:
         opened(content)
@@ -98,7 +98,7 @@ def _colours(picture: Image.Image, content: bytes) -> np.ndarray:
         ink = np.asarray(picture).astype(np.uint16)
         light = (
             255 - ink if "adobe" in picture.info else ink
-        )  # Pillow takes every file for one of Adobe's, which are inverted
+        )  # Pillow reads every such file as one of Adobe's, which are inverted
         return (light[..., :3] * light[..., 3:] // 255).astype(np.uint8)
     picture.info.pop("transparency", None)
     return np.asarray(picture.convert("RGB"))
@@ -122,10 +122,10 @@ def _orientation(picture: Image.Image) -> int:
     exif = Image.Exif()
     try:
         exif.load(picture.info.get("exif", b""))
-        found = exif.get(ORIENTATION, 1)
+        orientation = exif.get(ORIENTATION, 1)
     except DAMAGE:  # the pixels do not depend on it
         return 1
-    return found if isinstance(found, int) and 1 <= found <= 8 else 1
+    return orientation if isinstance(orientation, int) and 1 <= orientation <= 8 else 1
 
 
 def oriented(pixels: np.ndarray, orientation: int) -> np.ndarray:
@@ -141,7 +141,7 @@ def oriented(pixels: np.ndarray, orientation: int) -> np.ndarray:
 
 @contextmanager
 def _explained() -> Iterator[None]:
-    """What Pillow raises, as `UnreadableError`. Its own limit of pixels is off inside: ours was asked, or will be."""
+    """Raise Pillow's errors as `UnreadableError`. Its own limit of pixels is off inside: ours is checked apart."""
     before, Image.MAX_IMAGE_PIXELS = Image.MAX_IMAGE_PIXELS, None
     try:
         with warnings.catch_warnings():

@@ -1,4 +1,4 @@
-"""Pictures of any size to squares of one: the centre is cut out and resized. Pillow and DALI, held to each other."""
+"""Pictures of any size to squares of one: the centre is cut out and resized, by Pillow or by DALI, which agree."""
 
 import math
 from collections.abc import Sequence
@@ -10,7 +10,7 @@ from PIL import Image
 from eblvm.engine.data.pictures import decoding as pictures
 from eblvm.engine.errors import UserError
 
-PIXEL_RULES = 2  # counts the changes of what pixels a picture gives; stores that are made by others are not mixed
+PIXEL_RULES = 2  # version of the rules for a picture's pixels; stores of different versions are not mixed
 DALI_EXTRA = "pip install 'eblvm[dali]'"
 
 
@@ -50,7 +50,7 @@ class PillowDecoder:
             return str(error)
         left, top, side = box(pixels.shape[1], pixels.shape[0], crop_fraction)
         square = pixels[top : top + side, left : left + side]
-        # As DALI the filter meets the edge's own pixels beyond it; Pillow alone would leave them out of the average.
+        # As in DALI the filter repeats the edge's pixels beyond it; Pillow alone would leave them out of the average.
         margin = math.ceil(side / size)
         padded = Image.fromarray(np.pad(square, ((margin, margin), (margin, margin), (0, 0)), mode="edge"))
         inner = (margin, margin, margin + side, margin + side)
@@ -66,10 +66,10 @@ class DaliDecoder:
         self._pipeline: Any = None
 
     def __call__(self, encoded: Sequence[bytes]) -> list[np.ndarray | str]:
-        found: list[np.ndarray | str] = []
+        decoded: list[np.ndarray | str] = []
         for start in range(0, len(encoded), self.batch):
-            found += self._decode(encoded[start : start + self.batch])
-        return found
+            decoded += self._decode(encoded[start : start + self.batch])
+        return decoded
 
     def _decode(self, encoded: Sequence[bytes]) -> list[np.ndarray | str]:
         problems = [pictures.problem(content) for content in encoded]

@@ -22,7 +22,7 @@ from eblvm.engine.progress import progress
 
 PROGRESS = "progress.json"
 CHUNK = 512  # pictures between two records of the progress
-SKIP_LIMIT = 0.001  # share of the pictures that may be unreadable
+SKIP_LIMIT = 0.001  # fraction of the pictures that may be unreadable
 OURS = {
     store.MANIFEST,
     store.IMAGES,
@@ -33,7 +33,7 @@ OURS = {
 
 
 class Position(NamedTuple):
-    """How far a preparation has come; all that a resume needs."""
+    """The progress of a preparation: all that a resume needs."""
 
     read: int = 0  # pictures of the source
     written: int = 0
@@ -56,13 +56,13 @@ def prepare(
     fingerprint: str | None = None,
     say: Callable[[str], None] = print,
 ) -> store.Store:
-    """The store of `contents` in `folder`, made, continued or found complete."""
+    """The store of `contents` in `folder`, made, continued, or complete already."""
     crop_fraction = contents.crop_fraction if crop_fraction is None else crop_fraction
     settings: dict[str, Any] = {"size": size, "crop_fraction": crop_fraction}
     decode: Decoder | None = None
     if contents.pictures:
         if size is None:
-            raise UserError(f"{source} holds pictures of any size; give the size of the squares to make, as --size 64")
+            raise UserError(f"{source} has pictures of any size; give the size of the squares to make, as --size 64")
         decode = decoder_for(Framing(size, crop_fraction), threads, decoder)
         settings |= {"decoder": decode.name, "pixel_rules": PIXEL_RULES}
     of: dict[str, Any] = {"name": source.resolve().name, "count": contents.total}
@@ -96,13 +96,13 @@ def prepare(
             bar.update(position.read - start.read)
             start = position
     if not position.written:
-        raise UserError(f"{printable(source)} holds no picture that can be read; nothing was prepared")
+        raise UserError(f"{printable(source)} has no picture that can be read; nothing was prepared")
     if len(position.ends) != len(contents.splits):
         raise UserError(f"{folder / PROGRESS} does not fit the source; remove {folder} and prepare it again")
     bounds = [0, *position.ends]
     splits = {name: (bounds[i], bounds[i + 1]) for i, name in enumerate(contents.splits)}
     if empty := [name for name, (first, end) in splits.items() if first == end]:
-        raise UserError(f"{printable(source)} holds no picture of {empty[0]!r} that can be read; copy them again")
+        raise UserError(f"{printable(source)} has no picture of {empty[0]!r} that can be read; copy them again")
     labels = kept_labels(contents, position)
     if labels is not None:
         buffer = io.BytesIO()
@@ -125,7 +125,7 @@ def prepare(
 
 
 def open_folder(folder: Path, identity: dict[str, Any]) -> Position | None:
-    """Where to go on: None if the store is complete. A folder of something else is refused."""
+    """The position to continue at: None if the store is complete. A folder of something else is refused."""
     if (folder / store.MANIFEST).exists():
         m = store.open_store(folder).manifest
         source = {k: v for k, v in m.source.items() if k != "sha256"}
@@ -155,7 +155,7 @@ def cut_back(path: Path, file: IO[bytes], length: int) -> None:
 
 
 def append(path: Path, file: IO[bytes], batch: np.ndarray) -> None:
-    """Write a chunk to the disk itself, else a power cut could keep the record of what it lost."""
+    """Flush a chunk to the disk: otherwise a power cut could keep the record of a chunk that it lost."""
     try:
         file.write(batch.tobytes())
         file.flush()
@@ -165,7 +165,7 @@ def append(path: Path, file: IO[bytes], batch: np.ndarray) -> None:
 
 
 def saved_progress(folder: Path) -> dict[str, Any] | None:
-    """What was recorded; None, which is to begin anew, if that is nothing, damaged, or more than was written."""
+    """The recorded position; None, to begin anew, if there is none, it is damaged, or it is beyond what was written."""
     try:
         saved = json.loads((folder / PROGRESS).read_bytes())
         values: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in saved["position"].items()}
@@ -229,11 +229,11 @@ def kept_labels(contents: Contents, position: Position) -> np.ndarray | None:
     """The labels of all splits, without those of the skipped pictures; None if a split has none."""
     if any(split.labels is None for split in contents.splits.values()):
         return None
-    skipped, found = {one["name"] for one in position.skipped}, []
+    skipped, labels = {one["name"] for one in position.skipped}, []
     for split in contents.splits.values():
         assert split.labels is not None
         if isinstance(split.images, Pictures):
-            found.append(split.labels[[file.name not in skipped for file in split.images.files]])
+            labels.append(split.labels[[file.name not in skipped for file in split.images.files]])
         else:
-            found.append(split.labels)
-    return np.concatenate(found)
+            labels.append(split.labels)
+    return np.concatenate(labels)

@@ -1,4 +1,4 @@
-"""A prepared store: images as one memory-mapped file of uint8 [n, C, S, S], with a manifest beside it."""
+"""A prepared store: images as one memory-mapped file of uint8 [n, C, S, S], with a manifest next to it."""
 
 import json
 import math
@@ -36,7 +36,7 @@ class Manifest:
 
     @classmethod
     def from_json(cls, values: Any) -> "Manifest":
-        """The manifest that `values` hold; ValueError says what in them cannot be."""
+        """The manifest of `values`; ValueError says which of them cannot be."""
         unknown = set(values) - {f.name for f in fields(cls)}
         lacking = {f.name for f in fields(cls) if f.default is MISSING and f.default_factory is MISSING} - set(values)
         _require(not unknown and not lacking, "its keys", sorted(unknown or lacking), "those of a store")
@@ -56,7 +56,7 @@ class Manifest:
 
 
 def _splits(given: dict[str, Any], count: int) -> dict[str, tuple[int, int]]:
-    """Splits as places [first, end), none empty, none over another, all within the images."""
+    """Splits as places [first, end), none empty, none overlapping, all within the images."""
     _require(bool(given) and set(given) <= SPLITS, "splits", sorted(given), "some of train, valid, test, or all")
     for name, bounds in given.items():
         fits = isinstance(bounds, list | tuple) and len(bounds) == 2 and all(map(_whole, bounds))
@@ -95,7 +95,7 @@ class Store:
 
 
 def write_manifest(folder: Path, manifest: Manifest) -> None:
-    """What makes a folder a complete store: it is written last."""
+    """The file that makes a folder a complete store: it is written last."""
     write_atomic(folder / MANIFEST, (json.dumps(asdict(manifest), indent=1) + "\n").encode())
 
 

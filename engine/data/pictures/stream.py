@@ -29,12 +29,12 @@ from eblvm.engine.data.pictures.framing import (
 from eblvm.engine.errors import UserError, printable, reason
 
 Choose = Callable[[int], tuple[Tensor, Tensor]]  # step -> the indices [B] of its pictures, and which are mirrored
-HEAD = 1 << 14  # bytes of a file in which its size in pixels stands as a rule
+HEAD = 1 << 14  # bytes of a file that usually contain its size in pixels
 PREFETCH = 2  # minibatches decoded ahead
 
 
 class PicturesOnDemand:
-    """Stands for the tensor uint8 [n, C, S, S] of a set of pictures; rows are decoded when they are indexed."""
+    """Used as the tensor uint8 [n, C, S, S] of a set of pictures; rows are decoded when they are indexed."""
 
     dtype = torch.uint8
 
@@ -76,7 +76,7 @@ class PicturesOnDemand:
 
 
 class Stream(Protocol):
-    """Minibatches uint8 [B, C, S, S] by step. `state` is what a checkpoint needs, and `restore` takes."""
+    """Minibatches uint8 [B, C, S, S] by step. `state` is what a checkpoint needs and `restore` reads."""
 
     def read(self, step: int) -> Tensor: ...
     def state(self) -> dict[str, Any]: ...
@@ -168,7 +168,7 @@ class DaliStream:
             checkpoint=checkpoint,
         )
         def streaming() -> Any:
-            found, mirror = dali.fn.external_source(
+            source, mirror = dali.fn.external_source(
                 source=Chosen(self._found, self.choose, self._first),
                 num_outputs=2,
                 batch=True,
@@ -176,7 +176,7 @@ class DaliStream:
                 dtype=[dali.types.UINT8, dali.types.INT32],
                 ndim=[1, 0],
             )
-            encoded = found if self.names is None else dali.fn.io.file.read(found)
+            encoded = source if self.names is None else dali.fn.io.file.read(source)
             return dali_framed(encoded, self.pictures.framing, mirror, place)
 
         pipeline = streaming()
@@ -184,7 +184,7 @@ class DaliStream:
         return pipeline
 
     def _found(self, places: Tensor) -> np.ndarray | list[np.ndarray]:
-        """Names of files, which DALI reads; of pictures within archives what they hold."""
+        """Names of files, which DALI reads; of pictures within archives their bytes."""
         if self.names is not None:
             self._see(places.tolist())
             return self.names[places.numpy()]
@@ -197,7 +197,7 @@ class DaliStream:
         return contents
 
     def _see(self, places: list[int]) -> None:
-        """Hold every picture's header against the limits before DALI decodes it for the first time."""
+        """Check every picture's header against the limits before DALI decodes it for the first time."""
         for i in places:
             if not self._seen[i]:
                 path = self.pictures.files[i]
@@ -227,16 +227,16 @@ class DaliStream:
         for ahead in range(step, step + PREFETCH + 1):
             for file in (self.pictures.files[i] for i in self.choose(ahead)[0].tolist()):
                 try:
-                    (found,) = decode([read(file)])
+                    (decoded,) = decode([read(file)])
                 except UserError as wrong:
                     return wrong
-                if isinstance(found, str):
-                    return unreadable(file, found)
+                if isinstance(decoded, str):
+                    return unreadable(file, decoded)
         return UserError(f"DALI cannot decode a picture of step {step} ({reason(error)}); remove --input dali")
 
 
 def gpu_of(device: torch.device) -> int | None:
-    """The number that DALI takes; none for the CPU, where a number would be a GPU's."""
+    """The number of the device for DALI; none for the CPU, where a number would be a GPU's."""
     if device.type != "cuda":
         return None
     return torch.cuda.current_device() if device.index is None else device.index
@@ -256,7 +256,7 @@ class Chosen:
 def name_rows(files: Sequence[PictureFile]) -> np.ndarray:
     """Absolute names as bytes [n, L]; shorter ones begin with more slashes, which mean one.
 
-    The main thread hands them over in every step, and a list of arrays would take it longer than one array.
+    The main thread passes them on in every step: a list of arrays would take longer than one array.
     """
     names = [os.fsencode(file.absolute()) for file in files if isinstance(file, Path)]
     longest = max(map(len, names))

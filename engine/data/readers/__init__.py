@@ -11,19 +11,19 @@ from eblvm.engine.errors import UserError, printable, reason
 
 
 def read(path: Path) -> Contents:
-    """The splits that `path` holds: a file, the folder of a set of several files, or shards as `{000..012}.tar`. None
+    """The splits in `path`: a file, the folder of a set of several files, or shards as `{000..012}.tar`. None
     of them is empty."""
     try:
         if "{" in path.name and not path.exists():
-            found = shards.read_shards(shards.expanded(path))
+            contents = shards.read_shards(shards.expanded(path))
         else:
-            found = read_folder(path) if path.is_dir() else read_file(path)
+            contents = read_folder(path) if path.is_dir() else read_file(path)
     except OSError as error:  # a folder that may not be listed, a disk that fails
         raise UserError(f"{printable(Path(error.filename or path))} cannot be read ({reason(error)})") from None
-    for name, split in found.splits.items():
+    for name, split in contents.splits.items():
         if not len(split.images) or (isinstance(split.images, np.ndarray) and not split.images.size):
             raise UserError(f"{printable(path)} has no images in {name!r}; copy it again, or leave the split out")
-    return found._replace(where=printable(path))
+    return contents._replace(where=printable(path))
 
 
 def read_file(path: Path) -> Contents:
@@ -45,8 +45,8 @@ def read_file(path: Path) -> Contents:
         return idx.read_mnist(path.parent)
     if path.name.removesuffix(".bin") in cifar.NAMES:
         return cifar.read_folder(path.parent)
-    if path.suffix == shards.SUFFIX and (found := shards.read_shards([path])).total:
-        return found
+    if path.suffix == shards.SUFFIX and (contents := shards.read_shards([path])).total:
+        return contents
     if start[:2] == b"\x1f\x8b" or cifar.is_tar(path):
         return cifar.read_tar(path)
     if path.suffix == ".npz":

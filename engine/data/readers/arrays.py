@@ -54,7 +54,7 @@ def read_npy(path: Path) -> Contents:
     with path.open("rb") as file:
         header = read_header(file, str(path), path.stat().st_size, path, "cannot be read as .npy")
     if not math.prod(header.shape):
-        raise UserError(f"{path} holds no images (its shape is {'x'.join(map(str, header.shape))}); copy it again")
+        raise UserError(f"{path} has no images (its shape is {'x'.join(map(str, header.shape))}); copy it again")
     with damaged(path, "cannot be read as .npy"):
         order = "F" if header.fortran else "C"
         array = np.memmap(path, header.dtype, "c", header.start, header.shape, order)  # type: ignore[call-overload]
@@ -95,13 +95,13 @@ def read_array(file: IO[bytes], name: str, size: int, where: object, what: str) 
 
 
 def read_header(file: IO[bytes], name: str, size: int, where: object, what: str) -> Header:
-    """What the beginning of an .npy claims, if that is exactly what its `size` in bytes can hold."""
+    """The header of an .npy, if the array it claims is exactly of its `size` in bytes."""
     with damaged(where, what):
         version = npy.read_magic(file)
         shape, fortran, dtype = HEADERS[version](file)
     start = file.tell()
     if dtype.hasobject:
-        raise UserError(f"{printable(where)} {what} (it holds Python objects); save plain numbers")
+        raise UserError(f"{printable(where)} {what} (it contains Python objects); save plain numbers")
     expected = math.prod(shape) * dtype.itemsize
     if any(n < 0 for n in shape) or expected != size - start or not dtype.itemsize:
         sizes = "x".join(map(str, shape))

@@ -27,7 +27,7 @@ def is_folder(folder: Path) -> bool:
 
 
 def is_tar(path: Path) -> bool:
-    """Whether a file is an archive, packed or not; one that cannot be unpacked is not."""
+    """True if a file is an archive, packed or not; one that cannot be unpacked is not."""
     try:
         return tarfile.is_tarfile(path)
     except DAMAGE:
@@ -43,13 +43,13 @@ def read_tar(path: Path) -> Contents:
     """Members are read where they are; nothing is unpacked to the disk."""
     contents = _members(path)
     if not contents:
-        raise UserError(f"{path} holds no data_batch_1; give --data the published cifar-10-python.tar.gz")
-    found = _read(str(path), {name: partial(bytes, content) for name, content in contents.items()})
-    if found.published is None:  # the binary form is known by its archive only
-        count = sum(len(split.images) for split in found.splits.values())
+        raise UserError(f"{path} has no data_batch_1; give --data the published cifar-10-python.tar.gz")
+    loaded = _read(str(path), {name: partial(bytes, content) for name, content in contents.items()})
+    if loaded.published is None:  # the binary form is known by its archive only
+        count = sum(len(split.images) for split in loaded.splits.values())
         known = published.verify(str(path), "cifar-10-binary.tar.gz", limits.read_file(path), count)
-        return found._replace(published=known)
-    return found
+        return loaded._replace(published=known)
+    return loaded
 
 
 def _members(path: Path) -> dict[str, bytes]:
@@ -63,7 +63,7 @@ def _members(path: Path) -> dict[str, bytes]:
         for member in archive:
             name = Path(member.name).name
             if member.isreg() and name.removesuffix(".bin") in NAMES:
-                # A sparse member has holes that take memory and no bytes of the archive.
+                # A sparse member has holes, which cost memory and no bytes of the archive.
                 limits.check_bytes(path, sum(map(len, contents.values())) + member.size)
                 contents[name] = archive.extractfile(member).read()  # type: ignore[union-attr]
     return contents

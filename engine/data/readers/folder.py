@@ -1,4 +1,4 @@
-"""Folders of pictures: CelebA with its lists of partitions and attributes, or anybody's."""
+"""Folders of pictures: CelebA with its lists of partitions and attributes, or one's own."""
 
 import os
 from pathlib import Path
@@ -13,16 +13,16 @@ from eblvm.engine.errors import UserError, printable
 SUFFIXES = (".jpg", ".jpeg", ".png")
 CELEBA_FOLDER, PARTITION, ATTRIBUTES = "img_align_celeba", "list_eval_partition.txt", "list_attr_celeba.txt"
 CELEBA_WIDTH = 178  # of the aligned pictures
-CELEBA_CROP = 140 / CELEBA_WIDTH  # the centre that BiSM and VaGES keep, as a share of the width
+CELEBA_CROP = 140 / CELEBA_WIDTH  # the centre that BiSM and VaGES keep, as a fraction of the width
 CELEBA_ASPECTS = ((178, 218), (89, 109))  # as published, and at half the size
 SPLITS = ("train", "valid", "test")  # 0, 1, 2 in the partition
 
 
 def pictures_of(folder: Path) -> list[Path]:
     """The pictures by name: of `folder`, of CelebA's folder in it, or where it has none of its subfolders."""
-    found = sorted(pictures_in(folder)) or sorted(pictures_in(folder / CELEBA_FOLDER))
-    if found or not folder.is_dir():
-        return found
+    pictures = sorted(pictures_in(folder)) or sorted(pictures_in(folder / CELEBA_FOLDER))
+    if pictures or not folder.is_dir():
+        return pictures
     return sorted(path for below in folder.iterdir() for path in pictures_in(below))
 
 
@@ -30,7 +30,7 @@ def pictures_in(folder: Path) -> list[Path]:
     """The pictures of one folder in no order, by their suffixes; what has such a name and is no file is an error."""
     if not folder.is_dir():
         return []
-    found = []
+    pictures = []
     with os.scandir(folder) as entries:
         for entry in entries:
             path = folder / entry.name
@@ -38,16 +38,16 @@ def pictures_in(folder: Path) -> list[Path]:
                 continue
             if not entry.is_file():
                 raise UserError(f"{printable(path)} is no file but a broken link, a pipe or a device; remove it")
-            found.append(path)
-    return found
+            pictures.append(path)
+    return pictures
 
 
 def read_folder(folder: Path) -> Contents:
-    """CelebA is known by its lists, beside the pictures or one folder up, or by the size of its pictures."""
+    """CelebA is known by its lists, next to the pictures or one folder up, or by the size of its pictures."""
     paths = pictures_of(folder)
     if not paths:
         raise UserError(
-            f"{printable(folder)} holds no .jpg or .png pictures and no other data set; give --data the files as they "
+            f"{printable(folder)} has no .jpg or .png pictures and no other data set; give --data the files as they "
             f"are published, CelebA's at {published.WHERE['CelebA']}"
         )
     partition, attributes = (_beside(paths[0].parent, name) for name in (PARTITION, ATTRIBUTES))
@@ -110,7 +110,7 @@ def _partition(path: Path) -> dict[str, int]:
         if place not in (["0"], ["1"], ["2"]):
             raise _bad_line(path, number, line, "expected a file name and 0, 1 or 2")
         if name in places:
-            raise _bad_line(path, number, line, "the name stands there twice; correct it")
+            raise _bad_line(path, number, line, "the name appears twice; correct it")
         places[name] = int(place[0])
     return places
 

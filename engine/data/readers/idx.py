@@ -20,7 +20,7 @@ FILES = {
 
 
 def is_idx(path: Path) -> bool:
-    """Whether a file begins as one; a packed file that cannot be unpacked does not."""
+    """True if a file begins as one; a packed file that cannot be unpacked does not."""
     try:
         return peek(path, 4) in (IMAGES, LABELS)
     except DAMAGE:

@@ -1,7 +1,7 @@
 """Arrays of numbers from MATLAB files of the versions 4 and 5 (up to 7.2). Cells, structures and text are named only.
 
-Written out here since scipy's reader is compiled without checks: a damaged file can end the interpreter. Everything a
-file claims is held against its length; ValueError says what does not fit.
+Written here because scipy's reader is compiled without checks: a damaged file can crash the interpreter. Everything a
+file claims is compared with its length; ValueError says what does not fit.
 https://www.mathworks.com/help/pdf_doc/matlab/matfile_format.pdf
 """
 
@@ -19,7 +19,7 @@ STORED_IN_4 = ("f8", "f4", "i4", "i2", "u2", "u1")
 WHOLE = [f"{sign}int{bits}" for bits in (8, 16, 32, 64) for sign in ("", "u")]
 CLASSES = ["none", "cell", "struct", "object", "char", "sparse", "double", "single", *WHOLE, "function", "opaque"]
 NUMBERS = {"double", "single", *WHOLE}
-HEAD = 4096  # bytes of a matrix in which its class, sizes and name stand
+HEAD = 4096  # bytes of a matrix that contain its class, sizes and name
 
 
 class Variable(NamedTuple):
@@ -80,9 +80,9 @@ def _compressed(packed: memoryview, wanted: Collection[str], order: str, allow: 
     if kind != MATRIX:
         raise ValueError(f"a compressed element is of type {kind}")
     head = unpacker.decompress(unpacker.unconsumed_tail, min(size, HEAD)) if size else b""
-    found = _matrix(head, None, wanted, order)
-    if found.name not in wanted or found.kind not in NUMBERS:
-        return found
+    matrix = _matrix(head, None, wanted, order)
+    if matrix.name not in wanted or matrix.kind not in NUMBERS:
+        return matrix
     allow(size)
     rest = unpacker.decompress(unpacker.unconsumed_tail, size - len(head)) if size > len(head) else b""
     beyond = unpacker.decompress(unpacker.unconsumed_tail, 1)  # as a rule nothing but the checksum, which it verifies

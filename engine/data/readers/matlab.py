@@ -15,7 +15,7 @@ SVHN = {"train": "train_32x32.mat", "test": "test_32x32.mat"}
 
 
 def read_mat(path: Path) -> Contents:
-    """Frey face by its key 'ff'; SVHN by 'X' and 'y', with its other half beside it."""
+    """Frey face by its key 'ff'; SVHN by 'X' and 'y', with its other half in the same folder."""
     arrays, keys = load(path, limits.read_file(path), ("ff", "X", "y"))
     if "ff" in arrays:
         return Contents("Frey face, MATLAB file", {"all": Split(frey(path, arrays["ff"]))})
@@ -29,12 +29,12 @@ def load(path: Path, content: bytes, wanted: tuple[str, ...]) -> tuple[dict[str,
     if content.startswith((b"MATLAB 7.3", b"\x89HDF")):
         raise UserError(f"{path} is a MATLAB 7.3 file (HDF5), expected MATLAB 5; save it in MATLAB with: save -v7")
     with damaged(path, "cannot be read as a MATLAB file"):
-        found = list(variables(content, wanted, partial(limits.check_bytes, path)))
-    for name, kind, _ in found:
+        matrices = list(variables(content, wanted, partial(limits.check_bytes, path)))
+    for name, kind, _ in matrices:
         if name in wanted and kind not in NUMBERS:
             raise UserError(f"{path}: got {name!r} of MATLAB's class {kind}, expected an array of numbers")
-    arrays = {name: array for name, _, array in found if array is not None}
-    return arrays, [printable(name[:40]) for name, _, _ in found]
+    arrays = {name: array for name, _, array in matrices if array is not None}
+    return arrays, [printable(name[:40]) for name, _, _ in matrices]
 
 
 def frey(path: Path, columns: np.ndarray) -> np.ndarray:
@@ -59,7 +59,7 @@ def read_svhn(folder: Path) -> Contents:
 
 
 def svhn(path: Path, arrays: dict[str, np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
-    """X [32, 32, 3, n] and y [n, 1], in which 10 stands for the digit 0."""
+    """X [32, 32, 3, n] and y [n, 1], in which 10 is the digit 0."""
     x, y = arrays.get("X"), arrays.get("y")
     fits = x is not None and x.ndim == 4 and x.shape[:3] == (32, 32, 3) and x.dtype == np.uint8
     if x is None or y is None or not fits or y.size != x.shape[-1] or y.dtype.kind not in "iuf":

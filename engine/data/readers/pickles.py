@@ -1,8 +1,8 @@
 """Unpickling of plain containers and number arrays only: a pickle is a program, and a data set need not be one.
 
 Three walls. The instructions are read first, by the standard library's own reader that runs none of them: unknown ones
-and claims of size that the file cannot keep are refused. Names resolve to the functions below and to nothing of
-numpy's own: `ndarray` is a mark that only `_reconstruct` takes. Arrays are made from plain number types and from
+and sizes beyond the end of the file are refused. Names resolve to the functions below and to nothing of
+numpy's own: `ndarray` is a mark that only `_reconstruct` accepts. Arrays are made from plain number types and from
 exactly as many bytes as their shape needs.
 """
 
@@ -29,7 +29,7 @@ REFUSED = {  # sets hash what is in them; the others ask for objects that only t
 
 
 class Named:
-    """What a name in a pickle stands for. It cannot be changed by the pickle, as a function could."""
+    """The object that replaces a name in a pickle. The pickle cannot change it, as it could a function."""
 
     __slots__ = ("_call",)
 
@@ -68,7 +68,7 @@ class PlainType:
 
 
 class Array(np.ndarray):
-    """An array while it is unpickled: it takes its state once, and only one that fits."""
+    """An array while it is unpickled: its state is set once, and only if it fits."""
 
     def __setstate__(self, state: Any, /) -> None:
         if self.size or not isinstance(state, tuple) or len(state) != 5:
@@ -111,7 +111,7 @@ def _reconstruct(kind: Any, shape: Any = (0,), code: Any = b"b") -> np.ndarray:
 
 
 def _latin1(text: Any, encoding: Any = "latin1") -> bytes:
-    """How protocol 2 writes bytes; `_codecs.encode` itself would look up any codec by name."""
+    """Bytes as protocol 2 writes them; `_codecs.encode` itself would look up any codec by name."""
     if encoding != "latin1" or not isinstance(text, str):
         raise pickle.UnpicklingError(f"encoding {str(encoding)[:40]!r}")
     return text.encode("latin1")
@@ -157,6 +157,6 @@ def loads(content: bytes, where: str) -> Any:
             return Unpickler(io.BytesIO(content), encoding="latin1").load()
     except pickle.UnpicklingError as error:
         raise UserError(
-            f"{where} is refused: as a pickle it may hold arrays and containers only ({reason(error)}); "
+            f"{where} is refused: as a pickle it may contain arrays and containers only ({reason(error)}); "
             "use the published file"
         ) from None

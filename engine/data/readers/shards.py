@@ -1,7 +1,7 @@
 """WebDataset shards: plain tar archives, whose files of one name up to its first dot are one sample.
 
-A sample is its picture, and its class where a .cls is there; other files are ignored. Samples have the order of the
-shards and of the files within them. The index of where each picture lies is made anew by every start.
+A sample is its picture, and its class where a .cls is there; other files are ignored. Samples are in the order of the
+shards and of the files within them. The index of where each picture lies is rebuilt at every start.
 """
 
 import itertools
@@ -26,15 +26,15 @@ RANGE = re.compile(r"(\d{1,18})\.\.(\d{1,18})")
 
 
 def expanded(pattern: Path) -> list[Path]:
-    """`faces-{000..012}.tar` and `{a,b}.tar` as the names that they stand for."""
+    """`faces-{000..012}.tar` and `{a,b}.tar` as the names that they abbreviate."""
     parts = re.split(r"\{([^{}]*)\}", str(pattern))
     choices: list[Iterable[str]] = []
     count = 1
     for i, part in enumerate(parts):
-        found = RANGE.fullmatch(part) if i % 2 else None
-        if found is not None:
-            first, last = int(found[1]), int(found[2])
-            width = len(found[1]) if found[1].startswith("0") else 0
+        bounds = RANGE.fullmatch(part) if i % 2 else None
+        if bounds is not None:
+            first, last = int(bounds[1]), int(bounds[2])
+            width = len(bounds[1]) if bounds[1].startswith("0") else 0
             choices.append(f"{n:0{width}}" for n in range(first, last + 1))
             count *= max(0, last - first + 1)
         else:
@@ -80,16 +80,16 @@ def samples(shard: Shard) -> Iterator[tuple[Member, int | None]]:
     path, seen = shard.path, set()
     for key, files in itertools.groupby(tar.entries(path), _key):
         if key in seen:
-            raise UserError(f"{printable(path)}: sample {printable(key)} stands there twice; pack its files together")
+            raise UserError(f"{printable(path)}: sample {printable(key)} appears twice; pack its files together")
         seen.add(key)
-        found = list(files)
-        pictures = [entry for entry in found if PurePosixPath(entry.name).suffix.lower() in SUFFIXES]
+        entries = list(files)
+        pictures = [entry for entry in entries if PurePosixPath(entry.name).suffix.lower() in SUFFIXES]
         if len(pictures) > 1:
             both = " and ".join(printable(entry.name) for entry in pictures[:2])
             raise UserError(f"{printable(path)}: a sample has the pictures {both}, expected one; pack one of them")
         if not pictures:
             continue
-        label = next((Member(shard, *entry) for entry in found if entry.name == f"{key}{CLASS}"), None)
+        label = next((Member(shard, *entry) for entry in entries if entry.name == f"{key}{CLASS}"), None)
         yield Member(shard, *pictures[0]), None if label is None else _class(label)
 
 
@@ -101,5 +101,5 @@ def _key(entry: tar.Entry) -> str:
 def _class(member: Member) -> int:
     text = member.read_bytes().decode("ascii", "replace").strip() if member.size <= LONGEST_CLASS else ""
     if not re.fullmatch(r"-?\d{1,18}", text, re.ASCII):
-        raise UserError(f"{printable(member)} holds no whole number, expected the class of its picture; correct it")
+        raise UserError(f"{printable(member)} has no whole number, expected the class of its picture; correct it")
     return int(text)

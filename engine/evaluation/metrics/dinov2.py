@@ -34,8 +34,8 @@ def load(path: Path | None = None, device: str = "cpu") -> Extractor:
     with damaged(path, "cannot be read as DINOv2 weights", f"copy it again from {WHERE}"), path.open("rb") as file:
         digest = hashlib.file_digest(file, "sha256").hexdigest()
         file.seek(0)  # what is loaded is what was hashed
-        found = torch.load(file, weights_only=True, map_location=device)
-    params = checked(found, path)
+        state = torch.load(file, weights_only=True, map_location=device)
+    params = checked(state, path)
     width = params["norm.weight"].numel()
     return Extractor(
         "dinov2",
@@ -56,15 +56,15 @@ def find() -> Path:
     return path
 
 
-def checked(found: object, path: Path) -> Params:
+def checked(state: object, path: Path) -> Params:
     """The parameters that are read, with every shape that the first ones ask for."""
     expected = "expected the state_dict of a DINOv2 ViT-S, B or L/14 without registers"
-    if not isinstance(found, dict) or not all(isinstance(value, Tensor) for value in found.values()):
+    if not isinstance(state, dict) or not all(isinstance(value, Tensor) for value in state.values()):
         raise UserError(f"{printable(path)} is no state_dict, {expected}")
     try:
-        width = found["norm.weight"].numel()
-        tokens = found["pos_embed"].shape[1]
-        depth = 1 + max(int(name.split(".")[1]) for name in found if name.startswith("blocks."))
+        width = state["norm.weight"].numel()
+        tokens = state["pos_embed"].shape[1]
+        depth = 1 + max(int(name.split(".")[1]) for name in state if name.startswith("blocks."))
     except (KeyError, IndexError, ValueError):
         raise UserError(f"{printable(path)} has other names, {expected}") from None
     shapes: dict[str, tuple[int, ...]] = {
@@ -83,12 +83,12 @@ def checked(found: object, path: Path) -> Params:
         shapes |= {f"{block}{norm}.{part}": (width,) for norm in ("norm1", "norm2") for part in ("weight", "bias")}
         shapes |= {f"{block}{scale}.gamma": (width,) for scale in ("ls1", "ls2")}
     for name, shape in shapes.items():
-        got = tuple(found[name].shape) if name in found else "none"
+        got = tuple(state[name].shape) if name in state else "none"
         if got != shape:
             raise UserError(f"{printable(path)} has {name} of shape {got}, expected {shape}; {expected}")
-    if width % HEAD or math.isqrt(tokens - 1) ** 2 != tokens - 1 or "register_tokens" in found:
+    if width % HEAD or math.isqrt(tokens - 1) ** 2 != tokens - 1 or "register_tokens" in state:
         raise UserError(f"{printable(path)} has width {width} and {tokens} tokens, {expected}")
-    return {name: found[name].float() for name in shapes}
+    return {name: state[name].float() for name in shapes}
 
 
 def prepared(images: Tensor) -> Tensor:

@@ -9,7 +9,7 @@ Shape tags: B batch, H latent units, L nodes or samples of h.
 
 import math
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -24,7 +24,7 @@ from eblvm.kernels.philox import Key
 QUADRATURE_H = 2
 NODES, REACH = 17, 6.0  # of the trapezoidal rule: a unit of h has that many, up to 6 standard deviations of q away
 PAIRS = 2**17  # of v and h in memory at once
-NEGLIGIBLE = 1e-7  # a share of the model's mass
+NEGLIGIBLE = 1e-7  # a fraction of the model's mass
 SEARCH_SIZE, SEARCH_STEPS = 64, 12
 
 LogMarginal = Callable[[Tensor], LogDensity]  # v [B, 2] -> log p~(v)
@@ -48,7 +48,7 @@ def grid_log_likelihood(
     samples: int = 64,
     key: Key = Key(0, 0),  # noqa: B008, a constant
 ) -> GridLikelihood:
-    """Mean log p(v) of v [B, 2] by a grid of size x size cells over the box that holds the model's mass.
+    """Mean log p(v) of v [B, 2] by a grid of size x size cells over the box with the model's mass.
 
     Importance sampling estimates p~ without bias, so log p~(v) is low by about half the variance of its weights' mean;
     the error counts this as well as the deviation.
@@ -60,8 +60,8 @@ def grid_log_likelihood(
     grid, area = midpoints(low, high, size)
     cells, data = log_marginal(grid), log_marginal(v)
     log_z = cells.value.logsumexp(0) + math.log(area)
-    share = torch.exp(cells.value - cells.value.logsumexp(0))
-    variance = (share * cells.standard_error).square().sum() + data.standard_error.square().mean() / len(v)
+    fraction = torch.exp(cells.value - cells.value.logsumexp(0))
+    variance = (fraction * cells.standard_error).square().sum() + data.standard_error.square().mean() / len(v)
     bias = 0.5 * data.standard_error.square().mean()
     error = float((variance + bias.square()).sqrt())
     box = tuple(zip(low.tolist(), high.tolist(), strict=True))
@@ -73,7 +73,8 @@ def log_marginal_of(
 ) -> LogMarginal:
     """log p~(v) as a function of v, by the best way that the model allows."""
     if hasattr(energy, "free_energy"):
-        return lambda v: _exact(-energy.at(theta).free_energy(v))
+        marginal: Any = energy.at(theta)
+        return lambda v: _exact(-marginal.free_energy(v))
     if posterior is None or phi is None:
         raise UserError("the energy has no free energy: give its posterior and phi, by which h is integrated out")
     quadrature = posterior.latent <= QUADRATURE_H
@@ -81,26 +82,27 @@ def log_marginal_of(
     constant = 0.5 * posterior.latent * math.log(2 * math.pi)  # that log q leaves out
 
     def log_marginal(v: Tensor) -> LogDensity:
-        found, first = [], 0
+        densities, first = [], 0
         for part in v.split(max(1, PAIRS // L)):
             if quadrature:
-                found.append(_exact(trapezoidal(energy, theta, posterior, phi, part)))
+                densities.append(_exact(trapezoidal(energy, theta, posterior, phi, part)))
             else:
                 value, error = importance_weighted(energy, theta, posterior, phi, part, key, samples, first)
-                found.append(LogDensity(value + constant, error))
+                densities.append(LogDensity(value + constant, error))
             first += len(part)
-        return LogDensity(*(torch.cat(parts) for parts in zip(*found, strict=True)))
+        return LogDensity(*(torch.cat(parts) for parts in zip(*densities, strict=True)))
 
     return log_marginal
 
 
 def trapezoidal(energy: Energy, theta: Params, posterior: Gaussian, phi: Params, v: Tensor) -> Tensor:
     """log integral exp(-E(v, h)) dh [B], on the nodes mean + std x with x equally spaced in [-REACH, REACH]^H."""
-    mean_BH, log_std_BH = posterior.at(phi).params(v)
+    energy, posterior = energy.at(theta), posterior.at(phi)
+    mean_BH, log_std_BH = posterior.params(v)
     x = torch.linspace(-REACH, REACH, NODES, dtype=v.dtype, device=v.device)
     x_LH = torch.cartesian_prod(*[x] * posterior.latent).view(-1, posterior.latent)
     h = mean_BH + torch.exp(log_std_BH) * x_LH[:, None]
-    e_LB = energy.at(theta).head(energy.at(theta).features(v), h).double()
+    e_LB = energy.head(energy.features(v), h).double()
     log_volume = log_std_BH.double().sum(-1) + posterior.latent * math.log(2 * REACH / (NODES - 1))
     return (-e_LB).logsumexp(0) + log_volume
 
@@ -133,7 +135,7 @@ def mass_box(log_marginal: LogMarginal, v: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _inner_range(mass: Tensor) -> tuple[int, int]:
-    """The cells [first, last) of an axis that hold all but a negligible mass, and one more on each side."""
+    """The cells [first, last) of an axis with all but a negligible mass, and one more on each side."""
     cells = (mass > NEGLIGIBLE / len(mass)).nonzero()
     return max(0, int(cells.min()) - 1), min(len(mass), int(cells.max()) + 2)
 

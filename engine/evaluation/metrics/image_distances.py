@@ -1,7 +1,7 @@
 """Samples against a reference set: FID and KID, precision and recall, and the Inception Score where there are logits.
 
-Features are kept in chunks beside the samples, those of a reference set under the hashes of its images and of the
-weights, so that every run on the same data shares them. `$EBLVM_CACHE` says where, otherwise ~/.cache/eblvm.
+Features are kept in chunks next to the samples, those of a reference set under the hashes of its images and of the
+weights, so that every run on the same data uses the same. `$EBLVM_CACHE` says where, otherwise ~/.cache/eblvm.
 """
 
 from collections.abc import Callable, Iterator
@@ -14,16 +14,16 @@ from torch import Tensor
 
 from eblvm.engine.data.pictures import cache
 from eblvm.engine.evaluation.chunks import WHOLE, Shard, chunks
-from eblvm.engine.evaluation.fingerprint import fingerprint
 from eblvm.engine.evaluation.image_sets import as_bytes
 from eblvm.engine.evaluation.metrics.extractor import Extractor
 from eblvm.engine.evaluation.metrics.frechet import Moments, frechet_distance
 from eblvm.engine.evaluation.metrics.inception_score import inception_score
 from eblvm.engine.evaluation.metrics.kernel_distance import kernel_distance
 from eblvm.engine.evaluation.metrics.precision_recall import precision_recall
+from eblvm.engine.evaluation.tensor_digest import tensor_digest
 from eblvm.kernels.philox import Key
 
-KEPT = 10_000  # features of each set for KID, precision and recall; FID and the Inception Score take all
+KEPT = 10_000  # features of each set for KID, precision and recall; FID and the Inception Score use all
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ class Images:
 def cached_images(v: Tensor, count: int | None = None) -> Images:
     """The first `count` images of a set (none: all), whose features are kept in the cache under the set's hash."""
     images = as_bytes(v)
-    folder = cache.root(None) / fingerprint({"": images})[:16]
+    folder = cache.root(None) / tensor_digest({"": images})[:16]
     return Images(min(count or len(v), len(v)), lambda first, n: images[first : first + n], folder)
 
 
@@ -70,12 +70,12 @@ def image_distances(samples: Images, reference: Images, net: Extractor, seed: in
     return figures
 
 
-def _gathered(found: Iterator[Tensor], width: int) -> tuple[Moments, Tensor, Tensor]:
+def _gathered(features: Iterator[Tensor], width: int) -> tuple[Moments, Tensor, Tensor]:
     """Moments of all features, the first features themselves, and all logits."""
     moments: Moments | None = None
     kept: list[Tensor] = []
     logits: list[Tensor] = []
-    for chunk in found:
+    for chunk in features:
         part = Moments.of(chunk[:, :width])
         moments = part if moments is None else moments + part
         if moments.count - len(chunk) < KEPT:

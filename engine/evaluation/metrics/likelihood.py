@@ -9,7 +9,6 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from eblvm.engine.nets.base import call
 from eblvm.engine.nets.grbm import GRBM
 from eblvm.engine.sampling.annealing import OnStep, Walk, annealed, straight_path, walk
 from eblvm.engine.types import Params
@@ -30,7 +29,7 @@ def log_likelihood(energy: GRBM, theta: Params, v: Tensor, log_z: float) -> floa
 
 @torch.no_grad()
 def exact_log_z(energy: GRBM, theta: Params) -> LogZ:
-    return LogZ(float(call(energy, {k: p.double() for k, p in theta.items()}, "log_z")), 0.0)
+    return LogZ(float(energy.at({k: p.double() for k, p in theta.items()}).log_z()), 0.0)
 
 
 def ais(
@@ -46,14 +45,14 @@ def ais(
 
 
 @torch.no_grad()
-def ais_log_z(energy: GRBM, theta: Params, found: Walk) -> LogZ:
+def ais_log_z(energy: GRBM, theta: Params, ends: Walk) -> LogZ:
     """log Z from chains that were annealed from beta 0 to 1.
 
     With w = exp(sum over the path of F_beta(v) - F_beta'(v)), Z / Z_0 = E w. By Jensen E log mean w <= log Z / Z_0: a
     lower bound on log Z in expectation, and an upper bound on a log-likelihood. By Markov it is above log Z by more
     than x with a probability of at most exp(-x), whatever the chains have missed.
     """
-    relative = _log_mean(found.log_weight)
+    relative = _log_mean(ends.log_weight)
     return relative._replace(value=_log_z_start(energy, theta) + relative.value)
 
 

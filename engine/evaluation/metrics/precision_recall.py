@@ -13,7 +13,7 @@ from torch import Tensor
 
 NEIGHBOURS = 3  # k, as published
 ROWS = 1000  # of distances at once
-SAME = 1e-12  # of the squared lengths: nearer features of fp32 are taken for the same
+SAME = 1e-12  # of the squared lengths: nearer features of fp32 count as the same
 
 
 class PrecisionRecall(NamedTuple):

@@ -1,4 +1,4 @@
-"""What posterior means are worth as features: the accuracy of classifiers on them, and their picture by t-SNE."""
+"""Probes of posterior means as features: the accuracy of classifiers on them, and their picture by t-SNE."""
 
 import warnings
 from typing import Any

@@ -10,5 +10,6 @@ from eblvm.engine.types import Params
 @torch.no_grad()
 def score_matching_loss(energy: GRBM, theta: Params, v: Tensor) -> float:
     """E [1/2 |s(v)|^2 + tr grad_v s(v)]: the Fisher divergence to the data less a constant of the data."""
-    square = 0.5 * energy.at(theta).score(v).square().sum(-1)
-    return float((square + energy.at(theta).laplacian(v)).mean())
+    energy = energy.at(theta)
+    square = 0.5 * energy.score(v).square().sum(-1)
+    return float((square + energy.laplacian(v)).mean())

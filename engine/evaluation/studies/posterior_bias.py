@@ -30,7 +30,7 @@ def grbm_bias(v_D: Tensor, latent: int, levels: Sequence[float], seed: int = 0) 
     """KL(q || p) and the biases on a GRBM of random theta, a point for every size of the noise on q's logits' layer."""
     W_DH, A_DH, a_H, x_H = _random_layers(v_D, latent, seed)
     p_H = torch.sigmoid(x_H)
-    found = []
+    points = []
     for level in levels:
         l_H = x_H + level * (v_D @ A_DH + a_H)
         q_H = torch.sigmoid(l_H)
@@ -40,8 +40,8 @@ def grbm_bias(v_D: Tensor, latent: int, levels: Sequence[float], seed: int = 0) 
         squares_H, along_H = W_DH.square().sum(0), v_D @ W_DH
         jacobian = len(v_D) * mean.square() + 2 * mean * variance * along_H
         jacobian = jacobian + (v_D.square().sum() + 1) * squares_H * variance.square()
-        found.append(Point(float(kl), float((W_DH @ mean).norm()), math.sqrt(float(jacobian.sum()))))
-    return found
+        points.append(Point(float(kl), float((W_DH @ mean).norm()), math.sqrt(float(jacobian.sum()))))
+    return points
 
 
 def gaussian_bias(v_D: Tensor, latent: int, levels: Sequence[float], seed: int = 0) -> list[Point]:
@@ -51,7 +51,7 @@ def gaussian_bias(v_D: Tensor, latent: int, levels: Sequence[float], seed: int =
     W_DH, A_DH, a_H, _ = _random_layers(v_D, latent, seed)
     W_DH = torch.linalg.qr(W_DH).Q
     mu_H, s_H = v_D @ W_DH / 2, torch.full((latent,), 0.5, dtype=v_D.dtype)
-    found = []
+    points = []
     for level in levels:
         m_H, t_H = mu_H + level * (v_D @ A_DH), s_H * torch.exp(level * a_H)
         # grad log q - grad log p at h = m + sqrt(t) z is (m - mu)/s + z sqrt(t) (1/s - 1/t).
@@ -65,8 +65,8 @@ def gaussian_bias(v_D: Tensor, latent: int, levels: Sequence[float], seed: int =
             at_q = m_H[h] * (one - spread_q) + t_H[h] * torch.outer(W_DH[:, h], away_q)
             at_p = mu_H[h] * (one - spread_p) + s_H[h] * torch.outer(W_DH[:, h], away_p)
             jacobian += float((at_q - at_p).square().sum())
-        found.append(Point(float(fisher), float((W_DH @ (m_H - mu_H)).norm()), math.sqrt(jacobian)))
-    return found
+        points.append(Point(float(fisher), float((W_DH @ (m_H - mu_H)).norm()), math.sqrt(jacobian)))
+    return points
 
 
 def _random_layers(v_D: Tensor, latent: int, seed: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:

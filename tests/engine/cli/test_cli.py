@@ -42,7 +42,7 @@ def failure(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
         ("train checkerboard --model custom", "see docs/models.md"),
         ("train mnist", "recipe 'mnist' needs the data set; give --data PATH"),
         ("train mnist --data nowhere.npz", "nowhere.npz does not exist"),
-        ("train celeba64 --data .", "holds no .jpg or .png pictures"),
+        ("train celeba64 --data .", "has no .jpg or .png pictures"),
         ("train digits --model deep --N 1 --activation relu", "N=1 needs a twice differentiable energy, 'relu' has no"),
         ("train digits --model deep --depth 13", "got depth=13, expected one of 12, 18, 24"),
         ("train digits --model deep --method cd", "model 'deep' has neither"),
@@ -142,7 +142,7 @@ def test_bad_data_files(capsys, tmp_path: Path) -> None:
     out = tmp_path / "out"
     for path, sentence in [
         (truncated, "cannot be read as .npz"),
-        (shape, "holds 10 faces, expected Frey face's 1965"),
+        (shape, "has 10 faces, expected Frey face's 1965"),
         (key, "got keys faces, expected 'x'"),
     ]:
         error = failure(capsys, "train", "freyface", "--data", str(path), "--out", str(out))

@@ -35,6 +35,8 @@ sys.exit(code)
         ("eval nowhere --chains 1", 2),
         ("eval nowhere", 2),
         ("sample nowhere", 2),
+        ("sample --help", 0),
+        ("sample nowhere --steps many", 2),
         ("plan celeba64 --gpus 0", 2),
         ("nosuch", 2),
     ],

@@ -50,7 +50,7 @@ def test_prepare_then_info(pictures: Path, tmp_path: Path, capsys) -> None:
         ("data prepare nowhere store", "nowhere does not exist"),
         ("data prepare . store --size 0", "got --size 0, expected 1 or more"),
         ("data prepare . store --skip 2", "got --skip 2.0, expected a fraction from 0 to 1"),
-        ("data prepare . store", "holds no .jpg or .png pictures and no other data set"),
+        ("data prepare . store", "has no .jpg or .png pictures and no other data set"),
         ("train checkerboard --input dali", "data set 'checkerboard' does not read --input; it is an option of"),
         ("train checkerboard --flip", "data set 'checkerboard' does not read --flip; it is an option of"),
         ("bench toy --data .", "suite 'toy' needs no data"),

@@ -147,7 +147,7 @@ def test_empty_and_small_sets(cifar: dict, tmp_path: Path) -> None:
     np.savez(tmp_path / "flat.npz", x=np.zeros((5, 0, 3), np.uint8))
     one_line(tmp_path / "flat.npz", "has no images in 'all'")
     np.save(tmp_path / "none.npy", np.zeros((0, 3, 3), np.uint8))
-    one_line(tmp_path / "none.npy", "holds no images")
+    one_line(tmp_path / "none.npy", "has no images")
     for count in (1, 2):
         np.savez(tmp_path / "two.npz", x=cifar["x_train"][:count])
         with pytest.raises(
@@ -160,7 +160,7 @@ def test_empty_and_small_sets(cifar: dict, tmp_path: Path) -> None:
     np.savez(tmp_path / "nine.npz", x_train=cifar["x_train"][:9], x_test=cifar["x_test"])
     assert len(recipe("cifar10").replaced(data=str(tmp_path / "nine.npz")).load_data().valid) == 1
     np.savez(tmp_path / "frey.npz", x=np.zeros((400, 28, 20), np.uint8))
-    with pytest.raises(UserError, match=r"frey.npz holds 400 faces, expected Frey face's 1965"):
+    with pytest.raises(UserError, match=r"frey.npz has 400 faces, expected Frey face's 1965"):
         recipe("freyface").replaced(data=str(tmp_path / "frey.npz")).load_data()
 
 
@@ -173,7 +173,7 @@ def test_partitions_that_leave_a_split_empty(pictures: Path) -> None:
     with pytest.raises(UserError, match=r"puts no picture into train and none into valid and none into test"):
         read(pictures)
     path.write_text("".join(f"{name} {i % 3}\n" for i, name in enumerate([*names, names[0]])))
-    with pytest.raises(UserError, match=r"line 25: got '000001.jpg 0', the name stands there twice"):
+    with pytest.raises(UserError, match=r"line 25: got '000001.jpg 0', the name appears twice"):
         read(pictures)
     path.unlink()
     attributes = pictures / "list_attr_celeba.txt"
@@ -315,7 +315,7 @@ def test_a_split_with_no_readable_picture_is_refused(pictures: Path, tmp_path: P
     (pictures / "list_eval_partition.txt").write_text(rows)
     (pictures / names[-1]).write_bytes(b"no picture")
     how = {"decoder": "pillow", "say": lambda _: None, "skip_limit": 0.5}
-    with pytest.raises(UserError, match="holds no picture of 'test' that can be read"):
+    with pytest.raises(UserError, match="has no picture of 'test' that can be read"):
         prepare.prepare(pictures, read(pictures), tmp_path / "store", 8, **how)
 
 

@@ -83,7 +83,7 @@ def test_flips_and_dequantisation_are_what_they_say() -> None:
 READER = """
 import json, os, signal, sys, torch
 from pathlib import Path
-from eblvm.engine.training import checkpoint
+from eblvm.engine.runs import checkpoint
 from eblvm.engine.config import Config
 from eblvm.engine.data.input import open_input
 from eblvm.engine.data.pictures.framing import has_dali

@@ -23,7 +23,7 @@ def points(count: int = 40) -> torch.Tensor:
 def test_values_that_are_no_data(split: str, value: float, what: str) -> None:
     data = Dataset(points(), points(), points())
     getattr(data, split)[17, 1] = value
-    with pytest.raises(UserError, match=f"mine: sample 17 of the {split} split holds .*") as error:
+    with pytest.raises(UserError, match=f"mine: sample 17 of the {split} split contains .*") as error:
         check_values(data, "mine")
     assert what in str(error.value)
     assert "lr" not in str(error.value)
@@ -41,7 +41,7 @@ def test_constant_training_data(dtype: torch.dtype) -> None:
 def test_training_says_so_before_its_first_step(tmp_path: Path) -> None:
     bad = points(200)
     bad[3, 0] = math.nan
-    with pytest.raises(UserError, match="sample 3 of the test split holds nan"):
+    with pytest.raises(UserError, match="sample 3 of the test split contains nan"):
         eblvm.train(
             "checkerboard", method="dsm", steps=2, out=tmp_path / "run", data=Dataset(points(200), points(), bad)
         )

@@ -211,11 +211,11 @@ def cases(good: bytes, end: int) -> dict[str, tuple[bytes, str]]:
         ),
         "a sample twice": (
             b"".join(entry(name, len(png)) + padded for name in ("a.png", "b.png", "a.png")) + END,
-            "sample a stands there twice",
+            "sample a appears twice",
         ),
         "no class": (
             entry("a.png", len(png)) + padded + entry("a.cls", 3) + b"cat".ljust(512, b"\0") + END,
-            r"a\.cls holds no whole number",
+            r"a\.cls has no whole number",
         ),
     }
 

@@ -8,7 +8,7 @@ import torch
 from eblvm.engine import recipes
 from eblvm.engine.evaluation.energies import ENERGY_SAMPLES, energies
 from eblvm.engine.evaluation.eval_model import eval_models
-from eblvm.engine.runs.run import SavedRun
+from eblvm.engine.runs.saved import SavedRun
 from eblvm.engine.training.loop import train
 
 

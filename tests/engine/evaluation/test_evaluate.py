@@ -9,12 +9,14 @@ import pytest
 import torch
 from torch import Tensor
 
+from eblvm.engine import sampling
 from eblvm.engine.cli import main
-from eblvm.engine.evaluation import sections
+from eblvm.engine.evaluation import classification, sample_sections
 from eblvm.engine.evaluation.metrics.extractor import Extractor
+from eblvm.engine.evaluation.reconstruction import rmse
 from eblvm.engine.runs import checkpoint
-from eblvm.engine.runs.run import SavedRun
-from eblvm.engine.sampling.run_samples import sample
+from eblvm.engine.runs.saved import SavedRun
+from eblvm.engine.sampling.base import Sampler
 
 TINY = "--width 2 --depth 12 --batch 16 --posterior-width 2 --head-width 8 --latent 4 --validations 1 --ema 0.5".split()
 QUICK = "--steps 4 --fid 150 --reference 200 --draw 30".split()
@@ -32,7 +34,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def run(trained: Path, tmp_path: Path, monkeypatch) -> Path:
     """A copy of it, and a quick picture in the place of t-SNE's."""
-    monkeypatch.setattr(sections, "tsne", lambda v: v[:, :2].numpy())
+    monkeypatch.setattr(classification, "tsne", lambda v: v[:, :2].numpy())
     return shutil.copytree(trained, tmp_path / "deep")
 
 
@@ -59,7 +61,7 @@ def inception(monkeypatch, tmp_path: Path):
 
     def install(limit: int = 10**9) -> Pooled:
         net = Pooled(limit)
-        monkeypatch.setattr(sections, "load_inception", lambda path, device: pooled(net))
+        monkeypatch.setattr(sample_sections, "load_inception", lambda path, device: pooled(net))
         return net
 
     return install
@@ -115,7 +117,7 @@ def test_the_inception_score_where_there_are_logits(run: Path, inception, monkey
 
     inception()
     with_logits = Extractor("inception", "both", "1" * 64, 10, features_and_logits, has_logits=True)
-    monkeypatch.setattr(sections, "load_inception", lambda path, device: with_logits)
+    monkeypatch.setattr(sample_sections, "load_inception", lambda path, device: with_logits)
     assert 1 <= evaluation(run, *QUICK)["mean"]["inception_score_150"] <= 6
 
 
@@ -134,9 +136,9 @@ def test_a_killed_evaluation_continues(run: Path, inception, monkeypatch) -> Non
     def never(*_: object) -> None:
         raise AssertionError("this section was done before the kill")
 
-    for name in ("classification", "neighbours"):
-        monkeypatch.setattr(sections, name, never)
-    monkeypatch.setattr("eblvm.engine.evaluation.kept_samples.sample", never)
+    monkeypatch.setattr(classification, "figures", never)
+    monkeypatch.setattr(sample_sections, "neighbours", never)
+    monkeypatch.setattr(Sampler, "sample", never)
     rest = inception()
     after = evaluation(run, *QUICK)
     assert rest.seen == 200  # 150 samples' features were kept
@@ -182,7 +184,7 @@ def test_samples_from_a_folder(run: Path, inception, tmp_path: Path, capsys) -> 
     assert remembered["neighbour_distance_test"] > 0.5
     drawn = evaluation(run, *QUICK)["mean"]
     assert remembered["fid_150"] < 0.1 * drawn["fid_150"]
-    assert "holds 150 images, got --fid 151" in failure(
+    assert "has 150 images, got --fid 151" in failure(
         capsys, str(run), "--fid", "151", "--samples", str(tmp_path / "remembered.pt")
     )
 
@@ -238,7 +240,7 @@ def test_replicas_of_a_grbm(tmp_path: Path, capsys, monkeypatch) -> None:
 
 
 def test_rmse_by_hand() -> None:
-    assert sections.rmse(torch.tensor([[1.0, 2.0], [3.0, 4.0]]), torch.tensor([[1.0, 2.0], [3.0, 8.0]])) == 2.0
+    assert rmse(torch.tensor([[1.0, 2.0], [3.0, 4.0]]), torch.tensor([[1.0, 2.0], [3.0, 8.0]])) == 2.0
 
 
 @pytest.mark.parametrize("recipe", ["deep", "grbm"])
@@ -249,10 +251,11 @@ def test_a_sample_is_the_same_in_any_chunk(recipe: str, trained: Path, tmp_path:
         assert main(["train", "digits", "--method", "dsm", "--steps", "5", "--out", str(folder)]) == 0
     run = SavedRun.open(folder)
     for kind in ("given-h", "joint") if recipe == "deep" else (None,):
-        whole = sample(run, "last", 7, 3, 5, kind)
-        torch.testing.assert_close(sample(run, "last", 3, 3, 5, kind, first=4), whole[4:], rtol=1e-4, atol=1e-4)
+        sampler = sampling.sampler_of(run, steps=3, target=kind)
+        whole, end = sampler.sample(run, "last", 7, 5).values, sampler.sample(run, "last", 3, 5, first=4).values
+        torch.testing.assert_close(end, whole[4:], rtol=1e-4, atol=1e-4)
     if recipe == "deep":  # beyond the 1400 training samples that h comes from
-        sample(run, "last", 2, 1, 5, "given-h", first=1399)
+        sampling.sampler_of(run, steps=1, target="given-h").sample(run, "last", 2, 5, first=1399)
 
 
 def test_a_run_of_another_version(run: Path, capsys) -> None:

@@ -48,7 +48,7 @@ def test_clear_refusals(tmp_path: Path) -> None:
         "float.npz": "expected uint8 images",
         "dict.pt": "expected one tensor of images",
         "broken.npz": "cannot be read as .npz",
-        "empty": "holds no .jpg",
+        "empty": "has no .jpg",
         "nowhere": "does not exist",
     }.items():
         with pytest.raises(UserError, match=sentence):

@@ -12,7 +12,7 @@ from eblvm.engine.methods.grbm.fused import fused_gradient, fused_step_for
 from eblvm.engine.methods.micro_batches import micro_batched
 from eblvm.engine.optim.schedule import step_rates
 from eblvm.engine.planning import plan
-from eblvm.engine.runs.run import SavedRun
+from eblvm.engine.runs.saved import SavedRun
 from eblvm.engine.training.log import read_rows
 from eblvm.engine.training.loop import train
 from eblvm.engine.training.start import initial_state

@@ -1,10 +1,10 @@
-"""The EBLVM of MLPs: its energy by hand, the contract of heads, initial weights, and a few seconds of training."""
+"""The EBLVM of MLPs: its energy by hand, the contract of heads, its start, and what it learns in a few seconds."""
 
 import pytest
 import torch
 import torch.nn.functional as F
 
-from eblvm.engine.data.toys import TOYS
+from eblvm.engine.data.sets.checkerboard import Checkerboard
 from eblvm.engine.errors import UserError
 from eblvm.engine.evaluation.metrics.grid_likelihood import grid_log_likelihood
 from eblvm.engine.methods.bilevel import BilevelScore
@@ -52,7 +52,7 @@ def test_samples_of_h_share_the_features() -> None:
 
 
 def test_energy_is_at_least_its_quadratic_terms() -> None:
-    """Check that the density is normalisable, also with large weights and in every direction."""
+    """So the density is normalisable: also with large weights, and in every direction."""
     energy = MlpEnergy(D, H)
     theta = {k: 5 * p for k, p in theta_of(energy).items()}
     v, h = 100 * torch.randn(1000, D).double(), 100 * torch.randn(1000, H).double()
@@ -84,8 +84,8 @@ def test_start_in_units_of_the_data() -> None:
 
 
 def test_bidsm_draws_the_checkerboard() -> None:
-    """Beat the 0.318 nats of a GRBM after 200 steps at noise 0.05; the best possible at this noise is 0.507."""
-    toy = TOYS["checkerboard"]
+    """After 200 steps at noise 0.05 well above the 0.318 nats of a GRBM; the best possible at this noise is 0.507."""
+    toy = Checkerboard()
     energy, posterior = (model(2, 2, mean=0.5, std=0.29) for model in (MlpEnergy, MlpGaussian))
     adam = Adam((0.9, 0.999))
     estimator = BilevelScore(Bism(K=1, N=0, divergence=Kl()), energy, posterior, adam)
@@ -98,8 +98,8 @@ def test_bidsm_draws_the_checkerboard() -> None:
         noise = objective.draw(Key(0, i), v)
         state, _ = update(state, v, noise, {"theta": rate, "phi": rate, "unroll": rate})
     test = toy.points(1000, first=10**6)
-    figures = grid_log_likelihood(energy, state.theta, test, posterior, state.phi, size=50)
-    assert 0.4 < figures.log_likelihood < 0.53, figures
+    found = grid_log_likelihood(energy, state.theta, test, posterior, state.phi, size=50)
+    assert 0.4 < found.log_likelihood < 0.53, found
 
 
 def test_methods_without_q_are_refused() -> None:

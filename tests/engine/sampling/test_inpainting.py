@@ -6,13 +6,11 @@ from pathlib import Path
 import pytest
 import torch
 
-from eblvm.engine import recipes
 from eblvm.engine.cli import main
 from eblvm.engine.evaluation.image_sets import read_images
-from eblvm.engine.runs.run import SavedRun
+from eblvm.engine.runs.saved import SavedRun
 from eblvm.engine.sampling.inpainting import KNOWN, known_pixels
 from eblvm.engine.sampling.langevin import langevin
-from eblvm.engine.training.loop import train
 from eblvm.kernels.philox import Key
 
 
@@ -37,19 +35,11 @@ def test_halves_make_a_whole() -> None:
     assert masks["left"][0, :, 0].all()
 
 
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("run")
-    config = recipes.recipe("digits", "deep").replaced(width=2, posterior_width=2, latent=3, batch=4, steps=1)
-    train(config, folder)
-    return folder
-
-
-def test_a_run_inpaints_and_writes_pictures(folder: Path, tmp_path: Path) -> None:
-    command = ["sample", str(folder), "--kind", "inpainting", "--known", "left", "--count", "3", "--steps", "6"]
+def test_a_run_inpaints_and_writes_pictures(deep: Path, tmp_path: Path) -> None:
+    command = ["sample", str(deep), "--kind", "inpainting", "--known", "left", "--count", "3", "--steps", "6"]
     assert main([*command, "--png", str(tmp_path / "png")]) == 0
-    v = torch.load(folder / "samples-inpainting.pt", weights_only=True)
-    truth = SavedRun.open(folder).dataset.test[:3]
+    v = torch.load(deep / "samples-inpainting.pt", weights_only=True)
+    truth = SavedRun.open(deep).dataset.test[:3]
     assert v.shape == (6, 1, 8, 8)
     assert torch.equal(v[0::2, ..., :4], truth[..., :4])
     assert torch.equal(v[1::2, ..., :4], truth[..., :4])
@@ -61,26 +51,26 @@ def test_a_run_inpaints_and_writes_pictures(folder: Path, tmp_path: Path) -> Non
 
 @pytest.mark.parametrize(("kind", "shape"), [("posterior", (4, 3)), ("joint", (4, 1, 8, 8)), ("given-h", (4, 1, 8, 8))])
 def test_a_run_has_exact_chains(
-    kind: str, shape: tuple[int, ...], folder: Path, capsys: pytest.CaptureFixture[str]
+    kind: str, shape: tuple[int, ...], deep: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    command = ["sample", str(folder), "--sampler", "hmc", "--kind", kind, "--count", "4", "--steps", "10"]
+    command = ["sample", str(deep), "--sampler", "hmc", "--kind", kind, "--count", "4", "--steps", "10"]
     assert main([*command, "--step-size", "0.01", "--leapfrog", "2"]) == 0
     said = capsys.readouterr().out
     assert "hmc: acceptance 0." in said or "hmc: acceptance 1.00" in said
     assert "R-hat" in said
-    facts = json.loads((folder / f"samples-{kind}.json").read_text())
+    facts = json.loads((deep / f"samples-{kind}.json").read_text())
     assert facts["leapfrog"] == 2
     assert 0 < facts["acceptance"] <= 1
     assert facts["draws"] == 20
-    assert torch.load(folder / f"samples-{kind}.pt", weights_only=True).shape == shape
+    assert torch.load(deep / f"samples-{kind}.pt", weights_only=True).shape == shape
 
 
-def test_mistakes(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_mistakes(deep: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for words, expected in (
-        (["--sampler", "nuts"], "unknown sampler 'nuts'; valid: mala, hmc"),
+        (["--sampler", "nuts"], "unknown sampler 'nuts'; valid: generator, gibbs, hmc, mala, inpainting, langevin"),
         (["--sampler", "mala", "--kind", "marginal"], "use joint or given-h or posterior"),
         (["--sampler", "hmc", "--step-size", "-1"], "expected a positive number"),
         (["--kind", "inpainting", "--known", "middle"], "unknown known 'middle'; valid: top, bottom"),
     ):
-        assert main(["sample", str(folder), "--count", "2", "--steps", "2", *words]) == 2
+        assert main(["sample", str(deep), "--count", "2", "--steps", "2", *words]) == 2
         assert expected in capsys.readouterr().err

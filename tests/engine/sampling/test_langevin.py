@@ -14,9 +14,9 @@ from eblvm.engine.sampling.langevin import (
     joint_score,
     langevin,
     marginal_score,
-    normal_start,
     temperatures,
 )
+from eblvm.engine.sampling.starts import normal_start
 from eblvm.kernels.philox import Key
 
 

@@ -118,12 +118,12 @@ def test_a_checkpoint_that_cannot_be_loaded_is_passed_over(content: bytes, tmp_p
 @pytest.mark.parametrize(
     ("value", "sentence"),
     [
-        ([1, 2], "holds a list, expected a dict"),
+        ([1, 2], "is a list, expected a dict"),
         ({"version": 1}, "is of step None, expected that of its name"),
         ({"version": 1, "step": 19}, "is of step 19"),
         ({"version": 1, "step": "20"}, "is of step 20"),
-        ({"version": 1, "step": 20, "state": 5}, "holds no dict as 'state'"),
-        ({"version": 1, "step": 20, "best": None}, "holds no dict as 'best'"),
+        ({"version": 1, "step": 20, "state": 5}, "has no dict as 'state'"),
+        ({"version": 1, "step": 20, "best": None}, "has no dict as 'best'"),
         ({"version": 1, "step": 20, "odd": True}, "is odd"),
     ],
 )

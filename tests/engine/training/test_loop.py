@@ -21,7 +21,7 @@ from eblvm.engine.config import Config
 from eblvm.engine.errors import DivergedError, UserError
 from eblvm.engine.methods import KINDS
 from eblvm.engine.runs import checkpoint
-from eblvm.engine.runs.run import SavedRun
+from eblvm.engine.runs.saved import SavedRun
 from eblvm.engine.runs.stats import reproducible
 from eblvm.engine.training.loop import train
 from eblvm.kernels.philox import Key

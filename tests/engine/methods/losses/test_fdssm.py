@@ -12,7 +12,7 @@ from eblvm.engine.methods.losses.ssm import Ssm
 from eblvm.engine.methods.score_matching import ScoreMatchingObjective
 from eblvm.engine.nets.grbm import GRBM
 from eblvm.engine.optim.adam import Adam
-from eblvm.engine.runs.run import SavedRun
+from eblvm.engine.runs.saved import SavedRun
 from eblvm.engine.training.loop import train
 from eblvm.kernels.philox import Key
 
