@@ -1,13 +1,14 @@
 """The device of a bench command."""
 
 from eblvm.engine.device import own_device, set_repeatable
-from eblvm.engine.running import Running
+from eblvm.engine.recipes import recipe
 
 
 def chosen(device: str) -> str:
     """Check `--device`; give a GPU its number and set it up as a run does by default."""
-    running = Running(device=device)
-    running.check()
+    config = recipe("checkerboard").replaced(device=device)
+    config.check()
+    running = config.running
     running.check_device()
     if running.on_cuda:
         set_repeatable(False)
