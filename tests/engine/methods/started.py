@@ -61,12 +61,19 @@ def cast(tree: Any, dtype: torch.dtype = torch.float64) -> Any:
     return tree_map(lambda t: t.to(dtype), tree)
 
 
-def under_way(weights: Weights, step_count: float, m: float = 0.0, v: float = 0.0) -> Weights:
+def counted(weights: Weights, step_count: float, replicas: tuple[int, ...] = ()) -> Weights:
+    """Return weights after so many steps, in every replica."""
+    count = torch.full(replicas, step_count, dtype=weights.moments.step_count.dtype)
+    return weights._replace(moments=weights.moments._replace(step_count=count))
+
+
+def under_way(
+    weights: Weights, step_count: float, m: float = 0.0, v: float = 0.0, replicas: tuple[int, ...] = ()
+) -> Weights:
     """Return weights with moments as after some steps: the derivative of Adam's first step is that of a sign."""
-    moments = weights.moments
-    filled = [{k: torch.full_like(p, value) for k, p in weights.params.items()} for value in (m, v)]
-    return weights._replace(moments=moments._replace(m=filled[0], v=filled[1],
-                            step_count=torch.full_like(moments.step_count, step_count)))  # fmt: skip
+    m_, v_ = ({k: torch.full_like(p, value) for k, p in weights.params.items()} for value in (m, v))
+    weights = weights._replace(moments=weights.moments._replace(m=m_, v=v_))
+    return counted(weights, step_count, replicas)
 
 
 def first_step(config: Config, v: Tensor) -> Started:
