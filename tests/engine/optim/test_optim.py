@@ -94,12 +94,10 @@ def test_move_keeps_the_average(optimizer: Optimizer, in_place: bool) -> None:
     assert (moved.average["w"] is weights.average["w"]) == in_place
 
 
-def test_nothing_moves_where_it_must_not_go() -> None:
-    adam = Adam(average=0.5)
-    weights = adam.init({"w": torch.ones(3)})._replace(average={"w": torch.zeros(3)})
-    for in_place in (False, True):
-        after, _ = adam.move(
-            weights, {"w": torch.ones(3)}, torch.tensor(0.1), in_place=in_place, go=torch.tensor(False)
-        )
-        assert torch.equal(after.params["w"], torch.ones(3))
-        assert float(after.average["w"].sum()) == float(after.moments.step_count) == 0
+@pytest.mark.parametrize("optimizer", [Adam(average=0.5), RmsProp(average=0.5)], ids=lambda o: type(o).__name__)
+def test_nothing_moves_where_it_must_not_go(optimizer: Optimizer) -> None:
+    weights = optimizer.init({"w": torch.ones(3)})._replace(average={"w": torch.zeros(3)})
+    for go in (False, True):
+        after, _ = optimizer.move(weights, {"w": torch.ones(3)}, torch.tensor(0.1), go=torch.tensor(go))
+        assert torch.equal(after.params["w"], torch.ones(3)) != go
+        assert (float(after.average["w"].sum()) == float(after.moments.step_count) == 0) != go
