@@ -18,7 +18,7 @@ from eblvm.engine.nets.grbm import GRBM
 from eblvm.engine.nets.posteriors import Bernoulli
 from eblvm.kernels import philox
 from eblvm.kernels.philox import Key
-from tests.engine.methods.started import ADAM, BETAS, Started, cast, drawn, rates_of, under_way
+from tests.engine.methods.started import ADAM, BETAS, Started, bism_of, cast, drawn, rates_of, under_way
 from tests.golden import brute_force
 
 B, D, H, K, LR, UNROLL_LR, TAU = 7, 5, 4, 2, 0.02, 0.3, 0.1
@@ -27,15 +27,8 @@ NETS = Nets(GRBM(D, H), Bernoulli(D, H, temperature=TAU), phi_optimizer=ADAM)
 
 
 def bilevel(loss: Loss, N: int, sgd: bool, memory: str, exact: bool, shared: bool) -> ScoreMatching:
-    bism = Bism(
-        K=K,
-        N=N,
-        divergence=KlExact() if exact else Kl(),
-        noise="shared" if shared else "fresh",
-        unroll_optimizer="sgd" if sgd else "adam",
-        unroll_lr=UNROLL_LR if sgd else None,
-        unroll_memory=memory,
-    )
+    divergence, unroll_lr = KlExact() if exact else Kl(), UNROLL_LR if sgd else None
+    bism = bism_of(K, N, divergence, shared=shared, sgd=sgd, unroll_lr=unroll_lr, memory=memory)
     return ScoreMatching(bism, loss)
 
 

@@ -10,7 +10,6 @@ from torch.func import functional_call
 
 from eblvm.engine.methods import divergences
 from eblvm.engine.methods.base import Nets
-from eblvm.engine.methods.bism import Bism
 from eblvm.engine.methods.losses.mdsm import Mdsm
 from eblvm.engine.methods.score_matching import ScoreMatching
 from eblvm.engine.nets.base import Energy, Separable
@@ -18,7 +17,7 @@ from eblvm.engine.nets.deep import CoupledHead, DeepEnergy, ResNet
 from eblvm.engine.nets.posteriors import ConvGaussian
 from eblvm.kernels import philox
 from eblvm.kernels.philox import Key
-from tests.engine.methods.started import ADAM, BETAS, Started, cast, drawn, rates_of, under_way
+from tests.engine.methods.started import ADAM, BETAS, Started, bism_of, cast, drawn, rates_of, under_way
 from tests.golden import brute_force
 
 B, SHAPE, H, LR, UNROLL_LR = 5, (2, 8, 8), 3, 0.01, 1e-3
@@ -97,15 +96,8 @@ def lower(kind: str, divergence: str, theta: dict, phi: dict, v: Tensor, noise: 
 
 
 def bilevel(divergence: str, K: int, N: int, sgd: bool, memory: str, shared: bool) -> ScoreMatching:
-    bism = Bism(
-        K=K,
-        N=N,
-        divergence=divergences.KINDS[divergence],
-        noise="shared" if shared else "fresh",
-        unroll_optimizer="sgd" if sgd else "adam",
-        unroll_lr=UNROLL_LR if sgd else None,
-        unroll_memory=memory,
-    )
+    unroll_lr = UNROLL_LR if sgd else None
+    bism = bism_of(K, N, divergences.KINDS[divergence], shared=shared, sgd=sgd, unroll_lr=unroll_lr, memory=memory)
     return ScoreMatching(bism, LOSS)
 
 

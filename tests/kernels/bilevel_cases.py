@@ -5,7 +5,6 @@ from typing import Any
 import torch
 
 from eblvm.engine.methods.base import Nets
-from eblvm.engine.methods.bism import Bism
 from eblvm.engine.methods.divergences import Kl, KlExact
 from eblvm.engine.methods.losses.dsm import Dsm
 from eblvm.engine.methods.score_matching import ScoreMatching
@@ -13,7 +12,7 @@ from eblvm.engine.nets.grbm import GRBM
 from eblvm.engine.nets.posteriors import Bernoulli
 from eblvm.kernels import philox
 from eblvm.kernels.philox import Key, Purpose
-from tests.engine.methods.started import ADAM, Started, cast, drawn, rates_of, under_way
+from tests.engine.methods.started import ADAM, Started, bism_of, cast, drawn, rates_of, under_way
 
 SIGMA, TAU, LR, UNROLL_LR = 0.3, 0.1, 0.02, 0.3
 # (B, D, H): the dual unroll (B < 2D), the primal one, one of everything, odd and large enough for torch's products.
@@ -21,14 +20,8 @@ SIZES = [(7, 5, 4), (20, 3, 4), (1, 1, 1), (63, 100, 37), (100, 2, 257)]
 
 
 def bidsm(N: int, K: int, *, sgd: bool, shared: bool, exact: bool, auto: bool = False) -> ScoreMatching:
-    bism = Bism(
-        K=K,
-        N=N,
-        divergence=KlExact() if exact else Kl(),
-        noise="shared" if shared else "fresh",
-        unroll_optimizer="sgd" if sgd else "adam",
-        unroll_lr=None if auto else UNROLL_LR,
-    )
+    unroll_lr = None if auto else UNROLL_LR
+    bism = bism_of(K, N, KlExact() if exact else Kl(), shared=shared, sgd=sgd, unroll_lr=unroll_lr)
     return ScoreMatching(bism, Dsm(SIGMA))
 
 

@@ -8,6 +8,8 @@ from torch.utils._pytree import tree_map
 
 from eblvm.engine.config import Config
 from eblvm.engine.methods.base import Info, Method, Nets, Noise, Rates, Rows, State
+from eblvm.engine.methods.bism import Bism
+from eblvm.engine.methods.divergences import Divergence
 from eblvm.engine.optim.adam import Adam
 from eblvm.engine.optim.base import Weights
 from eblvm.engine.training.start import initial_state
@@ -74,6 +76,20 @@ def under_way(
     m_, v_ = ({k: torch.full_like(p, value) for k, p in weights.params.items()} for value in (m, v))
     weights = weights._replace(moments=weights.moments._replace(m=m_, v=v_))
     return counted(weights, step_count, replicas)
+
+
+def bism_of(
+    K: int, N: int, divergence: Divergence, *, shared: bool, sgd: bool, unroll_lr: float | None, memory: str = "store"
+) -> Bism:
+    return Bism(
+        K=K,
+        N=N,
+        divergence=divergence,
+        noise="shared" if shared else "fresh",
+        unroll_optimizer="sgd" if sgd else "adam",
+        unroll_lr=unroll_lr,
+        unroll_memory=memory,
+    )
 
 
 def first_step(config: Config, v: Tensor) -> Started:
