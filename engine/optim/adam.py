@@ -60,11 +60,13 @@ class Adam(Optimizer):
         p, g, m_, v_ = ([tree[k] for k in params] for tree in (params, gradient, m, v))
         if in_place:
             means = [average[k] for k in params] if average and self.average is not None else []
-            step_count, norm = adam_unroll.adam_unroll_(
-                p, g, m_, v_, step_count, lr, self.rule, self.weight_decay, self.clip_norm, means, self.average or 0.0, go
-            )  # fmt: skip
+            how = self.rule, self.weight_decay, self.clip_norm, means, self.average or 0.0, go
+            step_count, norm = adam_unroll.adam_unroll_(p, g, m_, v_, step_count, lr, *how)
             return weights._replace(moments=Moments(m, v, step_count)), norm
-        step_count, (g, norm) = step_count + 1, adam_unroll.clipped(g, lr.dim(), self.clip_norm)
+        g, norm = adam_unroll.clipped(g, lr.dim(), self.clip_norm)
+        if go is not None and not go:
+            return weights, norm
+        step_count = step_count + 1
         g = adam_unroll.decayed(p, g, self.weight_decay)
         moved = [adam_unroll.adam_unroll(*one, step_count, lr, self.rule) for one in zip(p, g, m_, v_, strict=True)]
         params, m, v = (dict(zip(params, part, strict=True)) for part in zip(*moved, strict=True))

@@ -39,4 +39,5 @@ class Sgd(Optimizer):
         return weights._replace(moments=weights.moments._replace(m={}, v={}))
 
     def updated(self, weights: Weights, gradient: Params, lr: Tensor) -> Weights:
-        return weights._replace(params={k: p - lr * gradient[k] for k, p in weights.params.items()})
+        moments = weights.moments._replace(step_count=weights.moments.step_count + 1)
+        return weights._replace(params={k: p - lr * gradient[k] for k, p in weights.params.items()}, moments=moments)

@@ -9,19 +9,18 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from eblvm.engine.methods import divergences
-from eblvm.engine.methods.bilevel import BilevelScore
-from eblvm.engine.methods.bism import Bism
+from eblvm.engine.methods.base import Nets
 from eblvm.engine.methods.losses.mdsm import Mdsm
-from eblvm.engine.methods.score_matching import ScoreMatchingObjective
+from eblvm.engine.methods.score_matching import ScoreMatching
 from eblvm.engine.nets.base import Energy, Separable
 from eblvm.engine.nets.deep import CoupledHead, DeepEnergy, ResNet
-from eblvm.engine.nets.posteriors import ConvGaussian, Posterior
-from eblvm.engine.optim.adam import Adam
+from eblvm.engine.nets.posteriors import ConvGaussian
 from eblvm.kernels import philox
 from eblvm.kernels.philox import Key
+from tests.engine.methods.started import ADAM, BETAS, Started, bism_of, cast, drawn, rates_of, under_way
 from tests.golden import brute_force
 
-B, SHAPE, H, LR, UNROLL_LR, BETAS = 5, (2, 8, 8), 3, 0.01, 1e-3, (0.9, 0.95)
+B, SHAPE, H, LR, UNROLL_LR = 5, (2, 8, 8), 3, 0.01, 1e-3
 LOSS = Mdsm((0.1, 1.0), "geometric", 0.1)
 TOLERANCE = 1e-9  # relative to the largest entry of each gradient
 
@@ -96,31 +95,18 @@ def lower(kind: str, divergence: str, theta: dict, phi: dict, v: Tensor, noise: 
     return 0.5 * (slope - (h - mean) / log_std.exp() ** 2).square().sum(-1)
 
 
-def method(energy: Energy, posterior: Posterior, divergence: str, K: int, N: int, sgd: bool, memory: str, shared: bool):
-    adam = Adam(BETAS)
-    options = Bism(
-        K=K,
-        N=N,
-        divergence=divergences.KINDS[divergence],
-        noise="shared" if shared else "fresh",
-        unroll_optimizer="sgd" if sgd else "adam",
-        unroll_lr=UNROLL_LR if sgd else None,
-        unroll_memory=memory,
-    )
-    return ScoreMatchingObjective(BilevelScore(options, energy, posterior, adam), LOSS, adam)
+def bilevel(divergence: str, K: int, N: int, sgd: bool, memory: str, shared: bool) -> ScoreMatching:
+    unroll_lr = UNROLL_LR if sgd else None
+    bism = bism_of(K, N, divergences.KINDS[divergence], shared=shared, sgd=sgd, unroll_lr=unroll_lr, memory=memory)
+    return ScoreMatching(bism, LOSS)
 
 
-def start(objective: ScoreMatchingObjective):
+def start(method: ScoreMatching, energy: Energy, unroll_lr: float) -> Started:
+    nets = Nets(energy, ConvGaussian(SHAPE, H, 3), phi_optimizer=ADAM)
     v = philox.uniform(Key(3, 0), 0, B, SHAPE, dtype=torch.float64)
-    state = objective.init(Key(5, 0), v)
-    state = torch.utils._pytree.tree_map(lambda t: t.double(), state)
-    moments = state.phi_opt._replace(
-        m={k: 0.01 * torch.ones_like(p) for k, p in state.phi.items()},
-        v={k: 0.02 * torch.ones_like(p) for k, p in state.phi.items()},
-        step_count=torch.tensor(3.0, dtype=torch.float64),
-    )
-    rates = {name: torch.tensor(LR, dtype=torch.float64) for name in ("theta", "phi")}
-    return v, state._replace(phi_opt=moments), rates | {"unroll": torch.tensor(LR, dtype=torch.float64)}
+    state = cast(method.init(nets, Key(5, 0), v, ADAM))
+    state = state._replace(phi=under_way(state.phi, 3.0, m=0.01, v=0.02))
+    return Started(method, nets, state, v, drawn(method, nets, Key(11, 4), v), rates_of(LR, unroll=unroll_lr))
 
 
 def compare(
@@ -134,11 +120,9 @@ def compare(
     shared: bool = True,
     compiled: bool = False,
 ) -> None:
-    objective = method(energy_of(kind, checkpoint), ConvGaussian(SHAPE, H, 3), divergence, K, N, sgd, memory, shared)
-    v, state, rates = start(objective)
-    rates["unroll"] = torch.tensor(UNROLL_LR if sgd else LR, dtype=torch.float64)
-    noise = objective.draw(Key(11, 4), v)
-    run = objective.gradient
+    method = bilevel(divergence, K, N, sgd, memory, shared)
+    _, nets, state, v, noise, rates = start(method, energy_of(kind, checkpoint), UNROLL_LR if sgd else LR)
+    run = method.gradient(nets)
     if compiled:
         run = torch.compile(run, dynamic=False, backend="aot_eager")
     with torch.no_grad():
@@ -155,8 +139,8 @@ def compare(
 
     model = brute_force.Model(partial(plain_energy, kind), log_q, sample, partial(lower, kind, divergence))
     expected, phi = brute_force.double_loop(
-        model, state.theta, state.phi, (state.phi_opt.m, state.phi_opt.v, 3), batches,
-        [n[0] for n in noise["latent"]], upper, 1 / sigma,
+        model, state.theta.params, state.phi.params, (state.phi.moments.m, state.phi.moments.v, 3), batches,
+        [n[:, 0] for n in noise["latent"]], upper, 1 / sigma,
         K=K, N=N, lr=LR, unroll_lr=UNROLL_LR, sgd=sgd, betas=BETAS,
     )  # fmt: skip
     assert set(expected) == set(gradient)
@@ -166,7 +150,7 @@ def compare(
         sum(float(value.abs().max()) > 0 for value in expected.values()) >= len(expected) - 1
     )  # all, but an outer bias
     for name, value in phi.items():
-        torch.testing.assert_close(moved.phi[name], value, rtol=1e-11, atol=1e-12)
+        torch.testing.assert_close(moved.phi.params[name], value, rtol=1e-11, atol=1e-12)
 
 
 @pytest.mark.parametrize("N", range(4))

@@ -8,29 +8,27 @@ import torch
 
 from eblvm.engine import recipes
 from eblvm.engine.evaluation.studies.gradient_bias import gradient_bias
-from eblvm.engine.methods.bilevel import BilevelScore
+from eblvm.engine.methods.base import Nets
 from eblvm.engine.methods.bism import Bism
 from eblvm.engine.methods.divergences import KlExact
 from eblvm.engine.methods.losses.dsm import Dsm
-from eblvm.engine.methods.score_matching import ScoreMatchingObjective
+from eblvm.engine.methods.score_matching import ScoreMatching
 from eblvm.engine.nets.grbm import GRBM
 from eblvm.engine.nets.posteriors import Bernoulli
 from eblvm.engine.optim.adam import Adam
 from eblvm.kernels import philox
 from eblvm.kernels.philox import Key
+from tests.engine.methods.started import cast, rates_of
 
 
 def test_gradient_bias_falls_geometrically() -> None:
     # More samples than visible units and small logits make the exact KL strongly convex in (A, a).
-    adam = Adam()
-    options = Bism(K=0, N=0, divergence=KlExact(), unroll_optimizer="sgd")  # with its automatic step size
-    estimator = BilevelScore(options, GRBM(3, 4), Bernoulli(3, 4), adam)
-    objective = ScoreMatchingObjective(estimator, Dsm(0.5), adam)
+    bism = Bism(K=0, N=0, divergence=KlExact(), unroll_optimizer="sgd")  # with its automatic step size
+    method, nets = ScoreMatching(bism, Dsm(0.5)), Nets(GRBM(3, 4), Bernoulli(3, 4), phi_optimizer=Adam())
     v = philox.normal(Key(0, 0), 0, 64, (3,), dtype=torch.float64)
-    state = torch.utils._pytree.tree_map(lambda t: t.double(), objective.init(Key(7, 0), v))
-    rates = {name: torch.tensor(1e-2, dtype=torch.float64) for name in ("theta", "phi", "unroll")}
+    state, rates = cast(method.init(nets, Key(7, 0), v, Adam())), rates_of(1e-2)
     Ns = (0, 5, 10, 15, 20, 25, 30)
-    facts = gradient_bias(objective, state, v, rates, Ns, (0, 50))
+    facts = gradient_bias(method, nets, state, v, rates, Ns, (0, 50))
     table = facts["relative_bias"]
 
     for row in table:
@@ -48,10 +46,10 @@ def test_newton_step_on_a_deep_eblvm() -> None:
     """Truth by the trapezoidal rule, H = 2: the step has less than half the bias and spread of N = 0."""
     config = recipes.recipe("checkerboard", model="mlp").replaced(width=16, depth=2, dtype="float64", batch=64)
     v = config.load_data().train[:64]
-    objective = config.method.build(config.model, config.optimisation, v).objective
-    state = torch.utils._pytree.tree_map(lambda t: t.double(), objective.init(Key(7, 0), v))
-    rates = {name: torch.tensor(3e-3, dtype=torch.float64) for name in ("theta", "phi", "unroll")}
-    facts = gradient_bias(objective, state, v, rates, (0, 2), (100,))
+    method, nets = config.method, config.method.nets(config, v)
+    state = cast(method.init(nets, Key(7, 0), v, config.optimisation.theta_optimizer()))
+    rates = rates_of(3e-3)
+    facts = gradient_bias(method, nets, state, v, rates, (0, 2), (100,))
     (bias, *_), (spread, *_) = facts["relative_bias"][0], facts["relative_spread"][0]
     assert facts["newton_bias"][0] < 0.5 * bias
     assert facts["newton_spread"][0] < 0.5 * spread

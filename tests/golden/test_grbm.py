@@ -9,7 +9,6 @@ from torch import Tensor
 
 from eblvm.engine.errors import UserError
 from eblvm.engine.evaluation.metrics.likelihood import ais, exact_log_z
-from eblvm.engine.nets.base import call
 from eblvm.engine.nets.grbm import GRBM
 from eblvm.kernels import philox
 from eblvm.kernels.philox import Key
@@ -106,7 +105,7 @@ def test_conditional_v(model) -> None:
 def test_log_z_of_a_large_model_is_refused() -> None:
     energy = GRBM(2, 21)
     with pytest.raises(UserError, match="got H=21, expected H <= 20; use AIS"):
-        call(energy, energy.initial(Key(0, 0)), "log_z")
+        energy.at(energy.initial(Key(0, 0))).log_z()
 
 
 @pytest.mark.parametrize("seed", range(3))

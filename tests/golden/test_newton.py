@@ -22,6 +22,7 @@ from eblvm.engine.errors import UserError
 from eblvm.engine.methods import newton
 from eblvm.engine.methods.divergences import Fisher
 from eblvm.engine.methods.newton import Newton
+from eblvm.engine.methods.newton_step import antithetic, best_response
 from eblvm.engine.nets.base import Energy, Separable
 from eblvm.engine.nets.deep import CoupledHead
 from eblvm.engine.nets.grbm import GRBM
@@ -116,11 +117,9 @@ class Toy:
         def score(theta: Params) -> Tensor:
             f, pull = vjp(lambda x: self.energy.at(theta).features(x), v)
             if options is not None:
-                many = newton.antithetic(
-                    normal(3, len(v), options.response_samples, self.posterior.latent).movedim(1, 0)
-                )
-                response = newton.best_response(options, self.energy, self.posterior, theta, f, tuple(p), many)
-                return pull(newton.cotangent(options, self.energy, self.posterior, theta, response, f, noise))
+                many = antithetic(normal(3, len(v), options.response_samples, self.posterior.latent).movedim(1, 0))
+                response = best_response(options, self.energy, self.posterior, theta, f, tuple(p), many)
+                return pull(options.cotangent(self.energy.at(theta), self.posterior, response, f, noise))
             h = self.posterior.rsample(tuple(p), noise[0])
             u, _ = grad(lambda x: (-self.energy.at(theta).head(x, h).sum(), ()), f)
 
@@ -177,10 +176,8 @@ def surrogate_gradient(
 
     def loss(theta: Params) -> tuple[Tensor, tuple[()]]:
         f, pull = vjp(lambda x: energy.at(theta).features(x), v)
-        response = newton.best_response(options, energy, posterior, theta, f, p, many)
-        return (
-            pull(newton.cotangent(options, energy, posterior, theta, response, f, noise)) + 0.3 * v
-        ).square().sum(), ()
+        response = best_response(options, energy, posterior, theta, f, p, many)
+        return (pull(options.cotangent(energy.at(theta), posterior, response, f, noise)) + 0.3 * v).square().sum(), ()
 
     return grad(loss, theta)[0]
 
@@ -194,7 +191,7 @@ def test_linear_gaussian_model_is_exact(block: str, score: str, solver: str) -> 
     B, D, H = 5, 11, 8
     energy = LinearGaussian(D, H)
     theta = {"b": normal(21, D), "gain": 1 + 0.3 * normal(22, H), "log_prior": 0.5 * normal(23, H)}
-    v, noise, many = normal(24, B, D), normal(25, 1, B, H), newton.antithetic(normal(26, 4, B, H))
+    v, noise, many = normal(24, B, D), normal(25, 1, B, H), antithetic(normal(26, 4, B, H))
     log_std = -0.5 * energy.at(theta).precision().log().expand(B, H)
     p = (normal(27, B, H), log_std)
     options = Newton(response_samples=4, response_block=block, response_score=score, trust=100.0, solver=solver)
@@ -214,9 +211,9 @@ def test_a_fisher_minimiser_does_not_move() -> None:
     theta = {"b": normal(21, D), "gain": 1 + 0.3 * normal(22, H), "log_prior": 0.5 * normal(23, H)}
     f, precision = energy.at(theta).features(normal(24, B, D)), energy.at(theta).precision()
     p = (f[1] / precision, -0.5 * precision.log().expand(B, H))
-    many = newton.antithetic(normal(26, 4, B, H))
+    many = antithetic(normal(26, 4, B, H))
     assert Fisher()(lambda h: energy.at(theta).head(f, h), posterior, p, many).max() < 1e-20
-    response = newton.best_response(Newton(response_block="full"), energy, posterior, theta, f, p, many)
+    response = best_response(Newton(response_block="full"), energy, posterior, theta, f, p, many)
     assert response.info["response_slope"] < 1e-12
     for before, after in zip(p, response.p, strict=True):
         torch.testing.assert_close(after, before, rtol=0, atol=1e-12)
@@ -230,7 +227,7 @@ def test_grbm_gets_its_exact_posterior() -> None:
     v, logits = normal(34, B, D), 3 * normal(35, B, H)
     noise = philox.logistic(Key(7, 0), 36, 1, (B, H), dtype=torch.float64)
     f = energy.at(theta).features(v)
-    response = newton.best_response(Newton(), energy, posterior, theta, f, logits, torch.empty(0))
+    response = best_response(Newton(), energy, posterior, theta, f, logits, torch.empty(0))
     assert torch.equal(response.respond(f), energy.at(theta).posterior_logits(v))
     assert response.info["response_slope"] > 1
     assert response.info["response_slope_after"] == 0
@@ -242,7 +239,7 @@ def test_grbm_gets_its_exact_posterior() -> None:
 
 def deep_case(kind: str, H: int = 3, B: int = 5, S: int = 4) -> tuple[Toy, dict[str, Any]]:
     toy = Toy(H, kind, steps=100, B=B)
-    place = {"v": toy.v, "p": toy.p, "noise": normal(40, 1, B, H), "many": newton.antithetic(normal(41, S, B, H))}
+    place = {"v": toy.v, "p": toy.p, "noise": normal(40, 1, B, H), "many": antithetic(normal(41, S, B, H))}
     return toy, place
 
 
@@ -344,13 +341,13 @@ def test_cotangent_is_the_derivative_of_the_log_ratio(score: str) -> None:
     theta, v = toy.theta, place["v"]
     f, pull = vjp(lambda x: toy.energy.at(theta).features(x), v)
     options = Newton(response_samples=4, response_score=score)
-    response = newton.best_response(options, toy.energy, toy.posterior, theta, f, toy.p, place["many"])
-    u = newton.cotangent(options, toy.energy, toy.posterior, theta, response, f, place["noise"])
-    h = newton.latents(options, toy.posterior, response.p, place["noise"])
+    response = best_response(options, toy.energy, toy.posterior, theta, f, toy.p, place["many"])
+    u = options.cotangent(toy.energy.at(theta), toy.posterior, response, f, place["noise"])
+    h = options.latents(toy.posterior, response.p, place["noise"])
 
     def log_density(x: Tensor) -> tuple[Tensor, tuple[()]]:
         f = toy.energy.at(theta).features(x)
-        return newton.log_ratio(toy.energy, toy.posterior, theta, response, f, h).sum(), ()
+        return newton.log_ratio(toy.energy.at(theta), toy.posterior, response, f, h).sum(), ()
 
     torch.testing.assert_close(pull(u), grad(log_density, v)[0], rtol=1e-11, atol=1e-11)
 
@@ -410,14 +407,14 @@ def test_a_long_step_is_cut_and_counted() -> None:
     far[0] += 40
     f = toy.energy.at(toy.theta).features(toy.v)
     options = Newton(response_samples=4, trust=1.5, response_steps=0)
-    response = newton.best_response(options, toy.energy, toy.posterior, toy.theta, f, (far, log_std), place["many"])
+    response = best_response(options, toy.energy, toy.posterior, toy.theta, f, (far, log_std), place["many"])
     moved = (response.respond(f)[0] - far) / log_std.exp()
     lengths = moved.square().mean(-1).sqrt()
     assert lengths[0].item() == pytest.approx(1.5)
     assert (lengths[1:] < 1.5).all()
     assert response.info["response_cut"].item() == pytest.approx(1 / len(far))
     twice = replace(options, response_steps=1)
-    response = newton.best_response(twice, toy.energy, toy.posterior, toy.theta, f, (far, log_std), place["many"])
+    response = best_response(twice, toy.energy, toy.posterior, toy.theta, f, (far, log_std), place["many"])
     lengths = ((response.respond(f)[0] - far) / log_std.exp()).square().mean(-1).sqrt()
     assert 1.5 < lengths[0] <= 3.0
     assert response.info["response_cut"].item() == pytest.approx(1 / len(far))
@@ -445,7 +442,7 @@ def test_curvature_has_a_floor(solver: str) -> None:
     p = (torch.zeros(B, H, dtype=torch.float64),) * 2
     f = normal(51, B, H)
     options = Newton(response_samples=2, floor=0.25, trust=1e6, solver=solver, response_steps=0)
-    response = newton.best_response(options, energy, posterior, {}, f, p, newton.antithetic(normal(52, 2, B, H)))
+    response = best_response(options, energy, posterior, {}, f, p, antithetic(normal(52, 2, B, H)))
     mean, _ = response.respond(f)
     if solver == "dense":
         inverse = torch.tensor([1 / 4, 1, 4, 1 / 2], dtype=torch.float64)
@@ -479,13 +476,13 @@ def test_algebra_stays_fp32_under_autocast(kind: str) -> None:
     options = Newton(response_samples=4)
     with torch.autocast("cpu", torch.bfloat16):
         f = toy.energy.at(theta).features(place["v"])
-        response = newton.best_response(options, toy.energy, toy.posterior, theta, f, place["p"], place["many"])
+        response = best_response(options, toy.energy, toy.posterior, theta, f, place["p"], place["many"])
         mean, _ = response.respond(f)
     assert f.dtype == torch.bfloat16
     assert mean.dtype == torch.float32
     f64 = toy.energy.at(toy.theta).features(toy.v)
     many = place["many"].double()
-    exact, _ = newton.best_response(options, toy.energy, toy.posterior, toy.theta, f64, toy.p, many).respond(f64)
+    exact, _ = best_response(options, toy.energy, toy.posterior, toy.theta, f64, toy.p, many).respond(f64)
     assert (mean - exact).abs().max() < 0.05 * (exact - toy.p[0]).abs().max() + 0.02
 
 
@@ -502,4 +499,4 @@ def test_errors_say_what_to_do() -> None:
     with pytest.raises(UserError, match="no second derivative"):
         config.replaced(activation="relu").check()
     with pytest.raises(UserError, match="'unroll'"):
-        newton.best_response(Newton(), Quadratic(torch.eye(1)), Posterior(), {}, torch.empty(1), (), torch.empty(0))
+        best_response(Newton(), Quadratic(torch.eye(1)), Posterior(), {}, torch.empty(1), (), torch.empty(0))

@@ -5,7 +5,7 @@ import torch
 from torch.func import grad, vmap
 
 from eblvm.engine.optim.adam import Adam
-from eblvm.engine.optim.base import Moments
+from eblvm.engine.optim.base import Moments, Weights
 from eblvm.kernels import adam_unroll
 from eblvm.kernels.adam_unroll import Rule, adam_unroll_, reference
 from eblvm.kernels.adam_unroll import adam_unroll as step
@@ -93,10 +93,9 @@ def test_a_norm_that_is_no_number_shows_everywhere(backend) -> None:
 def test_it_is_the_engines_adam(backend) -> None:
     p, g, m, v, t, lr = inputs((5, 4))
     adam = Adam((RULE.b1, RULE.b2), RULE.eps, RULE.eps_root)
-    moved, state = adam.step({"p": p}, {"p": g}, Moments({"p": m}, {"p": v}, t - 1), lr)
-    assert isinstance(state, Moments)
+    moved = adam.step(Weights({"p": p}, Moments({"p": m}, {"p": v}, t - 1)), {"p": g}, lr)
     got = adam_unroll._step(backend, p, g, m, v, t, lr, RULE)
-    assert_close(list(got), [moved["p"], state.m["p"], state.v["p"]], 1e-14)
+    assert_close(list(got), [moved.params["p"], moved.moments.m["p"], moved.moments.v["p"]], 1e-14)
 
 
 def test_gradient_is_finite_at_zero_moments() -> None:

@@ -4,25 +4,27 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
 from torch.utils._pytree import tree_map
 
+from eblvm.engine.optim.replicas import pick
 from eblvm.kernels import grbm_bilevel
+from tests.engine.methods.started import BETAS, Started
 from tests.golden import brute_force
 from tests.kernels.bilevel_cases import (
-    BETAS,
     LR,
     SIGMA,
     SIZES,
     TAU,
     UNROLL_LR,
     assert_same,
-    by_autograd,
-    fused,
-    objective,
+    bidsm,
     start,
 )
 from tests.kernels.comparison import needs_native
+
+
+def with_given(begun: Started, given: tuple[Any, ...]) -> Started:
+    return Started(begun.method, begun.nets, *given)
 
 
 @pytest.fixture(params=["native", "reference"])
@@ -41,9 +43,10 @@ def backend(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
 @pytest.mark.parametrize("sgd", [False, True], ids=["adam", "sgd"])
 def test_equals_the_papers_double_loop(sgd, shared, exact, K, N) -> None:
     size = SIZES[0]
-    method = objective(size, N, K, sgd=sgd, shared=shared, exact=exact)
-    state, v, noise, rates = start(method, size)
-    gradient, moved, _ = fused(method, state, v, noise, rates)
+    method = bidsm(N, K, sgd=sgd, shared=shared, exact=exact)
+    begun = start(method, size)
+    _, _, state, v, noise, rates = begun
+    gradient, moved, _ = begun.fused()
     batches = [method.loss.perturb(v, eps, noise) for eps in noise["perturb"]]
     eps = batches[-1].eps
 
@@ -52,11 +55,11 @@ def test_equals_the_papers_double_loop(sgd, shared, exact, K, N) -> None:
         return 0.5 * ((score_fn(x) + eps / SIGMA) ** 2).sum(-1).mean()
 
     expected, phi = brute_force.bism_gradient(
-        state.theta,
-        state.phi,
-        (state.phi_opt.m, state.phi_opt.v, int(state.phi_opt.step_count)),
+        state.theta.params,
+        state.phi.params,
+        (state.phi.moments.m, state.phi.moments.v, int(state.phi.moments.step_count)),
         [b.v for b in batches] * (K + N + 1 if shared else 1),
-        [n[0] for n in noise["latent"]],
+        [n[:, 0] for n in noise["latent"]],
         upper,
         K=K,
         N=N,
@@ -68,13 +71,12 @@ def test_equals_the_papers_double_loop(sgd, shared, exact, K, N) -> None:
         betas=BETAS,
     )
     if not sgd and K:  # the double loop has one rate for real and unrolled Adam steps
-        state, v, noise, _ = start(method, size)
-        gradient, moved, _ = fused(method, state, v, noise, rates | {"phi": rates["unroll"]})
+        gradient, moved, _ = start(method, size)._replace(rates=rates | {"phi": rates["unroll"]}).fused()
     for name, value in expected.items():
         assert value.abs().max() > 0 or (N == 0 and name == "c")
         assert (gradient[name] - value).abs().max() <= 1e-9 * value.abs().max(), name
     for name, value in phi.items():
-        torch.testing.assert_close(moved.phi[name], value, rtol=1e-12, atol=1e-13)
+        torch.testing.assert_close(moved.phi.params[name], value, rtol=1e-12, atol=1e-13)
 
 
 @pytest.mark.usefixtures("backend")
@@ -85,9 +87,9 @@ def test_equals_the_papers_double_loop(sgd, shared, exact, K, N) -> None:
 @pytest.mark.parametrize(("N", "K"), [(0, 3), (3, 2), (2, 0), (0, 0)])
 def test_equals_the_autograd_step(size, exact, shared, sgd, auto, N, K, nan_filled) -> None:
     # The automatic step is the exact KL's: under the sampled one, whose curvature it does not bound, rounding grows.
-    method = objective(size, N, K, sgd=sgd, shared=shared, exact=exact, auto=auto and exact)
-    arguments = start(method, size)
-    assert_same(fused(method, *arguments), by_autograd(method, *arguments), 1e-9)
+    method = bidsm(N, K, sgd=sgd, shared=shared, exact=exact, auto=auto and exact)
+    begun = start(method, size)
+    assert_same(begun.fused(), begun.by_autograd(), 1e-9)
 
 
 @needs_native(grbm_bilevel)
@@ -96,14 +98,14 @@ def test_equals_the_autograd_step(size, exact, shared, sgd, auto, N, K, nan_fill
     "size", [(63, 100, 37), (64, 304, 48), (7, 560, 400), (1, 2, 4), (100, 2, 4), (101, 2, 4)], ids=str
 )
 def test_float32_is_as_good_as_autograd_in_float32(size, shared, sgd) -> None:
-    method = objective(size, 3, 2, sgd=sgd, shared=shared, exact=sgd, auto=sgd)
+    method = bidsm(3, 2, sgd=sgd, shared=shared, exact=sgd, auto=sgd)
     double = start(method, size)
-    single = tree_map(lambda t: t.float() if isinstance(t, Tensor) else t, double)
-    exact = by_autograd(method, *double)[0]
+    single = with_given(double, tree_map(torch.Tensor.float, double.given))
+    exact = double.by_autograd()[0]
     for name, value in exact.items():
         errors = [
-            float((run(method, *single)[0][name].double() - value).abs().max() / value.abs().max())
-            for run in (fused, by_autograd)
+            float((run()[0][name].double() - value).abs().max() / value.abs().max())
+            for run in (single.fused, single.by_autograd)
         ]
         assert errors[0] <= 3 * errors[1] + 1e-6, (name, errors)
 
@@ -112,22 +114,18 @@ def test_float32_is_as_good_as_autograd_in_float32(size, shared, sgd) -> None:
 @pytest.mark.parametrize(("shared", "sgd"), [(False, False), (True, True)])
 @pytest.mark.parametrize("size", [(7, 5, 4), (20, 3, 4)], ids=str)
 def test_replicas_equal_single_runs(size, shared, sgd) -> None:
-    method = objective(size, 2, 2, sgd=sgd, shared=shared, exact=False)
+    method = bidsm(2, 2, sgd=sgd, shared=shared, exact=False)
     seeds = torch.tensor([3, 4, 5])
-    arguments = start(method, size, seeds)
-    stacked = fused(method, *arguments)
-
-    def gradient(*one: Any) -> Any:
-        return fused(method, *one)
-
+    begun = start(method, size, seeds)
+    stacked, gradient = begun.fused(), method.fused(begun.nets, begun.v.device, begun.v.dtype)
+    assert gradient is not None
     with torch.no_grad():
-        mapped = torch.vmap(gradient)(*arguments)
+        mapped = torch.vmap(gradient)(*begun.given)
     assert_same(mapped, stacked, 0.0)
     for r in range(3):
-        one = tree_map(lambda t, r=r: t[r], arguments)
-        assert_same(tree_map(lambda t, r=r: t[r], stacked), fused(method, *one), 1e-13)
+        assert_same(pick(stacked, r), with_given(begun, pick(begun.given, r)).fused(), 1e-13)
     two = torch.vmap(torch.vmap(gradient), in_dims=1)
-    doubled = tree_map(lambda t: torch.stack([t, t], 1).movedim(0, 1).movedim(0, 1), arguments)
+    doubled = tree_map(lambda t: torch.stack([t, t], 1).movedim(0, 1).movedim(0, 1), begun.given)
     with torch.no_grad():
         assert_same(tree_map(lambda t: t[1], two(*doubled)), stacked, 0.0)
 
@@ -135,36 +133,35 @@ def test_replicas_equal_single_runs(size, shared, sgd) -> None:
 @pytest.mark.parametrize(("shared", "sgd"), [(False, False), (True, True)])
 def test_replicas_of_the_reference_equal_single_runs(shared, sgd, monkeypatch) -> None:
     size = (7, 5, 4)
-    method = objective(size, 2, 2, sgd=sgd, shared=shared, exact=sgd, auto=sgd)
-    arguments = start(method, size, torch.tensor([3, 4, 5]))
+    method = bidsm(2, 2, sgd=sgd, shared=shared, exact=sgd, auto=sgd)
+    begun = start(method, size, torch.tensor([3, 4, 5]))
     monkeypatch.setattr(grbm_bilevel, "_NATIVE", False)
-    stacked = fused(method, *arguments)
+    stacked = begun.fused()
     for r in range(3):
-        one = tree_map(lambda t, r=r: t[r], arguments)
-        assert_same(tree_map(lambda t, r=r: t[r], stacked), fused(method, *one), 1e-12)
+        assert_same(pick(stacked, r), with_given(begun, pick(begun.given, r)).fused(), 1e-12)
 
 
 @needs_native(grbm_bilevel)
 def test_non_contiguous_inputs() -> None:
     size = (7, 5, 4)
-    method = objective(size, 2, 2, sgd=False, shared=False, exact=False)
-    arguments = start(method, size)
-    strided = tree_map(lambda t: torch.stack([t, t], -1)[..., 0] if isinstance(t, Tensor) else t, arguments)
-    assert not strided[1].is_contiguous()
-    assert_same(fused(method, *strided), fused(method, *arguments), 0.0)
+    method = bidsm(2, 2, sgd=False, shared=False, exact=False)
+    begun = start(method, size)
+    strided = with_given(begun, tree_map(lambda t: torch.stack([t, t], -1)[..., 0], begun.given))
+    assert not strided.v.is_contiguous()
+    assert_same(strided.fused(), begun.fused(), 0.0)
 
 
 @needs_native(grbm_bilevel)
 def test_inputs_are_not_changed_and_results_are_fresh() -> None:
     size = (7, 5, 4)
     for K in (0, 2):
-        method = objective(size, 2, K, sgd=False, shared=True, exact=False)
-        arguments = start(method, size)
-        before = tree_map(torch.clone, arguments)
-        _, moved, _ = fused(method, *arguments)
-        tree_map(torch.testing.assert_close, arguments, before)
-        moved.phi["net.0.weight"].zero_()
-        tree_map(torch.testing.assert_close, arguments, before)
+        method = bidsm(2, K, sgd=False, shared=True, exact=False)
+        begun = start(method, size)
+        before = tree_map(torch.clone, begun.given)
+        _, moved, _ = begun.fused()
+        tree_map(torch.testing.assert_close, begun.given, before)
+        moved.phi.params["net.0.weight"].zero_()
+        tree_map(torch.testing.assert_close, begun.given, before)
 
 
 @needs_native(grbm_bilevel)

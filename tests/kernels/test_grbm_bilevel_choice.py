@@ -3,7 +3,6 @@
 import subprocess
 import sys
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
 import pytest
@@ -12,96 +11,89 @@ from torch import Tensor
 from torch.utils._pytree import tree_map
 
 from eblvm.engine.errors import UserError
-from eblvm.engine.methods.bilevel import BilevelScore
+from eblvm.engine.methods.base import Nets
 from eblvm.engine.methods.divergences import Kl, KlExact
-from eblvm.engine.methods.grbm import fused as grbm_fused
-from eblvm.engine.methods.grbm.fused import fused_step_for, fused_update_for
 from eblvm.engine.methods.losses.ssm import Ssm
-from eblvm.engine.methods.update import Update
+from eblvm.engine.methods.newton import Newton
 from eblvm.engine.models.posteriors import Exact
+from eblvm.engine.nets.grbm import GRBM
 from eblvm.engine.nets.posteriors import Bernoulli
 from eblvm.engine.optim.adam import Adam
+from eblvm.engine.optim.rmsprop import RmsProp
 from eblvm.engine.recipes import recipe
+from eblvm.engine.training.step import moved, vectorised
 from eblvm.kernels import grbm_bilevel
-from tests.kernels.bilevel_cases import (
-    BETAS,
-    by_autograd,
-    objective,
-    start,
-)
+from tests.engine.methods.started import ADAM, BETAS, assert_trees_close
+from tests.kernels.bilevel_cases import bidsm, nets_of, start
 from tests.kernels.comparison import needs_native
+
+CPU, META = torch.device("cpu"), torch.device("meta")
 
 
 @needs_native(grbm_bilevel)
 @pytest.mark.parametrize("replicated", [False, True])
 @pytest.mark.parametrize("clip", [None, 0.1])
-def test_update_without_vmap_equals_update(clip, replicated) -> None:
-    size = (7, 5, 4)
-    method = objective(size, 2, 2, sgd=True, shared=True, exact=False)
-    state, v, noise, rates = start(method, size, torch.tensor([3, 4, 5]) if replicated else 3)
-    state = state._replace(ema=tree_map(torch.clone, state.theta))
-    update = Update(method, Adam(BETAS), clip, 0.9)
-    step = fused_update_for(update)
-    assert step is not None
-    expected = (torch.vmap(update) if replicated else update)(state, v, noise, rates)
-    got = step(state, v, noise, rates)
-    tree_map(lambda a, b: torch.testing.assert_close(a, b, rtol=1e-11, atol=1e-12), got, expected)
-    kept, grbm_fused.runs_fused = grbm_fused.runs_fused, lambda *_: False
-    try:
-        again = step(state, v, noise, rates)
-    finally:
-        grbm_fused.runs_fused = kept
-    tree_map(lambda a, b: torch.testing.assert_close(a, b, rtol=1e-11, atol=1e-12), again, expected)
-    in_place = fused_update_for(replace(update, in_place=True))
-    assert in_place is not None
-    spent, _ = in_place(state, v, noise, rates)
-    tree_map(lambda a, b: torch.testing.assert_close(a, b, rtol=1e-11, atol=1e-12), spent, expected[0])
-    assert all(spent.theta[k] is state.theta[k] and spent.ema[k] is state.ema[k] for k in state.theta)
+def test_step_without_vmap_equals_the_vmapped_one(clip, replicated) -> None:
+    method = bidsm(2, 2, sgd=True, shared=True, exact=False)
+    begun = start(method, (7, 5, 4), torch.tensor([3, 4, 5]) if replicated else 3)
+    (state, *given), nets = begun.given, begun.nets
+    state = state._replace(theta=state.theta._replace(average=tree_map(torch.clone, state.theta.params)))
+    plain, optimizer = method.gradient(nets), Adam(BETAS, clip_norm=clip, average=0.9)
+    fused = method.fused(nets, CPU, torch.float64)
+    assert fused is not None
+    expected, got = (
+        moved(gradient, nets, optimizer, in_place=False)(state, *given)
+        for gradient in (vectorised(plain) if replicated else plain, fused)
+    )
+    assert_trees_close(got, expected, rtol=1e-11, atol=1e-12)
+    spent, _ = moved(fused, nets, optimizer, in_place=True)(state, *given)
+    assert_trees_close(spent, expected[0], rtol=1e-11, atol=1e-12)
+    old, new = state.theta, spent.theta
+    assert all(new.params[k] is old.params[k] and new.average[k] is old.average[k] for k in old.params)
 
 
 def test_the_rule_names_what_has_a_fused_form() -> None:
-    size = (7, 5, 4)
-    method = objective(size, 1, 1, sgd=False, shared=True, exact=False)
-    bism = method.estimator
-    assert isinstance(bism, BilevelScore)
-    assert fused_step_for(method) is bism
-    assert fused_step_for(replace(method, loss=Ssm())) is None
-    assert fused_update_for(Update(replace(method, loss=Ssm()), Adam())) is None
-    assert fused_step_for(replace(method, estimator=bism.with_options(divergence=Kl(latent_samples=2)))) is None
-    exact = bism.with_options(divergence=KlExact())
-    assert fused_step_for(replace(method, estimator=exact)) is exact
-    with pytest.raises(UserError, match="does not read --latent-samples; it is an option of"):
-        recipe("checkerboard").replaced(divergence="kl-exact", latent_samples=2)
+    method, nets = bidsm(1, 1, sgd=False, shared=True, exact=False), nets_of(5, 4)
+
+    def fused(nets: Nets = nets, loss=method.loss, device: torch.device = CPU, dtype=torch.float64, **changes):
+        return replace(method, estimator=replace(method.estimator, **changes), loss=loss).fused(nets, device, dtype)
 
     class OtherDivergence(Kl):
         def __call__(self, *_: Any) -> Tensor:
             return torch.zeros(())
 
-    class OtherUnroll(BilevelScore):
-        unroll_optimizer = Adam((0.5, 0.9))
+    class OtherEnergy(GRBM):
+        pass
 
-    for changed in (
-        replace(bism, posterior=Bernoulli(5, 4, (3,))),
-        bism.with_options(divergence=OtherDivergence()),
-        bism.with_options(posterior=Exact()),
-        OtherUnroll(bism.options, bism.energy, bism.posterior, bism.optimizer),
-    ):
-        assert fused_step_for(replace(method, estimator=changed)) is None, changed
+    class OtherAdam(Adam):
+        pass
+
+    assert fused() is not None
+    assert fused(dtype=torch.float32) is not None
+    assert fused(divergence=KlExact()) is not None
+    assert fused(best_response=Newton()) is not None
+    assert fused(loss=Ssm()) is None
+    assert fused(divergence=Kl(latent_samples=2)) is None
+    assert fused(divergence=OtherDivergence()) is None
+    assert fused(posterior=Exact()) is None
+    assert fused(unroll_memory="recompute") is None
+    assert fused(replace(nets, posterior=Bernoulli(5, 4, (3,)))) is None
+    assert fused(replace(nets, energy=OtherEnergy(5, 4))) is None
+    for optimizer in (OtherAdam(BETAS), RmsProp(), replace(ADAM, clip_norm=1.0), replace(ADAM, weight_decay=0.1)):
+        assert fused(replace(nets, phi_optimizer=optimizer)) is None, optimizer
+    assert fused(device=META) is None
+    assert fused(dtype=torch.bfloat16) is None
+    with pytest.raises(UserError, match="does not read --latent-samples; it is an option of"):
+        recipe("checkerboard").replaced(divergence="kl-exact", latent_samples=2)
 
 
-@needs_native(grbm_bilevel)
-def test_a_step_that_is_differentiated_stays_with_autograd() -> None:
-    size = (7, 5, 4)
-    method = objective(size, 1, 1, sgd=True, shared=True, exact=False)
-    state, v, noise, rates = start(method, size)
-    runs_fused = partial(grbm_fused.runs_fused, method.estimator)
-    assert runs_fused(state, v, rates)
-    assert not runs_fused(state, v.clone().requires_grad_(), rates)
-    assert not runs_fused(state, v.to("meta"), rates)
-    assert not runs_fused(state, v.float(), rates)
+def test_a_step_that_is_differentiated_takes_autograd() -> None:
+    """The gradient by autograd has a derivative of its own, here by the step size of the unroll."""
+    begun = start(bidsm(1, 1, sgd=True, shared=True, exact=False), (7, 5, 4))
+    (state, v, noise, rates), gradient_of = begun.given, begun.method.gradient(begun.nets)
 
     def norm(rate: Tensor) -> Tensor:
-        gradient, *_ = method.gradient(state, v, noise, rates | {"unroll": rate})
+        gradient, *_ = gradient_of(state, v, noise, rates | {"unroll": rate})
         return gradient["W"].square().sum()
 
     slope = torch.func.grad(norm)(rates["unroll"])
@@ -112,14 +104,11 @@ def test_a_step_that_is_differentiated_stays_with_autograd() -> None:
 def test_without_the_native_library_the_reference_is_used(monkeypatch) -> None:
     monkeypatch.setenv("EBLVM_NATIVE", "0")
     program = (
-        "from eblvm.engine.methods.grbm import fused as grbm_fused; from tests.kernels.bilevel_cases import *;"
-        "from eblvm.kernels import grbm_bilevel;"
-        "m = objective((7, 5, 4), 2, 2, sgd=True, shared=True, exact=False); a = start(m, (7, 5, 4));"
-        "assert grbm_fused.runs_fused(m.estimator, a[0], a[1], a[3]);"
+        "from tests.kernels.bilevel_cases import *; from eblvm.kernels import grbm_bilevel;"
+        "begun = start(bidsm(2, 2, sgd=True, shared=True, exact=False), (7, 5, 4));"
         "assert [b.name for b in grbm_bilevel.backends() if b.serves] == ['reference'] * 2;"
-        "print(float(fused(m, *a)[2]['loss']))"
+        "print(float(begun.fused()[2]['loss']))"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
-    method = objective((7, 5, 4), 2, 2, sgd=True, shared=True, exact=False)
-    expected = float(by_autograd(method, *start(method, (7, 5, 4)))[2]["loss"])
+    expected = float(start(bidsm(2, 2, sgd=True, shared=True, exact=False), (7, 5, 4)).by_autograd()[2]["loss"])
     assert abs(float(done.stdout) - expected) < 1e-9 * abs(expected)

@@ -6,7 +6,8 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from eblvm.kernels import grbm_bilevel
 from eblvm.kernels.philox import Key
-from tests.kernels.bilevel_cases import assert_same, by_autograd, fused, objective, start
+from tests.engine.methods.started import drawn
+from tests.kernels.bilevel_cases import assert_same, bidsm, nets_of, start
 from tests.kernels.comparison import needs_native
 
 
@@ -15,9 +16,9 @@ from tests.kernels.comparison import needs_native
 def test_reference_says_what_its_unroll_keeps(N, sgd, monkeypatch) -> None:
     """The logits of every step and, for Adam, (g, m, v) of A and a."""
     size = B, D, H = (40, 41, 43)
-    method = objective(size, N, 2, sgd=sgd, shared=True, exact=False)
+    method = bidsm(N, 2, sgd=sgd, shared=True, exact=False)
     monkeypatch.setattr(grbm_bilevel, "_NATIVE", False)
-    fused(method, *start(method, size))
+    start(method, size).fused()
     assert grbm_bilevel.reference.tape_bytes == 8 * N * (B * H + (0 if sgd else 3 * H * (D + 1)))
 
 
@@ -27,8 +28,8 @@ def test_memory_is_what_the_step_uses() -> None:
     size = B, D, H = (40, 41, 43)
     used = {}
     for sgd in (False, True):
-        method = objective(size, 3, 2, sgd=sgd, shared=sgd, exact=False)
-        fused(method, *start(method, size))
+        method = bidsm(3, 2, sgd=sgd, shared=sgd, exact=False)
+        start(method, size).fused()
         used[sgd] = grbm_bilevel.memory()
     assert used[False][1] == 8 * 3 * (2 * B * H + 3 * (D * H + H))
     assert used[True][1] == 8 * 3 * 2 * B * H
@@ -43,23 +44,22 @@ def test_flops_are_those_of_its_products(shared, sgd, N, K) -> None:
     """Counted from torch's own products, which sizes beyond the plain loops all are."""
     size = (40, 41, 43)
     B, D, H = size
-    method = objective(size, N, K, sgd=sgd, shared=shared, exact=False)
-    arguments = start(method, size)
+    method = bidsm(N, K, sgd=sgd, shared=shared, exact=False)
+    begun = start(method, size)
     with FlopCounterMode(display=False) as counted:
-        fused(method, *arguments)
+        begun.fused()
     expected = grbm_bilevel.flops(B, D, H, K=K, N=N, shared=shared and K + N > 0, sgd=sgd)
     assert counted.get_total_flops() == expected
     with torch.profiler.profile(record_shapes=True) as profile:
-        fused(method, *arguments)
+        begun.fused()
     shapes = [event.input_shapes[1:3] for event in profile.events() if event.name == "aten::addmm_"]
     assert sum(2 * left[0] * left[1] * right[1] for left, right in shapes) == expected
 
 
 def test_the_exact_kl_draws_only_the_noise_that_is_read() -> None:
-    size = (7, 5, 4)
-    exact, sampled = (objective(size, 2, 2, sgd=True, shared=True, exact=e) for e in (True, False))
+    exact, sampled = (bidsm(2, 2, sgd=True, shared=True, exact=e) for e in (True, False))
     v = torch.zeros(7, 5)
-    some, everything = (method.draw(Key(3, 1), v)["latent"] for method in (exact, sampled))
+    some, everything = (drawn(method, nets_of(5, 4), Key(3, 1), v)["latent"] for method in (exact, sampled))
     assert len(some) == len(everything) == 5
     assert torch.equal(some[0], everything[0])
     assert all(one is some[0] for one in some)
@@ -72,14 +72,14 @@ def test_the_exact_kl_draws_only_the_noise_that_is_read() -> None:
 def test_blocks_of_units_run_their_steps_by_themselves(sgd, shared, exact, N, K) -> None:
     """As autograd, which knows no blocks, at a size with three of them, the last one smaller."""
     size = (21, 700, 450)
-    method = objective(size, N, K, sgd=sgd, shared=shared, exact=exact)
-    arguments = start(method, size)
-    arguments[-1]["unroll"] *= 0.01  # with so many visible units larger steps diverge, and rounding errors grow
+    method = bidsm(N, K, sgd=sgd, shared=shared, exact=exact)
+    begun = start(method, size)
+    begun.rates["unroll"] *= 0.01  # with so many visible units larger steps diverge, and rounding errors grow
     with torch.profiler.profile(record_shapes=True) as profile:
-        by_blocks = fused(method, *arguments)
+        by_blocks = begun.fused()
     widths = {event.input_shapes[0][1] for event in profile.events() if event.name == "aten::addmm_"}
     assert {160, 130} <= widths
-    assert_same(by_blocks, by_autograd(method, *arguments), 1e-10)
+    assert_same(by_blocks, begun.by_autograd(), 1e-10)
 
 
 @needs_native(grbm_bilevel)
@@ -87,11 +87,11 @@ def test_blocks_of_units_run_their_steps_by_themselves(sgd, shared, exact, N, K)
 @pytest.mark.parametrize(("size", "seeds"), [((63, 100, 37), [1, 2, 3]), ((101, 130, 97), [1])])
 def test_more_threads_change_nothing(size: tuple[int, int, int], seeds: list[int], sgd: bool) -> None:
     """A thread computes a replica, or some blocks of units."""
-    method = objective(size, 2, 2, sgd=sgd, shared=False, exact=False)
-    arguments = start(method, size, torch.tensor(seeds))
-    one = fused(method, *arguments)
+    method = bidsm(2, 2, sgd=sgd, shared=False, exact=False)
+    begun = start(method, size, torch.tensor(seeds))
+    one = begun.fused()
     torch.set_num_threads(2)
     try:
-        assert_same(fused(method, *arguments), one, 1e-12)
+        assert_same(begun.fused(), one, 1e-12)
     finally:
         torch.set_num_threads(1)

@@ -1,6 +1,7 @@
 """Memory modes of the unroll: equal gradients, and `recompute` keeps little more than phi and its moments per step."""
 
 import weakref
+from functools import partial
 from itertools import pairwise
 
 import pytest
@@ -8,12 +9,13 @@ import torch
 from torch import Tensor
 
 from eblvm.engine.autodiff.unroll import unroll
-from eblvm.engine.methods.bilevel import BilevelScore
+from eblvm.engine.methods.base import Nets
 from eblvm.engine.methods.bism import Bism
 from eblvm.engine.methods.divergences import Kl
 from eblvm.engine.nets.grbm import GRBM
 from eblvm.engine.nets.posteriors import Bernoulli
 from eblvm.engine.optim.adam import Adam
+from eblvm.engine.optim.sgd import Sgd
 from eblvm.kernels import philox
 from eblvm.kernels.philox import Key
 
@@ -31,8 +33,8 @@ def unrolled(memory: str, N: int, sgd: bool, hidden: tuple[int, ...]) -> tuple[l
     """Return (gradient of a function of phi_N for theta, bytes that the graph keeps after the unroll)."""
     adam = Adam()
     energy, posterior = GRBM(D, H), Bernoulli(D, H, hidden)
-    options = Bism(K=1, N=N, divergence=Kl(), unroll_optimizer="sgd" if sgd else "adam", unroll_memory=memory)
-    estimator = BilevelScore(options, energy, posterior, adam)
+    nets = Nets(energy, posterior, phi_optimizer=adam)
+    bism = Bism(K=1, N=N, divergence=Kl(), unroll_optimizer="sgd" if sgd else "adam", unroll_memory=memory)
     v = philox.normal(Key(0, 0), 0, B, (D,))
     theta = {k: p.requires_grad_() for k, p in energy.initial(Key(1, 0)).items()}
     phi = posterior.initial(Key(1, 0))
@@ -47,7 +49,8 @@ def unrolled(memory: str, N: int, sgd: bool, hidden: tuple[int, ...]) -> tuple[l
         f = energy.at(theta).features(v)
         noise = [philox.logistic(Key(0, n), 0, B, (H,))[None] for n in range(N)]
         contexts = [(theta, f, v, torch.tensor(1.0), n, {"unroll": torch.tensor(0.01)}) for n in noise]
-        phi_N = unroll(estimator._unrolled_step, phi, () if sgd else adam.init(phi), contexts, memory)
+        start = (Sgd() if sgd else adam).init(phi)
+        phi_N = unroll(partial(bism._unrolled_step, nets), start, contexts, memory).params
         kept = {s.tensor.untyped_storage().data_ptr(): s.tensor.untyped_storage().nbytes() for s in list(live)}
         value = sum(p.sin().sum() for p in phi_N.values())
     return list(torch.autograd.grad(value, list(theta.values()), materialize_grads=True)), sum(kept.values())
@@ -55,7 +58,7 @@ def unrolled(memory: str, N: int, sgd: bool, hidden: tuple[int, ...]) -> tuple[l
 
 def test_recompute_refuses_to_be_differentiated_twice() -> None:
     x = torch.tensor(2.0, requires_grad=True)
-    phi = unroll(lambda phi, opt, c: ({"p": phi["p"] * c**2}, ()), {"p": torch.tensor(1.0)}, (), [x], "recompute")
+    phi = unroll(lambda phi, c: {"p": phi["p"] * c**2}, {"p": torch.tensor(1.0)}, [x], "recompute")
     with pytest.raises(RuntimeError, match="has no second derivative of its own"):
         torch.autograd.grad(phi["p"], x, create_graph=True)
 

@@ -8,26 +8,21 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from eblvm.engine.config import Config
-from eblvm.engine.methods.alternating import AlternatingUpdate
-from eblvm.engine.methods.base import State
-from eblvm.engine.methods.bidvl import Bidvl, BidvlObjective, Generated
+from eblvm.engine.methods.base import Info, Nets, State, empty_weights
+from eblvm.engine.methods.bidvl import Bidvl
+from eblvm.engine.methods.bidvl_levels import Generated, Levels
 from eblvm.engine.nets.base import Energy
 from eblvm.engine.nets.bidvl import part
 from eblvm.engine.nets.posteriors import Gaussian
-from eblvm.engine.optim.schedule import step_rates
+from eblvm.engine.optim.replicas import pick
 from eblvm.engine.recipes import recipe
-from eblvm.engine.training.start import initial_state
 from eblvm.kernels import philox
 from eblvm.kernels.philox import Key
+from tests.engine.methods.started import first_step, under_way
 
 TINY = {
     "width": 2, "posterior_width": 2, "generator_width": 2, "latent": 3, "batch": 5, "dtype": "float64", "steps": 10,
 }  # fmt: skip
-
-
-def rates_of(config: Config, v: Tensor) -> dict[str, Tensor]:
-    """The learning rates of the first step."""
-    return step_rates(config.optimisation, 0, v, config.method.lower_lr, config.method.unroll_lr)
 
 
 class Case:
@@ -38,27 +33,36 @@ class Case:
         self.config.check()
         self.images = philox.uniform(Key(1, 0), 0, self.config["batch"], (1, 8, 8), dtype=torch.float64)
         self.v = 2 * self.images - 1
-        update = self.config.method.build(self.config.model, self.config.optimisation, self.v)
-        assert isinstance(update, AlternatingUpdate)
-        self.update, self.objective = update, update.objective
-        self.state: State = initial_state(self.config, self.objective, torch.tensor(0), self.v, torch.device("cpu"))
-        self.noise = self.objective.draw(Key(0, 0), self.v)
+        self.method, self.nets, self.state, _, self.noise, self.rates = first_step(self.config, self.images)
+        assert isinstance(self.method, Bidvl)
+        self.levels = Levels(self.method, self.nets)
         self.h, self.eps = self.noise["h"][0], self.noise["eps"][0]
-        self.rates = rates_of(self.config, self.v)
-        self.theta = {k: p.clone().requires_grad_() for k, p in self.state.theta.items()}
-        self.phi = {k: p.clone().requires_grad_() for k, p in self.state.phi.items()}
+        self.theta, self.phi = (
+            {k: p.clone().requires_grad_() for k, p in weights.params.items()}
+            for weights in (self.state.theta, self.state.phi)
+        )
 
-    # The nets, called with explicit tensors and nothing of the objective.
+    def upper_gradient(self) -> tuple[dict[str, Tensor], State, Info]:
+        with torch.no_grad():
+            return self.method.gradient(self.nets)(self.state, self.images, self.noise, self.rates)
+
+    def step(self) -> tuple[State, Info]:
+        optimizer = self.config.optimisation.theta_optimizer()
+        alternating = self.method.alternating(self.nets, optimizer, None, in_place=False)
+        with torch.no_grad():
+            return alternating(self.state, self.images, self.noise, self.rates)
+
+    # The nets, called with explicit tensors and nothing of the method.
 
     def energy(self, v: Tensor, h: Tensor) -> Tensor:
         vectors = part(self.state.buffers, "energy.")
-        return self.objective.energy.at(self.theta | vectors).energy(v, h)
+        return self.nets.energy.at(self.theta | vectors).energy(v, h)
 
     def encode(self, v: Tensor) -> tuple[Tensor, Tensor]:
-        return self.objective.encoder.at(part(self.phi, "encoder.")).params(v, [])
+        return self.nets.posterior.at(part(self.phi, "encoder.")).params(v, [])
 
     def decode(self, h: Tensor) -> Tensor:
-        return self.objective.generator.at(part(self.phi, "generator.")).decode(h, [])
+        return self.nets.generator.at(part(self.phi, "generator.")).decode(h, [])
 
     def divergence(self) -> Tensor:
         """D(p(v, h) || q(h|v)) up to a constant."""
@@ -79,11 +83,10 @@ class Case:
         return ratio * (error + torch.distributions.kl_divergence(q, prior).sum(-1)).mean()
 
     def lower_gradient(self) -> dict[str, Tensor]:
-        objective = self.objective
         with torch.no_grad():
-            ratio = torch.full((len(self.v),), objective.options.ratio, dtype=torch.float64)
-            fake = objective.generated(self.state.phi, self.h)
-            return objective.lower_gradient(self.state, self.v, fake, self.h, self.eps, ratio)[0]
+            ratio = torch.full((len(self.v),), self.config["ratio"], dtype=torch.float64)
+            fake = self.levels.generated(self.state.phi.params, self.h)
+            return self.levels.lower_gradient(self.state, self.v, fake, self.h, self.eps, ratio)[0]
 
 
 def derivative(loss: Tensor, of: dict[str, Tensor]) -> dict[str, Tensor]:
@@ -106,13 +109,18 @@ def assert_equal(got: dict[str, Tensor], expected: dict[str, Tensor]) -> None:
         torch.testing.assert_close(got[name], g, rtol=1e-8, atol=1e-12, msg=lambda m, n=name: f"{n}: {m}")
 
 
+def assert_same_state(got: State, expected: State) -> None:
+    for field in ("theta", "phi"):
+        assert_equal(getattr(got, field).params, getattr(expected, field).params)
+    assert_equal(got.buffers, expected.buffers)
+
+
 @pytest.mark.parametrize("energy", ["decoupled", "joint"])
 @pytest.mark.parametrize("upper", ["plain", "hinge"])
 def test_upper_gradient_is_eq_14_and_23(energy: str, upper: str) -> None:
     opposite = "none" if energy == "joint" else "offset"
     case = Case(upper=upper, output="real", energy=energy, opposite=opposite)
-    with torch.no_grad():
-        got, _, info = case.objective.gradient(case.state, case.images, case.noise, case.rates)
+    got, _, info = case.upper_gradient()
     h_q, log_q = case.h, torch.zeros(())
     if energy == "joint":
         mean, log_std = case.encode(case.v)
@@ -145,7 +153,7 @@ def test_complete_gradients_are_eq_11_and_12(opposite: str, latent: str) -> None
 
     with torch.no_grad():
         fake = case.decode(case.h).detach()
-        got = case.objective.encoder_gradient(case.state.phi, case.state.buffers, fake, case.h)
+        got = case.levels.encoder_gradient(case.state.phi.params, case.state.buffers, fake, case.h)
     if opposite == "literal":
         loss = -case.divergence()
     else:
@@ -164,7 +172,9 @@ def test_offset_and_complete_differ_by_exactly_the_opposite_terms() -> None:
     assert_equal(difference, lower_term)
     with torch.no_grad():
         fake = complete.decode(complete.h).detach()
-        upper_term = complete.objective.encoder_gradient(complete.state.phi, complete.state.buffers, fake, complete.h)
+        upper_term = complete.levels.encoder_gradient(
+            complete.state.phi.params, complete.state.buffers, fake, complete.h
+        )
     assert_equal(upper_term, {k: -lower_term[k] for k in upper_term})  # the two cancel: that is the offset
 
 
@@ -197,7 +207,7 @@ def test_importance_ratios() -> None:
         "clamped": torch.exp(gap).clamp(0.8, 1.2),
     }
     for bias, factor in expected.items():
-        torch.testing.assert_close(Case(ratio_bias=bias, ratio=0.2).objective.importance(e), 0.2 * factor)
+        torch.testing.assert_close(Case(ratio_bias=bias, ratio=0.2).levels.importance(e), 0.2 * factor)
 
 
 # Theorem 1, on a table of energies where everything is a sum.
@@ -245,13 +255,13 @@ def test_theorem_1_exact_variational_models_give_the_likelihood_gradient(joint: 
     model_v, h = (torch.tensor([[float(pair[i])] for pair in pairs]) for i in (0, 1))
     data_v, h_q = (torch.tensor([[float(pair[i])] for pair in listed]) for i in (0, 1))
     options = Bidvl(K=1, N=0, energy="joint" if joint else "decoupled")
-    objective = BidvlObjective(options, Table(not joint), Given(), None, None, None)  # type: ignore[arg-type]
-    state = State(theta, {}, (), (), {}, {})
+    levels = Levels(options, Nets(Table(not joint), Given()))
+    state = State(empty_weights()._replace(params=theta), empty_weights())
     fake = Generated(model_v, lambda u: {}, [])
     noise = {"h": [h], "eps": [h_q if joint else h]}
     assert len(data_v) == len(model_v) == 24
     with torch.no_grad():
-        gradient, *_ = objective.upper_gradient(state, data_v, fake, noise, {})
+        gradient, *_ = levels.upper_gradient(state, data_v, fake, noise, {})
 
     leaf = table.clone().requires_grad_()
     marginal = -torch.logsumexp(-leaf, 1) if joint else leaf
@@ -266,17 +276,18 @@ def test_theorem_1_exact_variational_models_give_the_likelihood_gradient(joint: 
 
 def two_passes(case: Case) -> State:
     """The same training step with a pass of the generator for each level, the first not counted in its statistics."""
-    objective, update = case.objective, case.update
+    levels, optimisation = case.levels, case.config.optimisation
     with torch.no_grad():
-        state = objective.refreshed(case.state)
-        first = objective.generated(state.phi, case.h)
-        gradient, data_B, info = objective.upper_gradient(state, case.v, first, case.noise, case.rates)
-        state, _ = update.move(state, gradient, info, case.rates)
-        second = objective.generated(state.phi, case.h)
-        ratio_B = objective.importance(data_B)
-        gradient, buffers, _ = objective.lower_gradient(state, case.v, second, case.h, case.eps, ratio_B)
-        phi, phi_opt = objective.lower_optimizer.step(state.phi, gradient, state.phi_opt, case.rates["phi"])
-    return state._replace(phi=phi, phi_opt=phi_opt, buffers=buffers)
+        state = case.method._refreshed(case.state)
+        first = levels.generated(state.phi.params, case.h)
+        gradient, data_B, _ = levels.upper_gradient(state, case.v, first, case.noise, case.rates)
+        theta, _ = optimisation.theta_optimizer().move(state.theta, gradient, case.rates["theta"])
+        state = state._replace(theta=theta)
+        second = levels.generated(state.phi.params, case.h)
+        ratio_B = levels.importance(data_B)
+        gradient, buffers, _ = levels.lower_gradient(state, case.v, second, case.h, case.eps, ratio_B)
+        phi = case.nets.phi_optimizer.step(state.phi, gradient, case.rates["phi"])
+    return state._replace(phi=phi, buffers=buffers)
 
 
 def iterated(w: Tensor, u: Tensor) -> Tensor:
@@ -290,11 +301,10 @@ def test_a_power_iteration_in_every_pass() -> None:
     """E(v) and E(v~) of the upper level, E(v~) of the lower one at the moved theta: three a step, each with its own."""
     case = Case(power_iteration="pass")
     name = "trunk.0.weight"
-    u0, w0 = case.state.buffers["energy.trunk.0.u"], case.state.theta[name]
+    u0, w0 = case.state.buffers["energy.trunk.0.u"], case.state.theta.params[name]
     u1 = iterated(w0, u0)
     u2 = iterated(w0, u1)
-    with torch.no_grad():
-        gradient, *_ = case.objective.gradient(case.state, case.images, case.noise, case.rates)
+    gradient, *_ = case.upper_gradient()
     buffers = case.state.buffers
 
     def energy(v: Tensor, iterations: int) -> Tensor:
@@ -302,41 +312,40 @@ def test_a_power_iteration_in_every_pass() -> None:
         for _ in range(iterations):
             for key, u in vectors.items():
                 if key.startswith("energy.") and key.endswith(".u"):
-                    weight = case.state.theta[key.removeprefix("energy.").removesuffix("u") + "weight"]
+                    weight = case.state.theta.params[key.removeprefix("energy.").removesuffix("u") + "weight"]
                     vectors[key] = iterated(weight, u)
         held = case.theta | part(vectors, "energy.")
-        return case.objective.energy.at(held).energy(v, case.h)
+        return case.nets.energy.at(held).energy(v, case.h)
 
     loss = energy(case.v, 1).mean() - energy(case.decode(case.h).detach(), 2).mean()
     assert_equal(gradient, derivative(loss, case.theta))
-    after, _ = case.update(case.state, case.images, case.noise, case.rates)
-    torch.testing.assert_close(after.buffers["energy.trunk.0.u"], iterated(after.theta[name], u2))
-    once, _ = Case().update(case.state, case.images, case.noise, case.rates)
+    after, _ = case.step()
+    torch.testing.assert_close(after.buffers["energy.trunk.0.u"], iterated(after.theta.params[name], u2))
+    once, _ = Case().step()
     torch.testing.assert_close(once.buffers["energy.trunk.0.u"], u1)
 
 
 @pytest.mark.parametrize("bias", ["none", "sigmoid"])
 def test_one_pass_equals_two_passes(bias: str) -> None:
     case = Case(ratio_bias=bias)
-    one, _ = case.update(case.state, case.images, case.noise, case.rates)
+    one, _ = case.step()
     two = two_passes(case)
-    for field in ("theta", "phi", "buffers"):
-        assert_equal(getattr(one, field), getattr(two, field))
-    assert not torch.equal(one.theta["trunk.0.weight"], case.state.theta["trunk.0.weight"])
+    assert_same_state(one, two)
+    assert not torch.equal(one.theta.params["trunk.0.weight"], case.state.theta.params["trunk.0.weight"])
 
 
 def test_running_statistics_follow_every_counted_pass_once() -> None:
     """The generator's first batch norm: prior and reconstruction pass; the encoder's: data, not generated images."""
     case = Case()
-    after, _ = case.update(case.state, case.images, case.noise, case.rates)
-    first = case.state.phi["generator.net.0.linear.weight"]
+    after, _ = case.step()
+    first = case.state.phi.params["generator.net.0.linear.weight"]
     mean, log_std = case.encode(case.v)
     expected = torch.zeros(4, dtype=torch.float64)
     for h in (case.h, (mean + log_std.exp() * case.eps).detach()):
         x = (h @ first.T).view(5, 4, 4, 4)
         expected = 0.9 * expected + 0.1 * x.mean((0, 2, 3))
     torch.testing.assert_close(after.buffers["generator.net.1.mean"], expected)
-    x = F.conv2d(case.v, case.state.phi["encoder.net.0.weight"], padding=1)
+    x = F.conv2d(case.v, case.state.phi.params["encoder.net.0.weight"], padding=1)
     torch.testing.assert_close(after.buffers["encoder.net.1.mean"], 0.1 * x.mean((0, 2, 3)))
     expected_var = 0.9 + 0.1 * x.var((0, 2, 3), unbiased=True)
     torch.testing.assert_close(after.buffers["encoder.net.1.var"], expected_var)
@@ -344,9 +353,9 @@ def test_running_statistics_follow_every_counted_pass_once() -> None:
 
 def test_lower_steps_see_the_moved_energy_and_their_own_noise() -> None:
     case = Case(K=2)
-    after, info = case.update(case.state, case.images, case.noise, case.rates)
+    after, info = case.step()
     assert len(case.noise["h"]) == 2
-    assert float(after.phi_opt.step_count) == 2
+    assert float(after.phi.moments.step_count) == 2
     assert {"loss", "lower", "energy_data", "energy_model", "reconstruction", "latent", "gradient_norm"} <= set(info)
 
 
@@ -356,40 +365,36 @@ def test_unrolled_gradient_is_the_total_derivative(memory: str) -> None:
 
     The difference is small: the nets have kinks."""
     case = Case(N=3, unroll_memory=memory, lower_lr=1e-2)
-    with torch.no_grad():
-        # Moments of a run under way: the derivative of Adam's first step is that of a sign.
-        moments = case.state.phi_opt
-        v = {k: torch.full_like(p, 0.5) for k, p in moments.v.items()}
-        case.state = case.state._replace(phi_opt=moments._replace(v=v, step_count=moments.step_count + 5))
-        gradient, *_ = case.objective.gradient(case.state, case.images, case.noise, case.rates)
-        direction = {
-            k: philox.normal(Key(3, i), 0, *p.shape[:1], tuple(p.shape[1:]), dtype=p.dtype)
-            for i, (k, p) in enumerate(case.state.theta.items())
-        }
+    # Moments of a run under way: the derivative of Adam's first step is that of a sign.
+    case.state = case.state._replace(phi=under_way(case.state.phi, 5.0, v=0.5))
+    gradient, *_ = case.upper_gradient()
+    direction = {
+        k: philox.normal(Key(3, i), 0, *p.shape[:1], tuple(p.shape[1:]), dtype=p.dtype)
+        for i, (k, p) in enumerate(case.state.theta.params.items())
+    }
+    state = case.state
 
-        def loss(step: float) -> Tensor:
-            theta = {k: p + step * direction[k] for k, p in case.state.theta.items()}
-            moved = case.state._replace(theta=theta)
-            return case.objective.gradient(moved, case.images, case.noise, case.rates)[2]["loss"]
+    def loss(step: float) -> Tensor:
+        theta = {k: p + step * direction[k] for k, p in state.theta.params.items()}
+        case.state = state._replace(theta=state.theta._replace(params=theta))
+        return case.upper_gradient()[2]["loss"]
 
-        expected = (loss(1e-7) - loss(-1e-7)) / 2e-7
-        got = sum((gradient[k] * direction[k]).sum() for k in gradient)
-        held, *_ = Case().objective.gradient(case.state, case.images, case.noise, case.rates)
-        without = sum((held[k] * direction[k]).sum() for k in gradient)
+    expected = (loss(1e-7) - loss(-1e-7)) / 2e-7
+    got = sum((gradient[k] * direction[k]).sum() for k in gradient)
+    held = Case()
+    held.noise = case.noise
+    without = sum((g * direction[k]).sum() for k, g in held.upper_gradient()[0].items())
     torch.testing.assert_close(got, expected, rtol=1e-6, atol=1e-8)
     assert abs(without - expected) > 0.1 * abs(expected)
 
 
 def test_replicas_equal_single_steps() -> None:
-    seeds = torch.tensor([0, 1])
     case = Case()
-    config = case.config.replaced(replicas=2)
     v = torch.stack([case.images, 1 - case.images])
-    state = initial_state(config, case.objective, seeds, v, torch.device("cpu"))
-    noise, rates = case.objective.draw(Key(seeds, 0), v), rates_of(config, v)
-    together, _ = torch.vmap(case.update.__call__)(state, v, noise, rates)
-    for r in range(2):
-        pick = lambda tree, r=r: torch.utils._pytree.tree_map(lambda t: t[r], tree)  # noqa: E731
-        alone, _ = case.update(pick(state), v[r], pick(noise), pick(rates))
-        for field in ("theta", "phi", "buffers"):
-            assert_equal(pick(getattr(together, field)), getattr(alone, field))
+    begun = first_step(case.config.replaced(replicas=2), v)
+    step = begun.method.alternating(begun.nets, case.config.optimisation.theta_optimizer(), None, in_place=False)
+    with torch.no_grad():
+        together, _ = torch.vmap(step)(*begun.given)
+        singles = [step(*pick(begun.given, r))[0] for r in range(2)]
+    for r, alone in enumerate(singles):
+        assert_same_state(pick(together, r), alone)

@@ -9,13 +9,11 @@ from torch import Tensor
 from eblvm.engine.autodiff import mixed_precision
 from eblvm.engine.config import Config
 from eblvm.engine.methods.base import State
-from eblvm.engine.methods.micro_batches import micro_batched
-from eblvm.engine.optim.schedule import step_rates
 from eblvm.engine.recipes import recipe
-from eblvm.engine.training.loop import training_step_of
-from eblvm.engine.training.start import initial_state
+from eblvm.engine.training.step import without_graph
 from eblvm.kernels import philox
 from eblvm.kernels.philox import Key
+from tests.engine.methods.started import drawn, first_step, under_way
 
 TINY = recipe("digits", method="bidvl").replaced(
     width=2, posterior_width=2, generator_width=2, latent=3, batch=7, dtype="float64", lower_lr=1e-2
@@ -53,36 +51,25 @@ class Stepped:
     """A configuration's step under way, as a run takes it."""
 
     def __init__(self, config: Config):
-        config.check()
         shape, dtype = (3, 32, 32) if config["model"] == "sn-resnet" else (1, 8, 8), getattr(torch, config["dtype"])
-        self.config, self.v = config, philox.uniform(Key(1, 0), 0, config["batch"], shape, dtype=dtype)
-        update = config.method.build(config.model, config.optimisation, self.v)
-        self.update = micro_batched(update, config.step.micro_batch)
-        self.objective = self.update.objective
-        state = initial_state(config, self.objective, torch.tensor(0), self.v, torch.device("cpu"))
+        v = philox.uniform(Key(1, 0), 0, config["batch"], shape, dtype=dtype)
+        self.config, (self.method, self.nets, state, self.v, _, self.rates) = config, first_step(config, v)
         # Moments of a run under way: the derivative of Adam's first step is that of a sign.
-        moments = {
-            name: getattr(state, name)._replace(
-                v={k: torch.full_like(p, 0.5) for k, p in getattr(state, name).v.items()},
-                step_count=getattr(state, name).step_count + 5,
-            )
-            for name in ("theta_opt", "phi_opt")
-        }
-        self.state: State = state._replace(**moments)
-        self.rates = step_rates(config.optimisation, 0, self.v, config.method.lower_lr, config.method.unroll_lr)
-        self.step = training_step_of(config, self.update)
+        theta, phi = (under_way(weights, 5.0, v=0.5) for weights in (state.theta, state.phi))
+        self.state: State = state._replace(theta=theta, phi=phi)
+        self.step = config.step.of(self.method, self.nets, config.optimisation, torch.device("cpu"), dtype)
         self.count = 0
         self.info: dict[str, Tensor] = {}
 
     def __call__(self) -> None:
-        noise = self.objective.draw(Key(0, self.count), self.v)
+        noise = drawn(self.method, self.nets, Key(0, self.count), self.v)
         self.state, self.info = self.step(self.state, self.v, noise, self.rates)
         self.count += 1
 
     def tensors(self) -> dict[str, Tensor]:
         state = self.state
-        parts = {"theta": state.theta, "phi": state.phi, "buffers": state.buffers, "m": state.phi_opt.m}
-        parts |= {"upper": state.theta_opt.m}
+        parts = {"theta": state.theta.params, "phi": state.phi.params, "buffers": state.buffers}
+        parts |= {"m": state.phi.moments.m, "upper": state.theta.moments.m}
         return {f"{name} {k}": t for name, tree in parts.items() for k, t in tree.items()} | self.info
 
 
@@ -149,7 +136,8 @@ def test_traced_step_is_the_plain_one(variant: str) -> None:
     config = varied(VARIANTS[variant])
     traced = Stepped(config)
     torch._dynamo.reset()
-    traced.step = torch.compile(traced.update.__call__, backend="aot_eager", dynamic=False, fullgraph=True)
+    step = traced.method.alternating(traced.nets, config.optimisation.theta_optimizer(), None, in_place=False)
+    traced.step = torch.compile(without_graph(step), backend="aot_eager", dynamic=False, fullgraph=True)
     traced()
     assert_same(traced.tensors(), stepped(config, 1), 1e-10)
 
@@ -177,8 +165,10 @@ def test_sixteen_bits_are_within_their_precision(
     for step in (exact, found):
         step()
         assert float(step.info.get("skipped", 0)) == 0
-    for name in ("theta_opt", "phi_opt"):
-        expected, got = (torch.cat([m.flatten() for m in getattr(s.state, name).m.values()]) for s in (exact, found))
+    for name in ("theta", "phi"):
+        expected, got = (
+            torch.cat([m.flatten() for m in getattr(s.state, name).moments.m.values()]) for s in (exact, found)
+        )
         assert got.dtype == torch.float32
         assert 1e-5 < float((got - expected).norm() / expected.norm()) < tolerance
 

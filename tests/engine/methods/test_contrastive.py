@@ -2,20 +2,20 @@
 
 import torch
 
-from eblvm.engine.methods.contrastive import ContrastiveDivergence
+from eblvm.engine.methods.base import Nets
+from eblvm.engine.methods.contrastive import Cd, Pcd
 from eblvm.engine.nets.grbm import GRBM
-from eblvm.engine.optim.adam import Adam
 from eblvm.kernels import philox
 from eblvm.kernels.philox import Key
+from tests.engine.methods.started import ADAM, drawn
 
 B, D, H = 6, 3, 4
 RATES = {"theta": torch.tensor(0.1)}
 
 
-def setting(persistent: bool, sweeps: int):
-    objective = ContrastiveDivergence(GRBM(D, H), Adam(), sweeps, persistent)
-    v = philox.normal(Key(0, 0), 0, B, (D,))
-    return objective, v, objective.init(Key(1, 0), v)
+def start(method: Cd):
+    nets, v = Nets(GRBM(D, H)), philox.normal(Key(0, 0), 0, B, (D,))
+    return nets, v, method.init(nets, Key(1, 0), v, ADAM)
 
 
 def by_definition(theta, v, chain):
@@ -35,30 +35,32 @@ def by_definition(theta, v, chain):
 
 
 def test_cd_gradient() -> None:
-    objective, v, state = setting(persistent=False, sweeps=2)
-    noise = objective.draw(Key(3, 7), v)
-    chain = v
+    method = Cd(sweeps=2)
+    nets, v, state = start(method)
+    noise, theta, chain = drawn(method, nets, Key(3, 7), v), state.theta.params, v
     for uniform_h, normal_v in noise["sweeps"]:
-        p = torch.sigmoid(chain @ state.theta["W"] + state.theta["c"])
+        p = torch.sigmoid(chain @ theta["W"] + theta["c"])
         h = (uniform_h < p).float()
-        sigma = torch.exp(state.theta["log_sigma"])
-        chain = state.theta["b"] + sigma**2 * (h @ state.theta["W"].T) + sigma * normal_v
-    gradient, after, _ = objective.gradient(state, v, noise, RATES)
-    for name, expected in by_definition(state.theta, v, chain).items():
+        sigma = torch.exp(theta["log_sigma"])
+        chain = theta["b"] + sigma**2 * (h @ theta["W"].T) + sigma * normal_v
+    gradient, after, _ = method.gradient(nets)(state, v, noise, RATES)
+    for name, expected in by_definition(theta, v, chain).items():
         torch.testing.assert_close(gradient[name], expected)
     assert after.chain == {}
 
 
 def test_pcd_continues_its_chain() -> None:
-    objective, v, state = setting(persistent=True, sweeps=1)
+    method = Pcd()
+    nets, v, state = start(method)
+    gradient_of = method.gradient(nets)
     assert torch.equal(state.chain["v"], v)
-    first = objective.draw(Key(3, 0), v)
-    _, state, _ = objective.gradient(state, v, first, RATES)
+    first = drawn(method, nets, Key(3, 0), v)
+    _, state, _ = gradient_of(state, v, first, RATES)
     chain = state.chain["v"]
     assert not torch.equal(chain, v)
-    gradient, state, _ = objective.gradient(state, v, objective.draw(Key(3, 1), v), RATES)
+    gradient, state, _ = gradient_of(state, v, drawn(method, nets, Key(3, 1), v), RATES)
     assert not torch.equal(state.chain["v"], chain)
-    for name, expected in by_definition(state.theta, v, state.chain["v"]).items():
+    for name, expected in by_definition(state.theta.params, v, state.chain["v"]).items():
         torch.testing.assert_close(gradient[name], expected)
 
 
@@ -70,9 +72,9 @@ def test_cd_of_the_models_own_samples_has_no_drift() -> None:
 
     start = philox.normal(Key(1, 0), 0, 20_000, (2,))
     v, _ = gibbs(theta, Key(2, 0), start, 200)
-    objective = ContrastiveDivergence(energy, Adam(), 1, persistent=False)
-    state = objective.init(Key(5, 0), v)
-    gradient, *_ = objective.gradient(state, v, objective.draw(Key(9, 0), v), RATES)
+    method, nets = Cd(), Nets(energy)
+    state = method.init(nets, Key(5, 0), v, ADAM)
+    gradient, *_ = method.gradient(nets)(state, v, drawn(method, nets, Key(9, 0), v), RATES)
     for name, g in gradient.items():
         assert g.abs().max() < 0.05, name
     assert energy.at(theta).free_energy(v).isfinite().all()

@@ -8,17 +8,18 @@ from torch import Tensor, nn
 
 import eblvm
 from eblvm.engine.errors import UserError
-from eblvm.engine.methods.bilevel import HeadAt
 from eblvm.engine.methods.divergences import KlExact
+from eblvm.engine.methods.lower_level import Head
 from eblvm.engine.nets.base import Separable
 from eblvm.engine.nets.posteriors import Gaussian
 from eblvm.engine.recipes import recipe
 from eblvm.kernels.philox import Key
+from tests.engine.methods.started import ADAM, cast
 
 SMALL = {"width": 2, "latent": 2, "head_width": 6, "posterior_width": 2, "divergence": "kl-exact"}
 
 
-def by_grid(head: HeadAt, posterior: Gaussian, p: tuple[Tensor, Tensor]) -> Tensor:
+def by_grid(head: Head, posterior: Gaussian, p: tuple[Tensor, Tensor]) -> Tensor:
     """E_q [log q + E] over 601 x 601 points of two latent units."""
     x = torch.linspace(-9, 9, 601, dtype=torch.float64)
     weight = torch.exp(-0.5 * x * x) * (x[1] - x[0]) / math.sqrt(2 * math.pi)
@@ -31,15 +32,14 @@ def test_it_is_the_kl_and_so_is_its_gradient() -> None:
     config = recipe("digits", model="deep").replaced(**SMALL)
     data = config.load_data()
     v = data.floats(data.train[:3]).double()
-    update = config.method.build(config.model, config.optimisation, data.train)
-    estimator = update.objective.estimator
-    state = update.objective.init(Key(3, 0), v)
-    theta, phi = ({k: x.double() for k, x in params.items()} for params in (state.theta, state.phi))
-    f = estimator.energy.at(theta).features(v)
-    head = HeadAt(estimator.energy, theta, f)
+    nets = config.method.nets(config, data.train)
+    state = cast(config.method.init(nets, Key(3, 0), v, ADAM))
+    theta, phi = state.theta.params, state.phi.params
+    energy = nets.energy.at(theta)
+    head = Head(energy, energy.features(v))
 
     def loss(divergence, phi: dict[str, Tensor]) -> Tensor:
-        return divergence(head, estimator.posterior, estimator.posterior.at(phi).params(v)).mean()
+        return divergence(head, nets.posterior, nets.posterior.at(phi).params(v)).mean()
 
     found, expected = (
         torch.func.grad_and_value(lambda phi, d=divergence: loss(d, phi))(phi)
@@ -57,11 +57,11 @@ def test_it_trains_with_every_response(response: dict, tmp_path) -> None:
 
 
 def test_a_gaussian_q_needs_the_mean_of_the_energy() -> None:
-    class Head(nn.Module):
+    class Quadratic(nn.Module):
         def forward(self, f: Tensor, h: Tensor) -> Tensor:
             return (f + h).square().sum(-1)
 
-    head = HeadAt(Separable(nn.Identity(), Head()), {}, torch.zeros(3, 2))
+    head = Head(Separable(nn.Identity(), Quadratic()), torch.zeros(3, 2))
     p = (torch.zeros(3, 2), torch.zeros(3, 2))
     with pytest.raises(UserError, match="needs the energy's mean over q, which Separable does not know"):
         KlExact()(head, Gaussian(nn.Linear(2, 4), 2), p, torch.zeros(1, 3, 2))

@@ -6,16 +6,16 @@ from torch.utils._pytree import tree_map
 
 from eblvm.engine.autodiff.curvature import score_and_curvature
 from eblvm.engine.autodiff.derivatives import grad
-from eblvm.engine.methods.base import ScoreEstimate
-from eblvm.engine.methods.bilevel import ExactScore
+from eblvm.engine.methods.base import Batch, Nets, ScoreEstimate
+from eblvm.engine.methods.exact import FreeEnergy
 from eblvm.engine.methods.losses.mdsm import Mdsm
 from eblvm.engine.methods.losses.sm import Sm
 from eblvm.engine.methods.losses.ssm import Ssm
-from eblvm.engine.methods.score_matching import ScoreMatchingObjective
+from eblvm.engine.methods.score_matching import ScoreMatching
 from eblvm.engine.nets.grbm import GRBM
-from eblvm.engine.optim.adam import Adam
 from eblvm.kernels import philox
 from eblvm.kernels.philox import Key
+from tests.engine.methods.started import ADAM, drawn
 
 B, D, H = 5, 4, 3
 
@@ -30,6 +30,10 @@ def surrogate(v: torch.Tensor, closed_form: bool) -> ScoreEstimate:
     )
 
 
+def unperturbed(v: torch.Tensor) -> Batch:
+    return Sm().perturb(v, torch.zeros_like(v), {})
+
+
 def test_mdsm_levels_follow_the_place_in_the_batch() -> None:
     v, level = torch.zeros(5, 2), torch.linspace(0, 1, 5)
     geometric = Mdsm((0.1, 1.6), "geometric", 0.1).perturb(v, torch.ones(5, 2), {"level": level})
@@ -39,17 +43,17 @@ def test_mdsm_levels_follow_the_place_in_the_batch() -> None:
 
 
 def test_noise_does_not_depend_on_how_a_batch_is_split() -> None:
-    method = ScoreMatchingObjective(ExactScore(GRBM(D, H)), Mdsm((0.1, 1.0), "linear", 0.1), Adam())
+    method, nets = ScoreMatching(FreeEnergy(), Mdsm((0.1, 1.0), "linear", 0.1)), Nets(GRBM(D, H))
     v = torch.zeros(6, D)
-    whole = method.draw(Key(3, 5), v)
-    parts = [method.draw(Key(3, 5), v[i : i + 3], first=i, total=6) for i in (0, 3)]
+    whole = drawn(method, nets, Key(3, 5), v)
+    parts = [drawn(method, nets, Key(3, 5), v[i : i + 3], first=i, total=6) for i in (0, 3)]
     assert torch.equal(whole["level"], torch.cat([p["level"] for p in parts]))
     assert torch.equal(whole["perturb"][0], torch.cat([p["perturb"][0] for p in parts]))
 
 
 def test_sm_by_second_derivatives_equals_the_closed_form() -> None:
     v = philox.normal(Key(0, 0), 0, B, (D,), dtype=torch.float64)
-    losses = [Sm()(surrogate(v, closed), Sm().perturb(v, None, {}), {}) for closed in (False, True)]
+    losses = [Sm()(surrogate(v, closed), unperturbed(v), {}) for closed in (False, True)]
     torch.testing.assert_close(*losses)
 
 
@@ -57,9 +61,9 @@ def test_ssm_over_all_sign_directions_is_exact() -> None:
     """The mean of u u^T over all 2^D sign vectors is the identity, so there SSM is SM to rounding."""
     v = philox.normal(Key(0, 0), 0, B, (D,), dtype=torch.float64)
     signs = torch.tensor([[1.0 if k >> d & 1 else -1.0 for d in range(D)] for k in range(2**D)], dtype=torch.float64)
-    directions = signs[:, None].expand(-1, B, -1)
-    sliced = Ssm()(surrogate(v, False), Ssm().perturb(v, None, {}), {"direction": directions})
-    torch.testing.assert_close(sliced, Sm()(surrogate(v, True), Sm().perturb(v, None, {}), {}))
+    directions = signs.expand(B, -1, -1)
+    sliced = Ssm()(surrogate(v, False), unperturbed(v), {"direction": directions})
+    torch.testing.assert_close(sliced, Sm()(surrogate(v, True), unperturbed(v), {}))
 
 
 def test_score_and_curvature_of_a_quadratic() -> None:
@@ -111,10 +115,11 @@ def test_score_and_curvature_in_both_dialects(M: int) -> None:
 
 
 def test_ssm_on_a_grbm_takes_the_closed_form() -> None:
-    method = ScoreMatchingObjective(ExactScore(GRBM(D, H)), Ssm(directions=2), Adam())
+    method, nets = ScoreMatching(FreeEnergy(), Ssm(directions=2)), Nets(GRBM(D, H))
     v = philox.normal(Key(0, 0), 0, B, (D,))
-    state, noise = method.init(Key(1, 0), v), method.draw(Key(1, 2), v)
-    surrogate, *_ = method.estimator(state.theta, {}, (), [Ssm().perturb(v, None, {})], {}, {})
-    assert surrogate.sliced is not None
-    generic = Ssm()(surrogate._replace(sliced=None), Ssm().perturb(v, None, {}), noise)
-    torch.testing.assert_close(Ssm()(surrogate, Ssm().perturb(v, None, {}), noise), generic)
+    theta, noise = method.init(nets, Key(1, 0), v, ADAM).theta.params, drawn(method, nets, Key(1, 2), v)
+    features, batch = method.features(nets, theta, v, {}), unperturbed(v)
+    estimate = method.estimator.estimate(nets, theta, {}, features, batch, noise, {})
+    assert estimate.sliced is not None
+    generic = Ssm()(estimate._replace(sliced=None), batch, noise)
+    torch.testing.assert_close(Ssm()(estimate, batch, noise), generic)

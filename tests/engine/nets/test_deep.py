@@ -7,15 +7,15 @@ from torch.nn import functional as F
 
 from eblvm.engine.config import Config
 from eblvm.engine.errors import UserError
-from eblvm.engine.methods.update import Update
-from eblvm.engine.nets.base import Energy, Separable, call
+from eblvm.engine.nets.base import Energy, Separable
 from eblvm.engine.nets.deep import Layer, ResNet
 from eblvm.engine.nets.posteriors import ConvGaussian, Gaussian, check_fit
-from eblvm.engine.optim.schedule import step_rates
+from eblvm.engine.optim.replicas import pick
 from eblvm.engine.recipes import recipe
-from eblvm.engine.training.start import initial_state
+from eblvm.engine.training.step import moved, vectorised
 from eblvm.kernels import philox
 from eblvm.kernels.philox import Key
+from tests.engine.methods.started import drawn, first_step
 
 TINY = {"width": 2, "depth": 12, "latent": 3, "head_width": 5, "posterior_width": 2, "batch": 6}
 
@@ -24,23 +24,15 @@ def energy_for(config: Config, shape: tuple[int, ...]) -> Energy:
     return config.model.energy(shape, config.method.learns_q)
 
 
-def rates_of(config: Config, v: Tensor) -> dict[str, Tensor]:
-    """Return the learning rates of the first step."""
-    return step_rates(config.optimisation, 0, v, config.method.lower_lr, config.method.unroll_lr)
-
-
 def step(**changes) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
     """Return (gradient, info) of one step of a tiny model with its initial weights."""
     config = recipe("cifar10").replaced(**{**TINY, "N": 2, "K": 2, **changes})
-    config.check()
-    v = philox.uniform(Key(1, 0), 0, config["batch"], (3, 16, 16))
-    update = config.method.build(config.model, config.optimisation, v)
-    state = initial_state(config, update.objective, torch.tensor(0), v, torch.device("cpu"))
-    run = update.objective.gradient
+    method, nets, state, v, _, rates = first_step(config, philox.uniform(Key(1, 0), 0, config["batch"], (3, 16, 16)))
+    run = method.gradient(nets)
     if config.step.compile:
         run = torch.compile(run, dynamic=False, backend="aot_eager")
     with torch.no_grad():
-        gradient, _, info = run(state, v, update.objective.draw(Key(2, 0), v, 0), rates_of(config, v))
+        gradient, _, info = run(state, v, drawn(method, nets, Key(2, 0), v), rates)
     return gradient, info
 
 
@@ -75,7 +67,7 @@ def test_methods_choose_the_energy() -> None:
 
 def test_gaussian_posterior_is_normal() -> None:
     posterior = ConvGaussian((1, 8, 8), 3, 2)
-    p = call(posterior, posterior.initial(Key(0, 0)), "params", torch.rand(5, 1, 8, 8))
+    p = posterior.at(posterior.initial(Key(0, 0))).params(torch.rand(5, 1, 8, 8))
     h = posterior.rsample(p, torch.randn(4, 5, 3))
     expected = torch.distributions.Normal(p[0], p[1].exp()).log_prob(h) + 0.5 * torch.log(torch.tensor(2 * torch.pi))
     torch.testing.assert_close(posterior.log_prob(p, h), expected.sum(-1))
@@ -111,17 +103,13 @@ def test_compiled_gives_the_same_gradient() -> None:
 def test_replicas_equal_single_steps() -> None:
     config = recipe("cifar10").replaced(**TINY, N=1, K=1, replicas=2)
     v = philox.uniform(Key(torch.tensor([0, 1]), 0), 0, 6, (3, 16, 16))
-    update: Update = config.method.build(config.model, config.optimisation, v[0])
-    seeds = torch.tensor([0, 1])
-    state = initial_state(config, update.objective, seeds, v, torch.device("cpu"))
-    noise = update.objective.draw(Key(seeds, 0), v, 0)
-    rates = rates_of(config, v)
-    together, _ = torch.vmap(update.__call__)(state, v, noise, rates)
+    begun, adam = first_step(config, v), config.optimisation.theta_optimizer()
+    gradient = begun.method.gradient(begun.nets)
+    together, _ = moved(vectorised(gradient), begun.nets, adam, in_place=False)(*begun.given)
     for r in range(2):
-        pick = lambda tree, r=r: torch.utils._pytree.tree_map(lambda t: t[r], tree)  # noqa: E731
-        alone, _ = update(pick(state), v[r], pick(noise), pick(rates))
-        for name, p in alone.theta.items():
-            torch.testing.assert_close(together.theta[name][r], p, rtol=1e-4, atol=1e-5)
+        alone, _ = moved(gradient, begun.nets, adam, in_place=False)(*pick(begun.given, r))
+        for name, p in alone.theta.params.items():
+            torch.testing.assert_close(together.theta.params[name][r], p, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize("shape", [(3, 28, 28), (3, 32, 20)])

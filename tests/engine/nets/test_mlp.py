@@ -7,19 +7,19 @@ import torch.nn.functional as F
 from eblvm.engine.data.sets.checkerboard import Checkerboard
 from eblvm.engine.errors import UserError
 from eblvm.engine.evaluation.metrics.grid_likelihood import grid_log_likelihood
-from eblvm.engine.methods.bilevel import BilevelScore
+from eblvm.engine.methods.base import Nets
 from eblvm.engine.methods.bism import Bism
 from eblvm.engine.methods.divergences import Kl
 from eblvm.engine.methods.losses.dsm import Dsm
-from eblvm.engine.methods.score_matching import ScoreMatchingObjective
-from eblvm.engine.methods.update import Update
-from eblvm.engine.nets.base import call
+from eblvm.engine.methods.score_matching import ScoreMatching
 from eblvm.engine.nets.mlp import MlpEnergy, MlpGaussian
 from eblvm.engine.nets.posteriors import check_fit
 from eblvm.engine.optim.adam import Adam
 from eblvm.engine.recipes import recipe
+from eblvm.engine.training.step import moved
 from eblvm.kernels import philox
 from eblvm.kernels.philox import Key
+from tests.engine.methods.started import drawn
 
 D, H = 2, 3
 
@@ -76,7 +76,7 @@ def test_start_in_units_of_the_data() -> None:
     assert torch.equal(theta["b"], torch.full((D,), 7.0))
     torch.testing.assert_close(theta["log_sigma"].exp(), torch.full((D,), 20.0))
     v, h = torch.randn(5, D), torch.randn(5, H)
-    scaled, unscaled = wide.at(theta).energy(7 + 10 * v, h), call(MlpEnergy(D, H), plain, "energy", v, h)
+    scaled, unscaled = wide.at(theta).energy(7 + 10 * v, h), MlpEnergy(D, H).at(plain).energy(v, h)
     torch.testing.assert_close(scaled, unscaled, rtol=1e-4, atol=1e-4)
     q, p = MlpGaussian(D, H, mean=7.0, std=10.0), MlpGaussian(D, H)
     phi = q.initial(Key(0, 0))
@@ -87,19 +87,19 @@ def test_bidsm_draws_the_checkerboard() -> None:
     """After 200 steps at noise 0.05 well above the 0.318 nats of a GRBM; the best possible at this noise is 0.507."""
     toy = Checkerboard()
     energy, posterior = (model(2, 2, mean=0.5, std=0.29) for model in (MlpEnergy, MlpGaussian))
-    adam = Adam((0.9, 0.999))
-    estimator = BilevelScore(Bism(K=1, N=0, divergence=Kl()), energy, posterior, adam)
-    objective = ScoreMatchingObjective(estimator, Dsm(0.05), adam)
-    update, batch, steps = Update(objective, adam, in_place=True), 256, 200
-    state = objective.init(Key(0, 0), toy.points(batch))
+    adam, batch, steps = Adam((0.9, 0.999)), 256, 200
+    method = ScoreMatching(Bism(K=1, N=0, divergence=Kl()), Dsm(0.05))
+    nets = Nets(energy, posterior, phi_optimizer=adam)
+    step = moved(method.gradient(nets), nets, adam, in_place=True)
+    state = method.init(nets, Key(0, 0), toy.points(batch), adam)
     for i in range(steps):
         rate = torch.tensor(5e-3 * (1 - i / steps))
         v = toy.points(batch, first=batch * i)
-        noise = objective.draw(Key(0, i), v)
-        state, _ = update(state, v, noise, {"theta": rate, "phi": rate, "unroll": rate})
+        noise = drawn(method, nets, Key(0, i), v)
+        state, _ = step(state, v, noise, {"theta": rate, "phi": rate, "unroll": rate})
     test = toy.points(1000, first=10**6)
-    found = grid_log_likelihood(energy, state.theta, test, posterior, state.phi, size=50)
-    assert 0.4 < found.log_likelihood < 0.53, found
+    figures = grid_log_likelihood(energy, state.theta.params, test, posterior, state.phi.params, size=50)
+    assert 0.4 < figures.log_likelihood < 0.53, figures
 
 
 def test_methods_without_q_are_refused() -> None:

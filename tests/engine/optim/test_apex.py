@@ -7,9 +7,10 @@ import torch
 
 from eblvm.engine.errors import UserError
 from eblvm.engine.optim import apex
+from eblvm.engine.optim.base import Moments, Weights
 from eblvm.engine.recipes import recipe
 from eblvm.engine.training.loop import train
-from eblvm.kernels.adam_unroll import Rule, adam_unroll_
+from eblvm.kernels.adam_unroll import adam_unroll_
 
 
 @pytest.mark.skipif(not (apex.available() and torch.cuda.is_available()), reason="needs NVIDIA apex and a GPU")
@@ -20,8 +21,10 @@ def test_apex_adam_is_adam() -> None:
     theta, gradient, m, v = trees
     expected = [[x.clone() for x in tree.values()] for tree in (theta, m, v)]
     t, lr = torch.tensor(3.0, device="cuda"), torch.tensor(1e-3, device="cuda")
-    adam_unroll_(expected[0], list(gradient.values()), *expected[1:], t - 1, lr, Rule())
-    apex.apex_adam_(theta, gradient, m, v, t, lr, Rule())
+    adam = apex.Apex()
+    adam_unroll_(expected[0], list(gradient.values()), *expected[1:], t - 1, lr, adam.rule)
+    moved, _ = adam.move(Weights(theta, Moments(m, v, t - 1)), gradient, lr, in_place=True)
+    assert float(moved.moments.step_count) == 3
     for found, values in zip((theta, m, v), expected, strict=True):
         torch.testing.assert_close(list(found.values()), values)
 

@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 import torch
 
-from eblvm.engine.optim.apex import apex_adam_
+from eblvm.engine.optim.apex import Apex
+from eblvm.engine.optim.base import Moments, Weights
 from eblvm.kernels.adam_unroll import Rule, reference
 
 
@@ -32,9 +33,10 @@ def apex_on_the_host(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_channels_last() -> None:
     generator = torch.Generator().manual_seed(0)
     p, g, m, v = (torch.randn(4, 3, 3, 3, generator=generator) for _ in range(4))
-    expected = reference.step(p, g, m, v.abs(), torch.tensor(2.0), torch.tensor(0.1), Rule(eps_root=0.0))
+    expected = reference.step(p, g, m, v.abs(), torch.tensor(2.0), torch.tensor(0.1), Apex(eps_root=0.0).rule)
     last = [x.contiguous(memory_format=torch.channels_last) for x in (p, m, v.abs())]
-    trees = [{"w": last[0]}, {"w": g}, {"w": last[1]}, {"w": last[2]}]  # as a pooled kernel's: another order than w's
-    apex_adam_(*trees, torch.tensor(2.0), torch.tensor(0.1), Rule(eps_root=0.0))
+    weights = Weights({"w": last[0]}, Moments({"w": last[1]}, {"w": last[2]}, torch.tensor(1.0)))
+    gradient = {"w": g}  # as a pooled kernel's: another order than w's
+    Apex(eps_root=0.0).move(weights, gradient, torch.tensor(0.1), in_place=True)
     torch.testing.assert_close(last[0], expected[0])
     torch.testing.assert_close(last[1], expected[1])

@@ -5,7 +5,6 @@ import torch
 
 from eblvm.engine import recipes
 from eblvm.engine.config import Config
-from eblvm.engine.optim.schedule import step_rates
 
 
 def factor(config: Config, step: int) -> float:
@@ -30,7 +29,7 @@ def test_cosine_to_a_final_rate_follows_torch() -> None:
     optimizer = torch.optim.SGD(groups)
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, steps, eta_min=final)
     for step in range(steps):
-        rates = step_rates(config.optimisation, step, torch.zeros((), dtype=torch.float64), lower_lr=2e-3)
+        rates = config.optimisation.rates(step, {"phi": 2e-3}, torch.zeros((), dtype=torch.float64))
         expected = [group["lr"] for group in optimizer.param_groups]
         assert [float(rates[name]) for name in ("theta", "phi")] == pytest.approx(expected, rel=1e-9)
         optimizer.step()

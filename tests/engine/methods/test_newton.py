@@ -8,16 +8,13 @@ from torch.utils._pytree import tree_leaves
 
 from eblvm.engine import recipes
 from eblvm.engine.config import Config
-from eblvm.engine.methods.grbm.fused import fused_gradient, fused_step_for
-from eblvm.engine.methods.micro_batches import micro_batched
-from eblvm.engine.optim.schedule import step_rates
 from eblvm.engine.planning import plan
 from eblvm.engine.runs.saved import SavedRun
 from eblvm.engine.training.log import read_rows
 from eblvm.engine.training.loop import train
-from eblvm.engine.training.start import initial_state
 from eblvm.kernels import philox
 from eblvm.kernels.philox import Key
+from tests.engine.methods.started import Started, first_step
 
 SMALL = {"width": 2, "posterior_width": 2, "latent": 3, "batch": 8, "dtype": "float64"}
 
@@ -31,28 +28,21 @@ def deep(method: str = "bimdsm", **changes: object) -> Config:
     return config.replaced(**{"best_response": "newton", "K": 2, **SMALL, **changes})
 
 
-def started(config: Config):
-    """(update, state, batch, noise, rates) of a first step."""
-    v = philox.uniform(Key(3, 0), 0, config.optimisation.batch, config.shape, dtype=torch.float64)
-    update = config.method.build(config.model, config.optimisation, v)
-    state = initial_state(config, update.objective, torch.tensor(0), v, torch.device("cpu"))
-    rates = step_rates(config.optimisation, 0, v, config.method.lower_lr, config.method.unroll_lr)
-    return update, state, v, update.objective.draw(Key(0, 0), v), rates
+def started(config: Config) -> Started:
+    return first_step(
+        config, philox.uniform(Key(3, 0), 0, config.optimisation.batch, config.shape, dtype=torch.float64)
+    )
 
 
 @pytest.mark.parametrize("noise", ["shared", "fresh"])
 @pytest.mark.parametrize("divergence", ["kl-exact", "kl"])
 def test_on_a_grbm_it_is_the_exact_posteriors_gradient(noise: str, divergence: str) -> None:
     """Theorem 1 of BiSM: by autograd and by the fused step it equals DSM's own gradient, whatever q is."""
-    update, state, v, drawn, rates = started(grbm(noise=noise, divergence=divergence))
-    objective = update.objective
-    with torch.no_grad():
-        generic, generic_state, info = objective.gradient(state, v, drawn, rates)
-        estimator = fused_step_for(objective)
-        assert estimator is not None
-        fused, fused_state, _ = fused_gradient(estimator, objective.loss, state, v, drawn, rates)
-        dsm = started(recipes.recipe("digits", method="dsm").replaced(latent=5, batch=8, dtype="float64"))[0].objective
-        exact, *_ = dsm.gradient(state, v, {**drawn, "perturb": drawn["perturb"][-1:]}, rates)
+    begun = started(grbm(noise=noise, divergence=divergence))
+    generic, generic_state, info = begun.by_autograd()
+    fused, fused_state, _ = begun.fused()
+    dsm = started(recipes.recipe("digits", method="dsm").replaced(latent=5, batch=8, dtype="float64"))
+    exact, *_ = dsm._replace(state=begun.state, noise={"perturb": begun.noise["perturb"][-1:]}).by_autograd()
     for name, value in exact.items():
         torch.testing.assert_close(generic[name], value, rtol=1e-10, atol=1e-10)
         torch.testing.assert_close(fused[name], value, rtol=1e-10, atol=1e-10)
@@ -72,10 +62,8 @@ def test_on_a_grbm_its_training_is_that_of_the_exact_method(method: str, tmp_pat
 
 
 def test_micro_batches_give_the_same_gradient() -> None:
-    update, state, v, noise, rates = started(deep())
-    with torch.no_grad():
-        whole, _, info = update.objective.gradient(state, v, noise, rates)
-        parts, _, part_info = micro_batched(update, 3).objective.gradient(state, v, noise, rates)
+    begun = started(deep())
+    (whole, _, info), (parts, _, part_info) = begun.by_autograd(), begun.in_chunks(3)
     for name, value in whole.items():
         torch.testing.assert_close(parts[name], value, rtol=1e-9, atol=1e-9 * float(value.abs().max()))
     assert set(part_info) == set(info)
@@ -88,11 +76,8 @@ def test_checkpointing_gives_the_same_gradient(checkpoint: str, network: str) ->
     config = recipes.recipe("digits", model="deep").replaced(
         **{"best_response": "newton", "K": 1, **small, "network": network}
     )
-    plain = started(config)
-    with torch.no_grad():
-        whole, *_ = plain[0].objective.gradient(*plain[1:])
-        cut = started(config.replaced(checkpoint=checkpoint))
-        found, *_ = cut[0].objective.gradient(*cut[1:])
+    whole, *_ = started(config).by_autograd()
+    found, *_ = started(config.replaced(checkpoint=checkpoint)).by_autograd()
     for name, value in whole.items():
         torch.testing.assert_close(found[name], value, rtol=1e-9, atol=1e-9 * float(value.abs().max()))
 
