@@ -13,7 +13,6 @@ from eblvm.bench.contestants.roster import Entrant, contestant
 from eblvm.bench.contestants.steps import CaseStep
 from eblvm.bench.tools.registry import Case
 from eblvm.engine.methods.base import State
-from eblvm.engine.optim.base import Moments
 from eblvm.engine.types import Params
 
 
@@ -34,17 +33,17 @@ class CompiledGrbm:
         """What training needs beside the gradient."""
         engine = CaseStep(self.case)
         self.v, state = engine.v, engine.state
-        self.theta = {name: p.clone() for name, p in state.theta.items()}
+        self.theta = {name: p.clone() for name, p in state.theta.params.items()}
         self.lower = [*lower_state(state)] if self.bilevel else []
         self.optimizer = torch.optim.Adam(self.theta.values(), self.how.lr, self.how.betas, fused=True)
         self.prepared = True
 
     def gradient(self, state: State, v: Tensor, noise: Any) -> Params:
         if not self.bilevel:
-            return self.compiled(state.theta, v, noise["perturb"][0])
+            return self.compiled(state.theta.params, v, noise["perturb"][0])
         latents = noise["latent"][-1:] if self.how.exact else noise["latent"]
         g, *_ = self.compiled(
-            state.theta, *lower_state(state), v, noise["perturb"], [one.select(-3, 0) for one in latents]
+            state.theta.params, *lower_state(state), v, noise["perturb"], [one.select(-2, 0) for one in latents]
         )
         return g
 
@@ -72,10 +71,9 @@ class CompiledGrbm:
 
 
 def lower_state(state: State) -> tuple[Params, Params, Params, Tensor]:
-    moments = state.phi_opt
-    assert isinstance(moments, Moments)
+    params, moments, _ = state.phi
     phi, m, s = (
-        {k.removeprefix("net.0."): t.clone() for k, t in tree.items()} for tree in (state.phi, moments.m, moments.v)
+        {k.removeprefix("net.0."): t.clone() for k, t in tree.items()} for tree in (params, moments.m, moments.v)
     )
     return phi, m, s, moments.step_count.to(next(iter(m.values())).dtype)
 

@@ -18,13 +18,13 @@ class PlainCd:
         c = case.config
         torch.manual_seed(c["seed"])
         self.v = batch(c, case.shape)
-        self.method = Cd(case.visible, c["latent"], sweeps=c["sweeps"], lr=c["lr"][0], betas=c.optimisation.betas)
+        self.method = Cd(case.visible, c["latent"], sweeps=c["sweeps"], lr=c["lr"][0], betas=(c["beta1"], c["beta2"]))
         self.method.model.to(self.v.dtype)
 
     def gradient(self, state: State, v: Tensor, noise: Any) -> Params:
         for name, p in self.method.model.named_parameters():
-            p.data.copy_(state.theta[name])
-        return dict(zip(state.theta, self.method.gradient(v, noise["sweeps"]), strict=True))
+            p.data.copy_(state.theta.params[name])
+        return dict(zip(state.theta.params, self.method.gradient(v, noise["sweeps"]), strict=True))
 
     def __call__(self) -> None:
         self.method.step(self.v)

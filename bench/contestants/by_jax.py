@@ -78,10 +78,10 @@ class JaxGrbm(JaxStep):
             self.v = arrays(engine.v)
             self.step = jax_grbm.compiled_step(self.how, c.replicated)
 
-    def moments(self, found: Any) -> Any:
+    def moments(self, found: Moments) -> Any:
         import jax.numpy as jnp
 
-        if not isinstance(found, Moments):
+        if not found.m:
             return self.grbm.Moments(
                 {}, {}, jnp.zeros(self.case.config["replicas"]) if self.case.config.replicated else 0
             )
@@ -89,8 +89,8 @@ class JaxGrbm(JaxStep):
         return self.grbm.Moments(m, s, arrays(found.step_count.to(next(iter(found.m.values())).dtype)))
 
     def training(self, state: State, key: Any) -> Any:
-        theta, phi = arrays(state.theta), arrays(state.phi, "net.0.")
-        return self.grbm.Training(theta, self.moments(state.theta_opt), phi, self.moments(state.phi_opt), key)
+        theta, phi = arrays(state.theta.params), arrays(state.phi.params, "net.0.")
+        return self.grbm.Training(theta, self.moments(state.theta.moments), phi, self.moments(state.phi.moments), key)
 
     def gradient(self, state: State, v: Tensor, noise: Any) -> Params:
         if self.case.config.replicated:
@@ -108,7 +108,7 @@ class JaxGrbm(JaxStep):
             if not at.phi:
                 return tensors(self.jitted("dsm_gradient")(at.theta, arrays(v), eps[0]))
             latents = noise["latent"][-1:] if self.how.exact else noise["latent"]
-            logistic = jnp.stack([arrays(latent[0]) for latent in latents])
+            logistic = jnp.stack([arrays(latent[:, 0]) for latent in latents])
             g, *_ = self.jitted("gradient")(at.theta, at.phi, at.phi_moments, arrays(v), eps, logistic)
         return tensors(g)
 

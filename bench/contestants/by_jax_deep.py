@@ -49,7 +49,7 @@ class JaxDeep(JaxStep):
             sigma=tuple(naive.sigma.flatten().tolist()),
             sigma0=c["sigma0"],
             lr=c["lr"][0],
-            betas=c.optimisation.betas,
+            betas=(c["beta1"], c["beta2"]),
             shared=bilevel and c["noise"] == "shared",
             latent=c["latent"],
         )
@@ -62,17 +62,20 @@ class JaxDeep(JaxStep):
     def renamed(self, tree: Params, names: list[str]) -> Any:
         return {name: arrays(kernel(t)) for name, t in zip(names, tree.values(), strict=True)}
 
-    def moments(self, found: Any, names: list[str]) -> Any:
+    def moments(self, found: Moments, names: list[str]) -> Any:
         import jax.numpy as jnp
 
-        if not isinstance(found, Moments):
+        if not found.m:
             return self.deep.Moments({}, {}, jnp.zeros(()))
         count = found.step_count.to(next(iter(found.m.values())).dtype)
         return self.deep.Moments(self.renamed(found.m, names), self.renamed(found.v, names), arrays(count))
 
     def training(self, state: State, key: Any) -> Any:
-        theta, phi = self.renamed(state.theta, self.theta_names), self.renamed(state.phi, self.phi_names)
-        opts = self.moments(state.theta_opt, self.theta_names), self.moments(state.phi_opt, self.phi_names)
+        theta, phi = (
+            self.renamed(weights.params, names)
+            for weights, names in ((state.theta, self.theta_names), (state.phi, self.phi_names))
+        )
+        opts = self.moments(state.theta.moments, self.theta_names), self.moments(state.phi.moments, self.phi_names)
         return self.deep.Training(theta, opts[0], phi, opts[1], key)
 
     def gradient(self, state: State, v: Tensor, noise: Any) -> Params:
@@ -84,7 +87,7 @@ class JaxDeep(JaxStep):
             images = arrays(channels_last(v))
             g, *_ = function(at.theta, at.phi, at.phi_moments, images, arrays(eps), arrays(latents))
             found = [from_kernel(torch.tensor(g[name].__array__())) for name in self.theta_names]
-        return dict(zip(state.theta, found, strict=True))
+        return dict(zip(state.theta.params, found, strict=True))
 
 
 @contestant("jax", "deep", needs="jax")

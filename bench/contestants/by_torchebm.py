@@ -60,14 +60,14 @@ class SlicedStep:
         self.v = batch(c, case.shape)
         self.grbm = Grbm(case.visible, c["latent"]).to(self.v.dtype)
         self.loss = SlicedScoreMatching(free_energy(self.grbm), n_projections=1, dtype=self.v.dtype, device="cpu")
-        self.optimizer = torch.optim.Adam(self.grbm.parameters(), c["lr"][0], c.optimisation.betas, fused=True)
+        self.optimizer = torch.optim.Adam(self.grbm.parameters(), c["lr"][0], (c["beta1"], c["beta2"]), fused=True)
 
     def gradient(self, state: State, v: Tensor, noise: Any) -> Params:
         for name, p in self.grbm.named_parameters():
-            p.data.copy_(state.theta[name])
-        self.loss._get_random_projections = lambda shape, generator=None: noise["direction"][0]
+            p.data.copy_(state.theta.params[name])
+        self.loss._get_random_projections = lambda shape, generator=None: noise["direction"][:, 0]
         found = torch.autograd.grad(self.loss(v), list(self.grbm.parameters()))
-        return dict(zip(state.theta, found, strict=True))
+        return dict(zip(state.theta.params, found, strict=True))
 
     def __call__(self) -> None:
         self.optimizer.zero_grad()

@@ -44,7 +44,7 @@ class PlainDeep:
         deep.load(method, state)
         given = pairs(noise)
         found = method.gradient(v, lambda: next(given))
-        return dict(zip(state.theta, found, strict=True))
+        return dict(zip(state.theta.params, found, strict=True))
 
     def inputs(self) -> list[Tensor]:
         method = self.method
@@ -56,7 +56,7 @@ class PlainDeep:
 
 def pairs(noise: Any) -> Iterator[tuple[Tensor, Tensor]]:
     """(eps, noise of h) of every step, from the engine's noise."""
-    latents = [latent[0] for latent in noise["latent"]] or [torch.empty(0)]
+    latents = [latent[:, 0] for latent in noise["latent"]] or [torch.empty(0)]
     perturb = noise["perturb"]
     return iter(zip(perturb if len(perturb) > 1 else perturb * len(latents), latents, strict=True))
 

@@ -29,7 +29,7 @@ class Settings(NamedTuple):
             K=c["K"] if bilevel else 0,
             sigma=c["sigma"],
             lr=c["lr"][0],
-            betas=c.optimisation.betas,
+            betas=(c["beta1"], c["beta2"]),
             temperature=c["temperature"] if bilevel else 1.0,
             sgd_rate=c["unroll_lr"] if bilevel and c["unroll_optimizer"] == "sgd" else None,
             exact=bilevel and c["divergence"] == "kl-exact",

@@ -17,13 +17,11 @@ from eblvm.bench.tools.registry import Case
 from eblvm.bench.tools.timing import Step
 from eblvm.engine.config import Config
 from eblvm.engine.device import set_products
-from eblvm.engine.methods.base import State
+from eblvm.engine.methods.base import Rows, State
 from eblvm.engine.methods.bism import linear_step_size
-from eblvm.engine.methods.grbm.fused import fused_gradient, fused_step_for, fused_update_for
-from eblvm.engine.methods.score_matching import ScoreMatchingObjective
-from eblvm.engine.optim.schedule import step_rates
-from eblvm.engine.training.loop import training_step_of
+from eblvm.engine.training.loop import training_step
 from eblvm.engine.training.start import initial_state
+from eblvm.engine.training.step import vectorised
 from eblvm.engine.types import Params
 from eblvm.kernels import philox
 from eblvm.kernels.philox import Key, Purpose, purpose
@@ -57,7 +55,7 @@ def batch(config: Config, shape: tuple[int, ...]) -> Tensor:
 
 
 class EngineStep:
-    """Noise from the objective's `draw`, then the step that `eblvm train` takes with this configuration, on samples of
+    """Noise from the method's `draw`, then the step that `eblvm train` takes with this configuration, on samples of
     this shape, from a given state or from the beginning."""
 
     def __init__(self, config: Config, shape: tuple[int, ...], state: State | None = None):
@@ -70,16 +68,15 @@ class EngineStep:
             0,
         )
         data = self.v.flatten(0, 1) if config.replicated else self.v
-        self.update = config.method.build(config.model, config.optimisation, data)
-        self.objective = self.update.objective
-        device = torch.device(config.running.device)
-        self.state: State = state or initial_state(config, self.objective, self.seed.cpu(), self.v.cpu(), device)
-        method = config.method
-        self.rates = step_rates(config.optimisation, 0, self.v, method.lower_lr, method.unroll_lr)
-        self.step: Callable[..., Any] = training_step_of(config, self.update)
+        self.method, self.nets = config.method, config.method.nets(config, data)
+        start = (config, self.nets, self.seed.cpu(), self.v.cpu())
+        self.state: State = state or initial_state(*start, device=config.running.device)
+        self.rates = config.optimisation.rates(0, self.method.rates(), self.v)
+        self.step = training_step(config, self.nets, print)
 
     def noise(self) -> Any:
-        return self.objective.draw(Key(self.seed, self.count), self.v, 0)
+        key = Key(self.seed, self.count)
+        return self.method.draw(self.nets, key, Rows.of(key, self.v))
 
     def __call__(self) -> None:
         set_products(self.config.model.precision)  # contestants of other precisions share the process
@@ -96,24 +93,22 @@ class CaseStep(EngineStep):
 
     def __init__(self, case: Case, state: State | None = None):
         super().__init__(case.config, case.shape, state)
-        running = self.config.running
-        self.fused = step.fused and not step.compile and fused_update_for(self.update) is not None
-
-    def vectorised(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        return torch.vmap(function) if self.config.replicated else function
+        step = self.config.step
+        gradient = self.method.gradient(self.nets)
+        self.by_autograd = vectorised(gradient) if self.config.replicated else gradient
+        self.by_kernels = self.method.fused(self.nets, self.v.device, self.v.dtype)
+        self.fused = step.fused and not step.compile and self.by_kernels is not None
 
     def gradient(self, noise: Any) -> Params:
         """theta's gradient by autograd at the present state, which does not move."""
         with torch.no_grad():
-            gradient, *_ = self.vectorised(self.objective.gradient)(self.state, self.v, noise, self.rates)
+            gradient, *_ = self.by_autograd(self.state, self.v, noise, self.rates)
         return gradient
 
     def fused_gradient(self, noise: Any) -> Params:
         """The same by the fused step."""
-        assert isinstance(self.objective, ScoreMatchingObjective)
-        estimator = fused_step_for(self.objective)
-        assert estimator is not None
-        gradient, *_ = fused_gradient(estimator, self.objective.loss, self.state, self.v, noise, self.rates)
+        assert self.by_kernels is not None
+        gradient, *_ = self.by_kernels(self.state, self.v, noise, self.rates)
         return gradient
 
     @property
@@ -163,7 +158,7 @@ def naive_method(case: Case, v: Tensor) -> Naive:
     """The naive twin of a case's configuration, with parameters of its own."""
     c = case.config
     size: dict[str, Any] = {"visible": case.visible, "latent": c["latent"]}
-    how: dict[str, Any] = {"sigma": c["sigma"], "lr": c["lr"][0], "betas": c.optimisation.betas}
+    how: dict[str, Any] = {"sigma": c["sigma"], "lr": c["lr"][0], "betas": (c["beta1"], c["beta2"])}
     torch.manual_seed(c["seed"])
     default = torch.get_default_dtype()
     torch.set_default_dtype(v.dtype)  # nn.Module has no other way to make all of its parameters in one dtype

@@ -51,21 +51,25 @@ def count(config: Config) -> Cost:
     import torch
     from torch.utils._pytree import tree_leaves, tree_map
 
-    from eblvm.engine.optim.schedule import step_rates
+    from eblvm.engine.methods.base import Rows
     from eblvm.engine.planning.footprint import Operators, Storages
+    from eblvm.engine.training.step import moved
     from eblvm.kernels.philox import Key
 
     config = config.replaced(replicas=1, **({"compile": False} if config.step.compile else {}))
     optimisation, method = config.optimisation, config.method
     v = torch.empty(optimisation.batch, *config.shape, device="meta")
-    update = method.build(config.model, optimisation, v)
-    state = update.objective.init(Key(0, 0), v)
-    noise = update.objective.draw(Key(0, 0), v, 0, optimisation.batch)
-    rates = step_rates(optimisation, 0, torch.empty(0), method.lower_lr, method.unroll_lr)
+    nets, key = method.nets(config, v), Key(0, 0)
+    optimizer = optimisation.theta_optimizer()
+    state = method.init(nets, key, v, optimizer)
+    noise = method.draw(nets, key, Rows.of(key, v))
+    rates = optimisation.rates(0, method.rates(), torch.empty(0))
     given = tree_map(lambda t: t.to("meta") if isinstance(t, torch.Tensor) else t, (state, v, noise, rates))
     tensors = [t for t in tree_leaves(given) if isinstance(t, torch.Tensor)]
+    alternating = method.alternating(nets, optimizer, None, in_place=False)
+    step = alternating or moved(method.gradient(nets), nets, optimizer, in_place=False)
     with torch.no_grad(), Operators(Storages(tensors)) as counted:
-        update(*given)
+        step(*given)
     held = sum(t.nbytes for t in tree_leaves(given[0]) if isinstance(t, torch.Tensor))
     return Cost(counted.flops * optimisation.steps / 1e15, (held + counted.storages.peak) / 2**30)
 

@@ -24,7 +24,6 @@ from eblvm.bench.tools.timing import Step, interleaved, median
 from eblvm.engine import tables
 from eblvm.engine.config import Config
 from eblvm.engine.methods.base import State
-from eblvm.engine.optim.base import Moments
 from eblvm.engine.planning.footprint import footprint
 from eblvm.engine.recipes import recipe
 from eblvm.engine.types import Params
@@ -121,8 +120,8 @@ def difference(
     engine, naive = EngineStep(config, shape), naive_method(config, shape)
     adapt(naive)
     state = engine.state
-    theta_opt = under_way(State(state.theta, state.theta, (), state.theta_opt, {}, {})).phi_opt
-    engine.state = under_way(state)._replace(theta_opt=theta_opt)
+    theta = under_way(State(state.theta, state.theta)).phi
+    engine.state = under_way(state)._replace(theta=theta)
     load(naive, engine.state)
     for _ in range(CHECKED_STEPS):
         noise = engine.noise()
@@ -142,7 +141,7 @@ def difference(
 
 def _matched(state: State, method: NaiveBidvl) -> tuple[list[str], list[Tensor], list[Tensor]]:
     """Names and values of the engine's parameters, and the naive ones in the same shapes; views, where they can be."""
-    tensors: Params = {f"energy.{name}": p for name, p in state.theta.items()} | state.phi
+    tensors: Params = {f"energy.{name}": p for name, p in state.theta.params.items()} | state.phi.params
     own = [p.detach() for p in (*method.energy.parameters(), *method.phi)]
     shaped = [
         other.flatten(1).T if name == FROM_LATENT else other.view(value.shape)
@@ -155,9 +154,8 @@ def load(method: NaiveBidvl, state: State) -> None:
     """The engine's parameters, spectral vectors and (constant) Adam moments into the naive nets and optimisers."""
     for _, value, other in zip(*_matched(state, method), strict=True):
         other.copy_(value)
-    pairs = ((method.energy_optimizer, state.theta_opt), (method.lower_optimizer, state.phi_opt))
+    pairs = ((method.energy_optimizer, state.theta.moments), (method.lower_optimizer, state.phi.moments))
     for optimizer, moments in pairs:
-        assert isinstance(moments, Moments)
         m, v = (next(iter(tree.values())).flatten()[0] for tree in (moments.m, moments.v))
         for p in optimizer.param_groups[0]["params"]:
             step = {"step": moments.step_count.float().clone()}

@@ -9,6 +9,7 @@ at the published batch.
 import sys
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -24,9 +25,8 @@ from eblvm.bench.tools.registry import Case
 from eblvm.bench.tools.timing import Step, interleaved, median, ratio_by_round
 from eblvm.engine import tables
 from eblvm.engine.config import Config
-from eblvm.engine.methods.base import State
-from eblvm.engine.methods.score_matching import ScoreMatchingObjective
-from eblvm.engine.optim.base import Moments
+from eblvm.engine.methods.base import State, samples_first
+from eblvm.engine.methods.score_matching import ScoreMatching
 from eblvm.engine.planning.footprint import footprint, held_bytes
 from eblvm.engine.recipes import recipe
 
@@ -147,10 +147,10 @@ def difference(config: Config, shape: tuple[int, int, int] = (3, 8, 8)) -> float
     naive = naive_method(config, shape)
     load(naive, engine.state)
     with torch.no_grad():
-        gradient, *_ = engine.objective.gradient(engine.state, engine.v, noise, engine.rates)
-    latents = [latent[0] for latent in noise["latent"]] or [torch.empty(0)]
+        gradient, *_ = engine.method.gradient(engine.nets)(engine.state, engine.v, noise, engine.rates)
+    latents = [latent[:, 0] for latent in noise["latent"]] or [torch.empty(0)]
     if isinstance(naive, VagesMdsm):
-        latents[-1] = (noise["samples"], noise["langevin"])
+        latents[-1] = (samples_first(noise["samples"]), [samples_first(z) for z in noise["langevin"]])
     draws = iter(zip(noise["perturb"], latents, strict=True))
     worst = 0.0
     for (name, g), expected in zip(gradient.items(), naive.gradient(engine.v, lambda: next(draws)), strict=True):
@@ -167,13 +167,12 @@ def difference(config: Config, shape: tuple[int, int, int] = (3, 8, 8)) -> float
 @torch.no_grad()
 def load(method: Mdsm, state: State) -> None:
     """The engine's theta, phi and Adam moments of phi into the naive modules, which list theirs in the same order."""
-    for p, value in zip(method.model.parameters(), state.theta.values(), strict=True):
+    for p, value in zip(method.model.parameters(), state.theta.params.values(), strict=True):
         p.copy_(value)
     if isinstance(method, BiMdsm):
-        moments = state.phi_opt
-        assert isinstance(moments, Moments)
-        for p, name in zip(method.posterior.parameters(), state.phi, strict=True):
-            p.copy_(state.phi[name])
+        params, moments, _ = state.phi
+        for p, name in zip(method.posterior.parameters(), params, strict=True):
+            p.copy_(params[name])
             method.lower_optimizer.state[p] = {
                 "step": moments.step_count.float().clone(),
                 "exp_avg": moments.m[name].clone(),
@@ -186,7 +185,6 @@ class DeepStep(EngineStep):
 
     def __init__(self, config: Config, shape: tuple[int, int, int] = SHAPE):
         super().__init__(config, shape)
-        assert isinstance(self.objective, ScoreMatchingObjective)
 
     def arguments(self, batch: int | None = None) -> tuple[Any, ...]:
         """(state, v, noise, rates) of the next step; with a batch, those of that size on the meta device."""
@@ -197,9 +195,11 @@ class DeepStep(EngineStep):
 
     def held_bytes(self, batch: int | None = None) -> int:
         """Bytes that graphs hold between the score pass and the loss's backward; a batch: on the meta device."""
-        state, *rest = arguments = self.arguments(batch)
-        theta = {k: p.detach().requires_grad_() for k, p in state.theta.items()}
-        return held_bytes(lambda: self.objective.upper(theta, state, *rest), _tensors((arguments, theta)))
+        assert isinstance(self.method, ScoreMatching)
+        state, v, noise, rates = arguments = self.arguments(batch)
+        theta = {k: p.detach().requires_grad_() for k, p in state.theta.params.items()}
+        upper = partial(self.method.upper, self.nets, state.phi, v, noise, rates, theta)
+        return held_bytes(upper, _tensors((arguments, theta)))
 
     def peak_bytes(self, batch: int) -> int:
         """Most bytes alive at once in the gradient (its own included) beyond its arguments, on the meta device."""
@@ -207,7 +207,7 @@ class DeepStep(EngineStep):
 
         @torch.no_grad()
         def gradient() -> None:
-            self.objective.gradient(*arguments)
+            self.method.gradient(self.nets)(*arguments)
 
         return footprint(gradient, lambda: _tensors(arguments), hooks=False).peak_bytes
 
@@ -227,7 +227,8 @@ def naive_method(config: Config, shape: tuple[int, int, int]) -> Mdsm:
     dtype = getattr(torch, config["dtype"])
     how: dict[str, Any] = {
         **{name: config[name] for name in ("latent", "width", "depth", "sigma0")},
-        "lr": config["lr"][0], "betas": config.optimisation.betas, "published": config["network"] == "published",
+        "lr": config["lr"][0], "betas": (config["beta1"], config["beta2"]),
+        "published": config["network"] == "published",
         "head_width": config.model.network.head_units(shape, config["width"]),
     }  # fmt: skip
     torch.manual_seed(config["seed"])

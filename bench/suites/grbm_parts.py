@@ -35,7 +35,7 @@ def parts_of(case: Case) -> dict[str, Callable[[], object]]:
     """The step, and its parts by name."""
     c = case.config
     step, N, K = CaseStep(case), c["N"], c["K"]
-    A_shape, theta = (c["latent"], case.visible), list(step.state.theta.values())
+    A_shape, theta = (c["latent"], case.visible), list(step.state.theta.params.values())
     p, g, m, v = ([torch.rand(A_shape)] for _ in range(4))
     bars = [torch.rand(A_shape) for _ in range(3)]
     theta_like = [[torch.rand_like(t) for t in theta] for _ in range(4)]

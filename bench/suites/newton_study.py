@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from eblvm.engine import tables
 from eblvm.engine.autodiff.derivatives import grad, vjp
-from eblvm.engine.methods import newton
+from eblvm.engine.methods import newton, newton_step
 from eblvm.engine.methods.newton import Newton
 from eblvm.engine.nets.base import Separable
 from eblvm.engine.nets.deep import CoupledHead
@@ -115,20 +115,20 @@ class Toy:
             def tilted(x: Tensor) -> tuple[Tensor, tuple[()]]:
                 return (t_LB * -self.closed.at(theta).head(x, covariance)).sum() / (L - 1), ()
 
-            s = pull(newton.vaes(self.closed, theta, f, slope) + grad(tilted, f)[0])
-            return pull(newton.vaes(self.closed, theta, f, value)).detach() + s - s.detach()
+            s = pull(newton.vaes(self.closed.at(theta), f, slope) + grad(tilted, f)[0])
+            return pull(newton.vaes(self.closed.at(theta), f, value)).detach() + s - s.detach()
 
         return self.gradient(score)
 
     def by_newton(self, options: Newton, closed: bool, L: int = 1) -> Tensor:
         energy = self.closed if closed else self.sampled
-        many = newton.antithetic(torch.randn(options.response_samples, BATCH, self.H))
+        many = newton_step.antithetic(torch.randn(options.response_samples, BATCH, self.H))
         noise = torch.randn(L, BATCH, self.H)
 
         def score(theta: Params) -> Tensor:
             f, pull = vjp(lambda v: energy.at(theta).features(v), self.v)
-            response = newton.best_response(options, energy, self.posterior, theta, f, self.p, many)
-            return pull(newton.cotangent(options, energy, self.posterior, theta, response, f, noise))
+            moved = newton_step.best_response(options, energy, self.posterior, theta, f, self.p, many)
+            return pull(options.cotangent(energy.at(theta), self.posterior, moved, f, noise))
 
         return self.gradient(score)
 

@@ -25,17 +25,15 @@ from eblvm.bench.tools import record
 from eblvm.engine import tables
 from eblvm.engine.errors import UserError
 from eblvm.engine.evaluation.metrics.grid_likelihood import grid_log_likelihood
-from eblvm.engine.methods.base import State
-from eblvm.engine.methods.bilevel import BilevelScore, HeadAt, VariationalScore
+from eblvm.engine.methods.base import Nets, Rows, State
 from eblvm.engine.methods.bism import Bism
 from eblvm.engine.methods.divergences import Fisher, Kl
-from eblvm.engine.methods.newton import Newton, antithetic, best_response
-from eblvm.engine.methods.score_matching import ScoreMatchingObjective
-from eblvm.engine.nets.base import call
+from eblvm.engine.methods.lower_level import Head, LowerLevel
+from eblvm.engine.methods.newton import Newton
+from eblvm.engine.methods.newton_step import antithetic, best_response
+from eblvm.engine.methods.score_matching import ScoreMatching
 from eblvm.engine.nets.posteriors import Gaussian
 from eblvm.engine.optim import replicas
-from eblvm.engine.optim.schedule import step_rates
-from eblvm.engine.optim.sgd import Sgd
 from eblvm.engine.runs.run import SavedRun
 from eblvm.engine.runs.state import from_tree
 from eblvm.engine.training.log import read_rows
@@ -84,22 +82,24 @@ def logged_loss(run: SavedRun, count: int) -> list[float]:
 
 def log_likelihood(run: SavedRun, state: State) -> float:
     assert isinstance(run.posterior, Gaussian)
-    return grid_log_likelihood(run.energy, state.theta, run.dataset.test, run.posterior, state.phi).log_likelihood
+    theta, phi = state.theta.params, state.phi.params
+    return grid_log_likelihood(run.energy, theta, run.dataset.test, run.posterior, phi).log_likelihood
 
 
 @torch.no_grad()
 def spread(run: SavedRun, state: State) -> float:
     """|deviation of one draw of the gradient| / |its mean|, over draws of the noise on h, at the q of the state."""
-    objective, optimisation, method = run.update.objective, run.config.optimisation, run.config.method
-    assert isinstance(objective, ScoreMatchingObjective)
-    assert isinstance(objective.estimator, VariationalScore)
-    objective = replace(objective, estimator=objective.estimator.with_options(K=0))
+    method, nets, optimisation = run.config.method, run.nets, run.config.optimisation
+    assert isinstance(method, ScoreMatching)
+    assert isinstance(method.estimator, LowerLevel)
+    method = replace(method, estimator=replace(method.estimator, K=0))
     v = run.dataset.floats(run.dataset.train[: optimisation.batch])
-    rates = step_rates(replace(optimisation, replicas=1), 0, v, method.lower_lr, method.unroll_lr)
+    rates = replace(optimisation, replicas=1).rates(0, method.rates(), v)
+    first = Rows.of(Key(0, 0), v)
     found = []
     for step in range(DRAWS):
-        noise = objective.draw(Key(0, step), v) | {"perturb": objective.draw(Key(0, 0), v)["perturb"]}
-        gradient, *_ = objective.gradient(state, v, noise, rates)
+        noise = method.draw(nets, Key(0, step), first) | {"perturb": method.draw(nets, Key(0, 0), first)["perturb"]}
+        gradient, *_ = method.gradient(nets)(state, v, noise, rates)
         found.append(torch.cat([g.flatten() for g in gradient.values()]))
     draws = torch.stack(found)
     return float(draws.std(0).norm() / draws.mean(0).norm())
@@ -108,14 +108,15 @@ def spread(run: SavedRun, state: State) -> float:
 @torch.no_grad()
 def test_loss(run: SavedRun, state: State) -> float:
     """The upper loss with the score at q's best response, which has no noise from h where the head has expectations."""
-    objective = run.update.objective
-    assert isinstance(objective, ScoreMatchingObjective)
-    estimator = BilevelScore(Bism(K=0, divergence=Kl(), best_response=BEST), run.energy, posterior_of(run), Sgd())
-    objective = replace(objective, estimator=estimator)
+    method = run.config.method
+    assert isinstance(method, ScoreMatching)
+    method = replace(method, estimator=Bism(K=0, divergence=Kl(), best_response=BEST))
+    nets = Nets(run.energy, posterior_of(run))
     images = run.dataset.test[:JUDGED].split(AT_A_TIME)
     losses = []
     for part, v in enumerate(map(run.dataset.floats, images)):
-        losses.append(float(objective.validation(state, v, objective.draw(Key(0, part), v))))
+        key = Key(0, part)
+        losses.append(float(method.validation(nets, state, v, method.draw(nets, key, Rows.of(key, v)))))
     return statistics.fmean(losses)
 
 
@@ -124,9 +125,9 @@ def test_fisher_of_q(run: SavedRun, state: State) -> float:
     """The Fisher divergence between q(h|v) and p(h|v) at test data, over 8 samples of h each."""
     posterior, found = posterior_of(run), []
     for part, v in enumerate(map(run.dataset.floats, run.dataset.test[:JUDGED].split(AT_A_TIME))):
-        f, p = run.energy.at(state.theta).features(v), posterior.at(state.phi).params(v)
+        f, p = run.energy.at(state.theta.params).features(v), posterior.at(state.phi.params).params(v)
         noise = philox.normal(Key(0, part), 0, 8 * len(v), (posterior.latent,)).view(8, len(v), -1)
-        found.append(float(Fisher()(HeadAt(run.energy, state.theta, f), posterior, p, noise).mean()))
+        found.append(float(Fisher()(Head(run.energy.at(state.theta.params), f), posterior, p, noise).mean()))
     return statistics.fmean(found)
 
 
@@ -136,13 +137,14 @@ def posterior_of(run: SavedRun) -> Gaussian:
 
 
 def means_of_q(run: SavedRun, state: State, v: Tensor) -> Tensor:
-    return call(posterior_of(run), state.phi, "params", v)[0]
+    return posterior_of(run).at(state.phi.params).params(v)[0]
 
 
 def means_of_response(run: SavedRun, state: State, v: Tensor) -> Tensor:
-    f, p = run.energy.at(state.theta).features(v), call(posterior_of(run), state.phi, "params", v)
+    theta, q = state.theta.params, posterior_of(run)
+    f, p = run.energy.at(theta).features(v), q.at(state.phi.params).params(v)
     noise = philox.normal(Key(0, 0), 0, len(v), (BEST.response_samples, p[0].shape[-1])).movedim(1, 0)
-    return best_response(BEST, run.energy, posterior_of(run), state.theta, f, p, antithetic(noise)).p[0].detach()
+    return best_response(BEST, run.energy, q, theta, f, p, antithetic(noise)).p[0].detach()
 
 
 SVMS = {"svm": means_of_q, "svm_of_response": means_of_response}

@@ -24,7 +24,8 @@ from torch import Tensor
 from eblvm.bench.tools import record
 from eblvm.engine import recipes, tables
 from eblvm.engine.errors import UserError
-from eblvm.engine.methods.newton import Newton, best_response
+from eblvm.engine.methods.newton import Newton
+from eblvm.engine.methods.newton_step import best_response
 from eblvm.engine.nets.posteriors import Gaussian
 from eblvm.engine.plotting import save, styled, subplots
 from eblvm.engine.runs import checkpoint

@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import torch
+from torch.utils._pytree import tree_leaves
 from tqdm import tqdm
 
 from eblvm.bench.contestants.steps import CaseStep
@@ -23,9 +24,9 @@ from eblvm.engine.config import Config
 from eblvm.engine.device import device_memory
 from eblvm.engine.errors import UserError
 from eblvm.engine.methods.base import State
-from eblvm.engine.methods.score_matching import ScoreMatchingObjective
+from eblvm.engine.methods.score_matching import ScoreMatching
 from eblvm.engine.planning import plan
-from eblvm.engine.planning.footprint import footprint
+from eblvm.engine.planning.footprint import footprint, held_bytes
 
 SCHEMA = "eblvm-profile/2"
 MIB = 2**20
@@ -167,12 +168,14 @@ def say_duration(count: int, rounds: int, once_ms: float, batch: int) -> None:
 def figures(step: CaseStep, ms: float, planned: plan.StepCost | None) -> dict[str, Any]:
     found: dict[str, Any] = dict.fromkeys(FIGURES) | {"step_ms": ms}
     if not step.config.step.compile:  # neither hooks nor dispatch modes see into compiled code
-        deep = step.config.model.images and isinstance(step.objective, ScoreMatchingObjective)
+        deep = step.config.model.images and isinstance(step.method, ScoreMatching)
         cost = footprint(step, step.inputs, step.hooks and not deep)
         found |= {"peak_mib": cost.peak_bytes / MIB, "gflop": cost.flops / 1e9, "ops": cost.ops}
         saved = cost.saved_bytes
         if deep and not step.config.replicated:  # its backward uses torch.func, which allows no hooks
-            saved = plan.saved_bytes(step.objective, step.state, step.v, len(step.v), step.rates)
+            given = (step.state, step.v, step.noise(), step.rates)
+            known = [t for t in tree_leaves(given) if isinstance(t, torch.Tensor)]
+            saved = held_bytes(lambda: step.method.graph(step.nets, *given), known)
         found["saved_mib"] = None if saved is None else saved / MIB
     if planned is not None:
         found |= {

@@ -19,6 +19,7 @@ from eblvm.engine.evaluation import plots
 from eblvm.engine.evaluation.metrics.likelihood import exact_log_z, log_likelihood
 from eblvm.engine.evaluation.studies.fisher_critic import fisher_divergence
 from eblvm.engine.evaluation.studies.posterior_bias import gaussian_bias, grbm_bias
+from eblvm.engine.methods.base import Nets
 from eblvm.engine.methods.divergences import Kl
 from eblvm.engine.methods.vages import Vages
 from eblvm.engine.nets.grbm import GRBM
@@ -64,14 +65,14 @@ def fisher_rows(seed: int = 0, steps: int = STEPS) -> list[dict[str, float]]:
     energy = GRBM(VISIBLE, LATENT)
     away = energy.initial(Key(3 * seed + 1, 0))
     options = Vages(K=5, L=1, divergence=Kl(), covariance="none")
-    vages = options.build(energy, Bernoulli(VISIBLE, LATENT), Adam((0.9, 0.999)))
+    nets = Nets(energy, Bernoulli(VISIBLE, LATENT), phi_optimizer=Adam(betas=(0.9, 0.999)))
     rows = []
     for size in (0.0, 0.2, 0.4, 0.6, 0.8, 1.0):
         theta = {k: size * p for k, p in away.items()}
         with torch.no_grad():
             true = 0.5 * (energy.at(theta).score(data[18_000:]) + data[18_000:]).square().sum(-1).mean()
-        phi = vages.posterior.initial(Key(3 * seed + 2, 0))
-        found = fisher_divergence(vages, theta, phi, data[:16_000], data[18_000:], steps=steps, lr=CRITIC_LR)
+        phi = nets.posterior.initial(Key(3 * seed + 2, 0))
+        found = fisher_divergence(options, nets, theta, phi, data[:16_000], data[18_000:], steps=steps, lr=CRITIC_LR)
         rows.append(
             {"size": size, "true": float(true), "estimate": found.value, "standard_error": found.standard_error}
         )

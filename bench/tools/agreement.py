@@ -13,10 +13,10 @@ from torch import Tensor
 from eblvm.bench.contestants.steps import CaseStep, Naive, naive_method
 from eblvm.bench.naive import BiDsm, VagesDsm
 from eblvm.bench.tools.registry import Case
-from eblvm.engine.methods.base import State
+from eblvm.engine.methods.base import State, samples_first
 from eblvm.engine.methods.bism import linear_step_size
 from eblvm.engine.optim import replicas
-from eblvm.engine.optim.base import Moments
+from eblvm.engine.training.step import moved
 from eblvm.engine.types import Params
 
 TOLERANCE = 1e-9  # relative to the largest entry of each parameter's gradient
@@ -56,14 +56,15 @@ def check(case: Case) -> float:
 def under_way(state: State) -> State:
     """The state with Adam moments as in a run under way, where torch's Adam and the engine's agree to rounding:
     from zero moments they differ by the engine's `eps_root`."""
-    if not isinstance(state.phi_opt, Moments):
+    params, moments, _ = state.phi
+    if not params:
         return state
-    filled = state.phi_opt._replace(
-        m={k: torch.full_like(p, 0.01) for k, p in state.phi.items()},
-        v={k: torch.full_like(p, 0.02) for k, p in state.phi.items()},
-        step_count=torch.full_like(state.phi_opt.step_count, 3),
+    filled = moments._replace(
+        m={k: torch.full_like(p, 0.01) for k, p in params.items()},
+        v={k: torch.full_like(p, 0.02) for k, p in params.items()},
+        step_count=torch.full_like(moments.step_count, 3),
     )
-    return state._replace(phi_opt=filled)
+    return state._replace(phi=state.phi._replace(moments=filled))
 
 
 def naive_gradient(
@@ -76,9 +77,9 @@ def naive_gradient(
     perturb = noise["perturb"]
     if isinstance(method, BiDsm):
         steps = len(noise["latent"])
-        latents = [latent[0] for latent in noise["latent"]]  # the sampled KL with one sample
+        latents = [latent[:, 0] for latent in noise["latent"]]  # the sampled KL with one sample
         if isinstance(method, VagesDsm):
-            latents[-1] = (noise["samples"], noise["langevin"])
+            latents[-1] = (samples_first(noise["samples"]), [samples_first(z) for z in noise["langevin"]])
         pairs = iter(zip(perturb if len(perturb) > 1 else perturb * steps, latents, strict=True))
         if method.sgd_rate is not None and case.config["unroll_lr"] is None:
             method.sgd_rate = float(linear_step_size(v + method.sigma * perturb[-1]))
@@ -95,12 +96,11 @@ def naive_gradient(
 def load(method: Naive, state: State) -> None:
     """The engine's theta, phi and Adam moments of phi into the naive modules and optimiser."""
     for name, p in method.model.named_parameters():
-        p.copy_(state.theta[name])
+        p.copy_(state.theta.params[name])
     if isinstance(method, BiDsm):
-        moments = state.phi_opt
-        assert isinstance(moments, Moments)
+        params, moments, _ = state.phi
         for name, p in method.posterior.named_parameters():
-            p.copy_(state.phi[f"net.0.{name}"])
+            p.copy_(params[f"net.0.{name}"])
             method.lower_optimizer.state[p] = {
                 "step": moments.step_count.float().clone(),
                 "exp_avg": moments.m[f"net.0.{name}"].clone(),
@@ -112,7 +112,9 @@ def check_compiled(engine: CaseStep) -> None:
     """Compiled against eager step: the same loss and gradient norm from the same state and noise, in fp32."""
     noise = engine.noise()
     _, compiled = engine.step(engine.state, engine.v, noise, engine.rates)
-    _, eager = engine.vectorised(engine.update)(engine.state, engine.v, noise, engine.rates)
+    optimizer = engine.config.optimisation.theta_optimizer()
+    step = moved(engine.by_autograd, engine.nets, optimizer, in_place=False)
+    _, eager = step(engine.state, engine.v, noise, engine.rates)
     for name in ("loss", "gradient_norm"):
         got, expected = compiled[name], eager[name]
         if not torch.allclose(got, expected, rtol=1e-3, atol=1e-5):
