@@ -222,7 +222,7 @@ def test_out_of_memory_says_the_next_smaller_setting(tmp_path: Path, monkeypatch
     def full(*arguments: object) -> None:
         raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB")
 
-    config = recipe("digits", "deep").replaced(width=2, batch=8, steps=2, K=0)
+    config = recipe("digits", "deep").replaced(width=2, batch=8, steps=2, K=0, N=1)
     monkeypatch.setattr(train, "training_step", lambda *_: full)
     with pytest.raises(UserError, match=r"out of memory: by the plan .* next smaller setting is --checkpoint blocks, "):
         train.train(config, tmp_path)
