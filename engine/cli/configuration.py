@@ -26,6 +26,7 @@ from eblvm.engine.options import NONE, Leaf, flag, range_text, value_type
 from eblvm.engine.running import Running
 from eblvm.engine.runs.folder import read_config
 from eblvm.engine.runs.parent import Parent
+from eblvm.engine.training.step import Step
 
 GROUPS = ("method", "model", "data", "optimisation", "running")
 MACHINE_LIMIT = 2**31 - 1  # a range that ends here or above is that of a machine integer: errors show it, help does not
@@ -49,7 +50,7 @@ def add_run_options(parser: Parser, without: tuple[str, ...] = ()) -> None:
 def _every_option() -> dict[str, bool]:
     """Return all names, and whether each is a switch."""
     is_switch = {"method": False, "model": False}
-    for node in (*METHODS.values(), *MODELS.values(), *DATASETS.values(), Optimisation(), Running()):
+    for node in (*METHODS.values(), *MODELS.values(), *DATASETS.values(), Optimisation(), Step(), Running()):
         for owner, f in _fields(node):
             if f.name != "kind":
                 is_switch[f.name] = "kinds" not in f.metadata and value_type(type(owner), f.name)[0] is bool

@@ -1,4 +1,4 @@
-"""Every end of a run gives back what it took: its input is opened once and closed, the signals' handlers are as before."""
+"""Every end of a run: its input was opened once and is closed, the handlers of signals are as before."""
 
 import os
 import signal
