@@ -185,8 +185,9 @@ class Bism(LowerLevel):
 
         def score() -> Tensor:
             u, _ = autodiff.grad(lambda x: (-energy.head(x, h).sum(), ()), features.f)
+            of_energy = features.pull(u)  # before q's part: its backward then comes after that of q, which frees memory
             of_q, _ = autodiff.grad(lambda x: (log_q(x).sum(), ()), v, rates.get("scale"))
-            return features.pull(u) - of_q
+            return of_energy - of_q
 
         return ScoreEstimate(log_density, score)
 

@@ -144,7 +144,7 @@ def _counted(config: Config, nets: Nets, state: State, v: Tensor, noise: Noise, 
     if not method.alternates:
         chunk = sliced(noise, 0, min(size, len(v))) if size else noise
         return counted.storages.peak, _saved(method, nets, state, v[:size], chunk, rates), counted.flops
-    with saved_by_graphs(_tensors(given)) as graphs:
+    with torch.no_grad(), saved_by_graphs(_tensors(given)) as graphs:
         step(*given)
     return counted.storages.peak, graphs.peak, counted.flops
 

@@ -1,6 +1,7 @@
 """World size does not change the mathematics: 1 x 8 = 2 x 4 = 4 x 2 samples, gradients and five steps, in fp64."""
 
 import time
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -10,10 +11,9 @@ from torch import Tensor, nn
 from eblvm.engine.autodiff import collectives
 from eblvm.engine.config import Config
 from eblvm.engine.data.dataset import Dataset
-from eblvm.engine.methods.micro_batches import micro_batched
+from eblvm.engine.methods.base import Rows
 from eblvm.engine.nets.base import Separable
 from eblvm.engine.nets.posteriors import Gaussian
-from eblvm.engine.optim.schedule import step_rates
 from eblvm.engine.recipes import recipe
 from eblvm.engine.training import distributed
 from eblvm.engine.training.start import initial_state
@@ -90,23 +90,26 @@ def trained(config: Config) -> dict[str, Any]:
     shape = (2,) if config.recipe == "checkerboard" else (1, 8, 8)
     data = philox.uniform(Key(7, 0), 0, STEPS * B, shape, dtype=torch.float64)
     dataset = Dataset(data, data[:13], data, dtype=data.dtype)
-    update = config.method.build(config.model, config.optimisation, data, *own_models(config))
-    update = micro_batched(update, config.step.micro_batch)
-    state = initial_state(config, update.objective, torch.tensor(0), data[:B], torch.device("cpu"))
+    method, size = config.method, config.step.micro_batch
+    nets = method.nets(config, data, *own_models(config))
+    gradient = method.chunked(nets, size) if size else method.gradient(nets)
+    take_step = replace(config.step, fused=False).of(method, nets, config.optimisation, data.device, data.dtype)
+    state = initial_state(config, nets, torch.tensor(0), data[:B])
     shard = collectives.local_slice(B)
     results: dict[str, Any] = {}
     for step in range(STEPS):
         v = data[step * B : (step + 1) * B][shard]
-        noise = update.objective.draw(Key(0, step), v, shard.start, B)
-        rates = step_rates(config.optimisation, step, v, config.method.lower_lr, config.method.unroll_lr)
+        key = Key(0, step)
+        noise = method.draw(nets, key, Rows.of(key, v, shard.start, B))
+        rates = config.optimisation.rates(step, method.rates(), v)
         if step == 1:  # Adam's moments are no longer zero
             with torch.no_grad():
-                results["gradient"] = collectives.mean(update.objective.gradient(state, v, noise, rates)[0])
-        state, info = update(state, v, noise, rates)
-    logged = info | {"validation": torch.tensor(validation(config, update.objective, state, dataset))}
+                results["gradient"] = collectives.mean(gradient(state, v, noise, rates)[0])
+        state, info = take_step(state, v, noise, rates)
+    logged = info | {"validation": torch.tensor(validation(config, nets, state, dataset))}
     state = distributed.whole_chains(state)
     return results | {
-        "weights": {**state.theta, **state.phi, **state.ema, **state.buffers, **state.chain},
+        "weights": {**state.theta.params, **state.phi.params, **state.theta.average, **state.buffers, **state.chain},
         "info": logged,
     }
 

@@ -11,12 +11,10 @@ from torch import Tensor
 
 from eblvm.engine.autodiff import collectives
 from eblvm.engine.config import Config
-from eblvm.engine.methods.base import OverlappingObjective
-from eblvm.engine.methods.micro_batches import micro_batched
-from eblvm.engine.methods.update import Update
-from eblvm.engine.optim.schedule import step_rates
+from eblvm.engine.methods.base import Gradient, Rows
 from eblvm.engine.recipes import recipe
 from eblvm.engine.training.start import initial_state
+from eblvm.engine.training.step import moved, reduced
 from eblvm.kernels import philox
 from eblvm.kernels.philox import Key
 from tests.distributed.ranks import on_ranks
@@ -52,19 +50,23 @@ class Arguments(NamedTuple):
     rates: Any
 
 
-def step_of(config: Config) -> tuple[Update, Arguments]:
-    """Return the update of this rank's samples and the arguments of its second step: Adam's moments are not zero."""
+def step_of(config: Config) -> tuple[Gradient, Arguments]:
+    """Return the gradient of this rank's samples and the arguments of its second step: Adam's moments are not zero."""
     data = philox.uniform(Key(7, 0), 0, B, (1, 8, 8))
-    update = micro_batched(config.method.build(config.model, config.optimisation, data), config.step.micro_batch)
-    state = initial_state(config, update.objective, torch.tensor(0), data, torch.device("cpu"))
+    method, nets, size = config.method, config.method.nets(config, data), config.step.micro_batch
+    assert method.overlaps
+    gradient = method.chunked(nets, size) if size else method.gradient(nets)
+    update = moved(reduced(gradient, True), nets, config.optimisation.theta_optimizer(), in_place=False)
+    state = initial_state(config, nets, torch.tensor(0), data)
     if state.scale:
         state.scale["value"].fill_(16.0)  # small enough to avoid an overflow
     shard = collectives.local_slice(B)
     v = data[shard]
-    rates = step_rates(config.optimisation, 0, v, config.method.lower_lr, config.method.unroll_lr)
-    noise = [update.objective.draw(Key(0, step), v, shard.start, B) for step in range(2)]
+    rates = config.optimisation.rates(0, method.rates(), v)
+    keys = [Key(0, step) for step in range(2)]
+    noise = [method.draw(nets, key, Rows.of(key, v, shard.start, B)) for key in keys]
     state, _ = update(state, v, noise[0], rates)
-    return update, Arguments(state, v, noise[1], rates)
+    return gradient, Arguments(state, v, noise[1], rates)
 
 
 class Timeline:
@@ -122,16 +124,15 @@ def compared(name: str) -> tuple[list[str], list[str], int, int]:
     """Return the parameters whose overlapped mean differs in bits from that of one tensor after the other, and from
     that of the same buckets after backward; the number of buckets, and how many started before backward ended."""
     collectives.BUCKET_BYTES = SMALL_BUCKET
-    update, given = step_of(CASES[name])
-    assert isinstance(update.objective, OverlappingObjective)
-    local, state, info = update.objective.gradient(*given)
+    gradient, given = step_of(CASES[name])
+    local, state, info = gradient(*given)
     assert all(g.isfinite().all() for g in local.values())
     after = collectives.mean(local)
     alone = by_hand(local)
     with traced(len(local)) as timeline:
-        overlapped, overlapped_state, overlapped_info = update.mean_gradient(*given)
-    for k, x in state.phi.items():
-        assert torch.equal(overlapped_state.phi[k], x), k
+        overlapped, overlapped_state, overlapped_info = reduced(gradient, True)(*given)
+    for k, x in state.phi.params.items():
+        assert torch.equal(overlapped_state.phi.params[k], x), k
     for k, x in info.items():
         assert torch.equal(overlapped_info[k], collectives.mean(x)), k
     differing = [[k for k, g in overlapped.items() if not torch.equal(g, other[k])] for other in (alone, after)]
@@ -175,7 +176,7 @@ def timeline_of_a_wide_network() -> tuple[int, list[int], int]:
     """Return the number of buckets; the numbers of those that started in backward, in order; and how many of them were
     complete when it ended."""
     collectives.BUCKET_BYTES = WIDE_BUCKET
-    update, given = step_of(DEEP.replaced(width=32, N=2))
+    gradient, given = step_of(DEEP.replaced(width=32, N=2))
     made: list[collectives.MeanUnderWay] = []
 
     class Kept(collectives.MeanUnderWay):
@@ -184,10 +185,10 @@ def timeline_of_a_wide_network() -> tuple[int, list[int], int]:
             made.append(self)
 
     plain, collectives.MeanUnderWay = collectives.MeanUnderWay, Kept  # type: ignore[misc]
-    with traced(len(given.state.theta)) as timeline:
-        update.mean_gradient(*given)
+    with traced(len(given.state.theta.params)) as timeline:
+        reduced(gradient, True)(*given)
     collectives.MeanUnderWay = plain  # type: ignore[misc]
-    (under_way,) = [x for x in made if len(x._numels) == len(given.state.theta)]
+    (under_way,) = [x for x in made if len(x._numels) == len(given.state.theta.params)]
     numbers = {flat.data_ptr(): number for number, flat in under_way._flat.items()}
     return len(numbers), [numbers[address] for address in timeline.addresses], timeline.complete
 

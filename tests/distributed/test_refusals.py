@@ -14,7 +14,7 @@ from eblvm.engine.errors import UserError
 from eblvm.engine.nets.base import Separable
 from eblvm.engine.recipes import recipe
 from eblvm.engine.training import distributed
-from eblvm.engine.training.loop import check_world, train
+from eblvm.engine.training.loop import train
 
 DEEP = recipe("digits", "deep").replaced(
     width=2, latent=3, head_width=5, posterior_width=2, batch=128, N=1, K=1, steps=2, validations=1
@@ -49,7 +49,7 @@ def test_64_ranks_start_and_step(job_of_64: None, monkeypatch: pytest.MonkeyPatc
 )
 def test_what_several_processes_cannot_do(job_of_64: None, changes: dict, sentence: str) -> None:
     with pytest.raises(UserError, match=sentence):
-        check_world(DEEP.replaced(**changes))
+        distributed.check_world(DEEP.replaced(**changes))
 
 
 def test_sharded_and_wrapped_models_are_refused_with_the_reason(job_of_64: None) -> None:

@@ -148,7 +148,8 @@ def doubling(_: Config) -> str:
 
 
 def variance(config: Config) -> str:
-    return "below 1" if config.model.nets(config.shape, False).encoder.bounded else "any"
+    _, encoder, _ = config.model.generative(config.shape, joint=False)
+    return "below 1" if encoder.bounded else "any"
 
 
 def default(function: Callable[..., Any], name: str) -> str:

@@ -24,6 +24,7 @@ LAYERS = (
     ("engine.nets", "engine.models"),
     ("engine.methods",),
     ("engine.data",),
+    ("engine.training.step",),
     ("engine.config",),
     ("engine.recipes",),
     ("engine.planning",),

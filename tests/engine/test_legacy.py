@@ -8,12 +8,14 @@ per method or option."""
 import json
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from torch.utils._pytree import tree_flatten
 
 from eblvm.engine.config import FORMAT, Config
+from eblvm.engine.recipes import recipe
 from eblvm.engine.runs import checkpoint
 from eblvm.engine.runs.folder import read_config
 from eblvm.engine.runs.saved import SavedRun
@@ -100,6 +102,33 @@ def test_an_old_run_can_be_sampled(old: Path, shape: tuple[int, ...]) -> None:
     assert torch.isfinite(samples).all()
 
 
+def as_format_2(config: Config) -> dict[str, Any]:
+    """Return what version 2 wrote: the options of the step were in `running`."""
+    values = config.to_json() | {"format": 2}
+    return values | {"running": values["running"] | values.pop("step")}
+
+
+def test_format_2_had_the_step_in_running() -> None:
+    options = {"compile": True, "memory_budget": 0.5, "fused": False, "graphs": False, "log_every": 7}
+    config = recipe("digits").replaced(**options)
+    saved = as_format_2(config)
+    assert "step" not in saved
+    assert saved["running"]["compile"] is True
+    assert Config.from_json(json.loads(json.dumps(saved))) == config
+    chunks = recipe("digits", "deep").replaced(micro_batch=3)
+    found = Config.from_json(as_format_2(chunks))
+    assert (found, found.step.micro_batch) == (chunks, 3)
+    assert found.to_json()["format"] == 3
+    assert found.to_json()["step"]["micro_batch"] == 3
+    assert "micro_batch" not in found.to_json()["running"]
+
+
+def test_format_2_without_options_of_the_step_has_their_defaults() -> None:
+    saved = recipe("digits").to_json() | {"format": 2}
+    del saved["step"]
+    assert Config.from_json(saved) == recipe("digits")
+
+
 @pytest.mark.parametrize("step", [None, 0.05])
 def test_a_langevin_step_of_old_is_half_of_alpha(step: float | None) -> None:
     """In both older forms; none was 2e-4 per latent unit, twice what it is today."""
@@ -107,7 +136,7 @@ def test_a_langevin_step_of_old_is_half_of_alpha(step: float | None) -> None:
     expected = 2 * (step or 2e-4 * flat["latent"])
     config = Config.from_json(flat)
     assert config["langevin_alpha"] == expected
-    tree_form = config.to_json()
+    tree_form = as_format_2(config)
     del tree_form["method"]["estimator"]["langevin_alpha"]
     tree_form["method"]["estimator"]["langevin_step"] = step
     assert Config.from_json(tree_form) == config

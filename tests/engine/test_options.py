@@ -167,3 +167,11 @@ def test_arguments_name_only_what_differs() -> None:
     config = recipes.recipe("celeba64").replaced(network="published", best_response="newton", K=1)
     assert recipes.arguments(config) == ["--network published", "--best-response newton", "--K 1"]
     assert recipes.arguments(recipes.recipe("celeba128", method="bidvl")) == ["--method bidvl"]
+
+
+@pytest.mark.parametrize("name", ["digits", "cifar10"])
+def test_every_option_of_a_run_is_a_flag(name: str) -> None:
+    """Those of the step too: --compile, --no-fused, --micro-batch."""
+    read = {leaf.name for leaf in recipes.recipe(name).leaves() if leaf.name != "dataset"}
+    assert {"compile", "graphs", "micro_batch"} <= read
+    assert read - set(_every_option()) == set()

@@ -18,7 +18,8 @@ from torch._subclasses.fake_tensor import unset_fake_temporarily
 from eblvm.engine import selftest, selftest_kernels
 from eblvm.engine.cli import doctor, train
 from eblvm.engine.config import Config
-from eblvm.engine.methods.base import State
+from eblvm.engine.methods.base import State, empty_weights
+from eblvm.engine.optim.sgd import Sgd
 from eblvm.engine.runs import checkpoint
 from eblvm.engine.runs.state import to_tree
 from tests.rehearsal.steps import nothing_drawn_on_the_host
@@ -55,7 +56,7 @@ def trained(command: list[str], **_: Any) -> None:
     words = command[command.index("eblvm") + 1 :]
     train.main([*words[1:], "--dry-run"])
     with unset_fake_temporarily():
-        state = to_tree(State({"W": torch.ones(2, 3)}, {}, (), (), {}, {})) | {"theta_opt": {}, "phi_opt": {}}
+        state = to_tree(State(Sgd().init({"W": torch.ones(2, 3)}), empty_weights())) | {"theta_opt": {}, "phi_opt": {}}
         out = Path(words[-1])
         out.mkdir()
         checkpoint.save(out / "checkpoints", 20, {"step": 20, "best": {}, "state": state}, keep=1)

@@ -20,7 +20,8 @@ from eblvm.engine.config import Config
 from eblvm.engine.evaluation.metrics.importance import importance_weighted
 from eblvm.engine.evaluation.metrics.likelihood import ais
 from eblvm.engine.evaluation.studies.fisher_critic import fisher_divergence
-from eblvm.engine.methods.vages import VagesScore
+from eblvm.engine.methods.base import Rows
+from eblvm.engine.methods.vages import Vages
 from eblvm.engine.recipes import recipe
 from eblvm.engine.sampling.gibbs import gibbs, uniform_start
 from eblvm.engine.sampling.langevin import joint_score, langevin
@@ -34,14 +35,15 @@ CUDA: dict[str, Any] = {"dtype": torch.float32, "device": torch.device("cuda", 0
 
 
 class Trained:
-    """An update and a state of a configuration, and data for it."""
+    """A method, its nets and a state of a configuration, and data for it."""
 
     def __init__(self, config: Config, shape: tuple[int, ...]):
         self.v = torch.empty(20, *shape, **CUDA)
-        self.objective: Any = config.method.build(config.model, config.optimisation, self.v).objective
+        self.method: Any = config.method
+        self.nets = self.method.nets(config, self.v)
         self.seed = torch.empty((), dtype=torch.int64, device="cuda")
-        state = fake_start(config, self.objective, config.optimisation.seeds(), shape)
-        self.theta, self.phi, self.state = state.theta, state.phi, state
+        state = fake_start(config, self.nets, config.optimisation.seeds(), shape)
+        self.theta, self.phi, self.state = state.theta.params, state.phi.params, state
 
 
 def grbm(method: str = "bidsm") -> Trained:
@@ -60,34 +62,35 @@ def gibbs_samples() -> Tensor:
 
 def langevin_samples() -> Tensor:
     model = deep()
-    key, energy = Key(model.seed, 0), model.objective.estimator.energy
+    key, energy = Key(model.seed, 0), model.nets.energy
     start = normal_start(key, 6, IMAGE, **CUDA), torch.empty(6, 10, **CUDA)
     return langevin(joint_score(energy, model.theta), start, key, [1.0, 0.5])[0]
 
 
 def annealed_importance() -> Tensor:
     model = grbm()
-    ais(model.objective.estimator.energy, model.theta, Key(model.seed, 0), chains=8, temperatures=3)
+    ais(model.nets.energy, model.theta, Key(model.seed, 0), chains=8, temperatures=3)
     return model.v
 
 
 def bound_of_the_likelihood() -> Tensor:
     model = deep()
-    estimator = model.objective.estimator
-    args = (estimator.energy, model.theta, estimator.posterior, model.phi, model.v, Key(model.seed, 0), 5)
+    args = (model.nets.energy, model.theta, model.nets.posterior, model.phi, model.v, Key(model.seed, 0), 5)
     return importance_weighted(*args).value
 
 
 def validation() -> Tensor:
     model = deep()
-    return model.objective.validation(model.state, model.v, model.objective.draw(Key(model.seed, 0), model.v))
+    key = Key(model.seed, 0)
+    noise = model.method.draw(model.nets, key, Rows.of(key, model.v))
+    return model.method.validation(model.nets, model.state, model.v, noise)
 
 
 def critic() -> Tensor:
     model = grbm("vages-ssm")
-    vages = model.objective.estimator
-    assert isinstance(vages, VagesScore)
-    fisher_divergence(vages, model.theta, model.phi, model.v, model.v, width=8, steps=2, batch=10)
+    vages = model.method.estimator
+    assert isinstance(vages, Vages)
+    fisher_divergence(vages, model.nets, model.theta, model.phi, model.v, model.v, width=8, steps=2, batch=10)
     return model.v
 
 
@@ -100,7 +103,7 @@ def bench_of_a_grbm() -> Tensor:
         with Watch() as watch:
             step()
         assert step is not engine or not watch.copies, watch.copies
-    return engine.state.theta["W"]
+    return engine.state.theta.params["W"]
 
 
 def bench_of_a_network() -> Tensor:
@@ -110,7 +113,7 @@ def bench_of_a_network() -> Tensor:
     with nothing_drawn_on_the_host():
         engine = deep_suite.DeepStep(config, IMAGE)
     engine()
-    return next(iter(engine.state.theta.values()))
+    return next(iter(engine.state.theta.params.values()))
 
 
 def bench_of_kernels() -> Tensor:

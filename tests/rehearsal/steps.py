@@ -13,9 +13,7 @@ from torch.utils._pytree import tree_leaves, tree_map
 from eblvm.engine.config import Config
 from eblvm.engine.data.dataset import Dataset
 from eblvm.engine.data.input import open_input
-from eblvm.engine.methods.micro_batches import micro_batched
-from eblvm.engine.optim.schedule import step_rates
-from eblvm.engine.training.loop import training_step_of
+from eblvm.engine.methods.base import Nets, Rows
 from eblvm.engine.training.start import initial_state
 from eblvm.kernels import philox
 from eblvm.kernels.philox import Key
@@ -44,11 +42,11 @@ def nothing_drawn_on_the_host() -> Iterator[None]:
         yield
 
 
-def fake_start(config: Config, objective: Any, seed: Tensor, shape: tuple[int, ...]) -> Any:
+def fake_start(config: Config, nets: Nets, seed: Tensor, shape: tuple[int, ...]) -> Any:
     """Return the initial state, as it is copied to the device; its values do not matter."""
     v = torch.empty(*seed.shape, config.optimisation.batch, *shape, dtype=getattr(torch, config.running.dtype))
     with nothing_drawn_on_the_host(), Watch():  # which returns numbers for fake tensors
-        state = initial_state(config, objective, seed, v, torch.device("cpu"))
+        state = initial_state(config, nets, seed, v)
     return tree_map(lambda t: t.to("cuda") if isinstance(t, Tensor) else t, state)
 
 
@@ -62,15 +60,16 @@ def rehearsed(config: Config, shape: tuple[int, ...], sites: bool = False) -> Wa
         samples = torch.empty(SAMPLES, *shape, device="cuda", dtype=torch.uint8 if bytes_read else dtype)
         dataset = Dataset(samples, samples, samples, dtype=dtype)
         seed = mode.from_tensor(optimisation.seeds()).to("cuda")
-        update = micro_batched(config.method.build(config.model, optimisation, samples), config.step.micro_batch)
-        state = fake_start(config, update.objective, seed, shape)
-        training_step = training_step_of(config, update)
+        nets = method.nets(config, samples)
+        state = fake_start(config, nets, seed, shape)
+        training_step = config.step.of(method, nets, optimisation, torch.device("cuda"), dtype)
         batches = open_input(config.dataset, dataset, seed, optimisation.batch)
         for step in range(2):  # the second one uses what the first one stored, such as an epoch's order
             with Watch(sites) as watch:
                 v = batches.batch(step)
-                noise = update.objective.draw(Key(seed, step), v, 0, optimisation.batch)
-                rates = step_rates(optimisation, step, v, method.lower_lr, method.unroll_lr)
+                key = Key(seed, step)
+                noise = method.draw(nets, key, Rows.of(key, v, 0, optimisation.batch))
+                rates = optimisation.rates(step, method.rates(), v)
                 if step:
                     state, info = training_step(state, v, noise, rates)
         for name, t in {**info, **{f"leaf {i}": t for i, t in enumerate(tree_leaves(state))}}.items():

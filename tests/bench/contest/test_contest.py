@@ -20,6 +20,7 @@ from eblvm.bench.suites import SUITES
 from eblvm.bench.tools import records
 from eblvm.bench.tools.agreement import AgreementError
 from eblvm.engine.errors import UserError
+from eblvm.engine.optim.base import Weights
 
 CHECKED = ("grbm", "toy", "deep", "vages")
 QUICK = ("naive", "scikit-learn")  # always installed and not compiled
@@ -127,11 +128,11 @@ def test_neumanns_series_is_the_unroll_at_a_minimum(library: str) -> None:
         pytest.skip(absence)
     (case,) = [task.case for task in small("grbm") if "unroll=sgd" in task.name]
     engine = CaseStep(case)
-    theta, old = engine.state.theta, engine.state.phi_opt
-    weight, bias = engine.state.phi
+    theta, (params, old, _) = engine.state.theta.params, engine.state.phi
+    weight, bias = params
     phi = {weight: theta["W"].T.clone(), bias: theta["c"].clone()}
     still = old._replace(v={name: torch.ones_like(p) for name, p in phi.items()})
-    engine.state = engine.state._replace(phi=phi, phi_opt=still)
+    engine.state = engine.state._replace(phi=Weights(phi, still))
     noise = engine.noise()
     gradient = one.enter(case).gradient(engine.state, engine.v, noise)
     assert contest_tasks.relative(gradient, engine.gradient(noise)) <= roster.TOLERANCE

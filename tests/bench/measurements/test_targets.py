@@ -34,7 +34,7 @@ def test_the_floor_of_mdsm_is_its_convolutions() -> None:
     """Of every layer two passes forward, two to the input and two to the weight; the first one has one less to v."""
     step = CaseStep(Case(SMALL.replaced(method="mdsm"), (3, 32, 32)))
     floor = targets.ConvolutionFloor(step)
-    layers = sum(p.dim() == 4 for p in step.state.theta.values())
+    layers = sum(p.dim() == 4 for p in step.state.theta.params.values())
     calls = [(function._overloadpacket, arguments) for function, arguments, _ in floor.calls]
     masks = [arguments[-1] for op, arguments in calls if op is torch.ops.aten.convolution_backward]
     assert sum(op is torch.ops.aten.convolution for op, _ in calls) == 2 * layers

@@ -3,6 +3,7 @@
 import json
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -10,7 +11,7 @@ import torch
 from eblvm.bench.tools import gates, record, registry
 from eblvm.bench.tools.registry import Case
 from eblvm.engine.errors import UserError
-from eblvm.engine.methods.update import Update
+from eblvm.engine.training import step as training
 from eblvm.kernels import backends
 
 
@@ -36,16 +37,21 @@ def test_an_extra_saved_tensor_fails(
 ) -> None:
     run("bench", "gates", "--json", one_case)
     assert "gates passed" in capsys.readouterr().out
-    call = Update.__call__
+    moved = training.moved
 
-    def saving(self: Update, *arguments: object) -> object:
-        with torch.enable_grad():
-            held = torch.zeros(1000, requires_grad=True).exp()
-        result = call(self, *arguments)
-        del held
-        return result
+    def saving(*arguments: Any, **how: Any) -> Callable[..., object]:
+        step = moved(*arguments, **how)
 
-    monkeypatch.setattr(Update, "__call__", saving)
+        def call(*given: Any) -> object:
+            with torch.enable_grad():
+                held = torch.zeros(1000, requires_grad=True).exp()
+            result = step(*given)
+            del held
+            return result
+
+        return call
+
+    monkeypatch.setattr(training, "moved", saving)
     with pytest.raises(SystemExit) as stop:
         run("bench", "gates", "--json", one_case)
     assert stop.value.code == 1

@@ -10,14 +10,13 @@ from torch.utils._pytree import tree_leaves
 from eblvm.engine.cli import main
 from eblvm.engine.config import Config
 from eblvm.engine.errors import UserError
-from eblvm.engine.methods.base import State
-from eblvm.engine.methods.micro_batches import micro_batched
-from eblvm.engine.methods.update import Update
-from eblvm.engine.optim.schedule import step_rates
+from eblvm.engine.methods.base import Nets, Noise, Rates, Rows
+from eblvm.engine.methods.score_matching import ScoreMatching
 from eblvm.engine.planning import plan
 from eblvm.engine.planning.footprint import Saved, Storages
 from eblvm.engine.recipes import recipe
 from eblvm.engine.training import loop as train
+from eblvm.engine.training.start import initial_state
 from eblvm.kernels import philox
 from eblvm.kernels.philox import Key
 from eblvm.kernels.runtime.dispatch import NATIVE_LIBRARY
@@ -28,12 +27,9 @@ MODEL = recipe("cifar10").replaced(width=16, depth=12, latent=10, head_width=16,
 BIDVL = recipe("cifar10", method="bidvl").replaced(width=8, posterior_width=8, generator_width=8, latent=10, batch=16)
 
 
-def built(config: Config, v: torch.Tensor) -> Update:
-    return config.method.build(config.model, config.optimisation, v)
-
-
-def rates_of(config: Config, v: torch.Tensor) -> dict[str, torch.Tensor]:
-    return step_rates(config.optimisation, 0, v, config.method.lower_lr, config.method.unroll_lr)
+def given(config: Config, nets: Nets, seed: torch.Tensor | int, v: torch.Tensor) -> tuple[Noise, Rates]:
+    key, method = Key(seed, 0), config.method
+    return method.draw(nets, key, Rows.of(key, v)), config.optimisation.rates(0, method.rates(), v)
 
 
 def measured_peak_bytes(config: Config, folder: Path, shape: tuple[int, ...] = SHAPE) -> int:
@@ -45,10 +41,10 @@ def measured_levels(config: Config, folder: Path, shape: tuple[int, ...]) -> lis
     """Bytes that torch's allocator had given out, beyond what was there before, after each of its calls in a step."""
     seed, batch = config.optimisation.seeds(), config.optimisation.batch
     v = philox.uniform(Key(seed, 0), 0, batch, shape)
-    update = micro_batched(built(config, torch.zeros(batch, *shape)), config.step.micro_batch)
-    state: State = train.initial_state(config, update.objective, seed, v, torch.device("cpu"))
-    noise, rates = update.objective.draw(Key(seed, 0), v, 0, batch), rates_of(config, v)
-    step = train.training_step_of(config, update)
+    nets = config.method.nets(config, torch.zeros(batch, *shape))
+    state = initial_state(config, nets, seed, v)
+    noise, rates = given(config, nets, seed, v)
+    step = train.training_step(config, nets, print)
     state, _ = step(state, v, noise, rates)
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True) as profiler:
         torch.empty(1)
@@ -159,13 +155,14 @@ def test_autocast_on_the_meta_device_keeps_what_it_keeps_on_the_cpu() -> None:
     """A CPU without 16-bit products needs buffers of its own for them, so this one counts tensors on both sides."""
     config = MODEL.replaced(precision="bf16")
     v = philox.uniform(Key(0, 0), 0, config.optimisation.batch, SHAPE)
-    objective = built(config, v).objective
-    state = train.initial_state(config, objective, torch.tensor(0), v, torch.device("cpu"))
-    theta = {k: p.requires_grad_() for k, p in state.theta.items()}
-    noise, rates = objective.draw(Key(0, 0), v, 0, config.optimisation.batch), rates_of(config, v)
+    method, nets = config.method, config.method.nets(config, v)
+    assert isinstance(method, ScoreMatching)
+    state = initial_state(config, nets, torch.tensor(0), v)
+    theta = {k: p.requires_grad_() for k, p in state.theta.params.items()}
+    noise, rates = given(config, nets, 0, v)
     saved = Storages(tree_leaves((state, v, noise, rates)))
     with torch.autograd.graph.saved_tensors_hooks(lambda t: Saved(saved, t), lambda s: s.tensor):
-        loss, _ = objective.upper(theta, state, v, noise, rates)
+        loss, _ = method.upper(nets, state.phi, v, noise, rates, theta)
     held, _ = saved.live, loss
     counted = plan.step_cost(config, SHAPE).saved_bytes
     assert counted == pytest.approx(held, rel=0.10)
@@ -225,8 +222,8 @@ def test_out_of_memory_says_the_next_smaller_setting(tmp_path: Path, monkeypatch
     def full(*arguments: object) -> None:
         raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB")
 
-    config = recipe("digits", "deep").replaced(width=2, batch=8, steps=2, K=0)
-    monkeypatch.setattr(train, "training_step_of", lambda *_: full)
+    config = recipe("digits", "deep").replaced(width=2, batch=8, steps=2, K=0, N=1)
+    monkeypatch.setattr(train, "training_step", lambda *_: full)
     with pytest.raises(UserError, match=r"out of memory: by the plan .* next smaller setting is --checkpoint blocks, "):
         train.train(config, tmp_path)
 

@@ -13,12 +13,11 @@ from torch.utils._pytree import tree_leaves, tree_map
 
 from eblvm.engine.config import Config
 from eblvm.engine.errors import UserError
-from eblvm.engine.optim.schedule import step_rates
+from eblvm.engine.methods.base import Rows
 from eblvm.engine.recipes import recipe
 from eblvm.engine.running import Running
 from eblvm.engine.training import loop
 from eblvm.engine.training.graphs import TRIAL, GraphedStep, TriedStep, _write
-from eblvm.engine.training.loop import training_step_of
 from eblvm.engine.training.start import initial_state
 from eblvm.kernels.philox import Key
 
@@ -49,12 +48,12 @@ def drive(config: Config, wrap: Callable[[Any], Any], steps: int = 6) -> tuple[A
     """The states after `steps`, and the addresses of each."""
     v = torch.rand(config["batch"], 64, generator=torch.Generator().manual_seed(0))
     seed = config.optimisation.seeds()
-    update = config.method.build(config.model, config.optimisation, v)
-    state: Any = initial_state(config, update.objective, seed, v, torch.device("cpu"))
-    step, method, places = wrap(training_step_of(config, update)), config.method, []
+    method, nets = config.method, config.method.nets(config, v)
+    state: Any = initial_state(config, nets, seed, v)
+    step, places = wrap(config.step.of(method, nets, config.optimisation, v.device, v.dtype)), []
     for i in range(steps):
-        noise = update.objective.draw(Key(seed, i), v, 0, len(v))
-        rates = step_rates(config.optimisation, i, v, method.lower_lr, method.unroll_lr)
+        noise = method.draw(nets, Key(seed, i), Rows.of(Key(seed, i), v))
+        rates = config.optimisation.rates(i, method.rates(), v)
         state, _ = step(state, v, noise, rates)
         places.append([t.data_ptr() for t in tree_leaves(state) if isinstance(t, Tensor)])
     return tree_map(lambda t: t.clone() if isinstance(t, Tensor) else t, state), places
@@ -90,7 +89,7 @@ def test_a_compiled_step_is_captured(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_run_captures_its_compiled_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """`train` with both flags; the step of `training_step_of` is what is tried, and 6 steps are the run's."""
+    """`train` with both flags; the step of `Step.of` is what is tried, and 6 steps are the run's."""
     given: list[Any] = []
 
     class Tried(TriedStep):
@@ -100,7 +99,7 @@ def test_a_run_captures_its_compiled_step(tmp_path: Path, monkeypatch: pytest.Mo
 
     monkeypatch.setattr(loop, "TriedStep", Tried)
     monkeypatch.setattr(loop, "CudaRecorder", Replayed)
-    monkeypatch.setattr(Running, "on_cuda", property(lambda running: step.graphs))
+    monkeypatch.setattr(Running, "on_cuda", property(lambda _: True))
     monkeypatch.setattr(Running, "check_device", lambda _: None)
     monkeypatch.setattr(loop, "set_repeatable", lambda _: None)
     monkeypatch.setattr(torch, "compile", lambda step, dynamic: partial(step))

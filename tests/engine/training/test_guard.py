@@ -15,8 +15,7 @@ from eblvm.engine.training.start import initial_state
 def state():
     config = recipes.recipe("digits", method="bidsm")
     v = torch.rand(4, 64)
-    objective = config.method.build(config.model, config.optimisation, v).objective
-    return initial_state(config, objective, torch.tensor(0), v, torch.device("cpu"))
+    return initial_state(config, config.method.nets(config, v), torch.tensor(0), v)
 
 
 @pytest.mark.parametrize("part", ["theta", "phi", "moments"])

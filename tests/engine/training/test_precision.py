@@ -11,12 +11,12 @@ from eblvm.engine.autodiff import mixed_precision
 from eblvm.engine.autodiff.derivatives import grad
 from eblvm.engine.autodiff.mixed_precision import autocast
 from eblvm.engine.config import Config
-from eblvm.engine.methods.update import Update
-from eblvm.engine.optim.schedule import step_rates
+from eblvm.engine.methods.base import Nets, Noise, Rates, Rows
 from eblvm.engine.recipes import recipe
 from eblvm.engine.runs.stats import read_rows
 from eblvm.engine.training.loop import train
 from eblvm.engine.training.start import initial_state
+from eblvm.engine.training.step import moved
 from eblvm.kernels import philox
 from eblvm.kernels.philox import Key
 
@@ -24,8 +24,9 @@ DEEP = recipe("digits", "deep").replaced(width=4, latent=5, head_width=8, poster
 TINY = 1e-7  # of an energy: cotangents of this size are below fp16's smallest numbers
 
 
-def built(config: Config, v: torch.Tensor) -> Update:
-    return config.method.build(config.model, config.optimisation, v)
+def built(config: Config, v: torch.Tensor) -> tuple[Nets, Noise, Rates]:
+    nets, key = config.method.nets(config, v), Key(0, 0)
+    return nets, config.method.draw(nets, key, Rows.of(key, v)), config.optimisation.rates(0, {}, v)
 
 
 def tiny_energy(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
@@ -65,34 +66,34 @@ def test_scaled_steps_are_the_unscaled_ones_in_exact_arithmetic(method: str) -> 
     """The scale cancels: with fp64 networks a scaled gradient is the plain one."""
     config = DEEP.replaced(dtype="float64", method=method)
     v = philox.uniform(Key(0, 0), 0, 8, (1, 8, 8), dtype=torch.float64)
-    objective = built(config, v).objective
-    state = initial_state(config, objective, torch.tensor(0), v, torch.device("cpu"))
-    noise, rates = objective.draw(Key(0, 0), v), step_rates(config.optimisation, 0, v)
+    nets, noise, rates = built(config, v)
+    state, gradient = initial_state(config, nets, torch.tensor(0), v), config.method.gradient(nets)
     scaled = state._replace(scale=mixed_precision.initial_scale("fp16", torch.zeros((), dtype=v.dtype)))
     with torch.no_grad():
-        plain, plain_state, _ = objective.gradient(state, v, noise, rates)
-        found, found_state, _ = objective.gradient(scaled, v, noise, rates)
+        plain, plain_state, _ = gradient(state, v, noise, rates)
+        found, found_state, _ = gradient(scaled, v, noise, rates)
     for k, g in plain.items():
         torch.testing.assert_close(found[k], g, rtol=1e-9, atol=1e-9)
-    for k, p in plain_state.phi.items():
-        torch.testing.assert_close(found_state.phi[k], p, rtol=1e-9, atol=1e-9)
+    for k, p in plain_state.phi.params.items():
+        torch.testing.assert_close(found_state.phi.params[k], p, rtol=1e-9, atol=1e-9)
 
 
 def test_an_overflow_skips_the_step_and_lowers_the_scale() -> None:
     v = philox.uniform(Key(0, 0), 0, 8, (1, 8, 8))
-    update = built(DEEP, v)
-    state = initial_state(DEEP, update.objective, torch.tensor(0), v, torch.device("cpu"))
+    nets, noise, rates = built(DEEP, v)
+    state = initial_state(DEEP, nets, torch.tensor(0), v)
     state = state._replace(scale=mixed_precision.initial_scale("fp16", torch.zeros(())))
-    noise, rates = update.objective.draw(Key(0, 0), v), step_rates(DEEP.optimisation, 0, v)
-    moved, info = update(state, v, noise, rates)
+    take_step = moved(DEEP.method.gradient(nets), nets, DEEP.optimisation.theta_optimizer(), in_place=False)
+    after_one, info = take_step(state, v, noise, rates)
     assert float(info["loss_scale"]) == mixed_precision.START
-    assert not torch.equal(moved.theta["feature_net.stem.weight"], state.theta["feature_net.stem.weight"])
+    stem = "feature_net.stem.weight"
+    assert not torch.equal(after_one.theta.params[stem], state.theta.params[stem])
     broken = {**noise, "perturb": [torch.full_like(eps, 1e30) for eps in noise["perturb"]]}
-    skipped, info = update(state, v, broken, rates)
+    skipped, info = take_step(state, v, broken, rates)
     assert float(info["skipped"]) == 1
     assert float(skipped.scale["value"]) == mixed_precision.START / mixed_precision.FACTOR
     for before, after in ((state.theta, skipped.theta), (state.phi, skipped.phi)):
-        assert all(torch.equal(after[k], p) for k, p in before.items())
+        assert all(torch.equal(after.params[k], p) for k, p in before.params.items())
 
 
 def test_the_scale_grows_after_patience_and_has_an_end() -> None:

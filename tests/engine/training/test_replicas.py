@@ -8,8 +8,6 @@ import torch
 from eblvm.engine import recipes
 from eblvm.engine.config import Config
 from eblvm.engine.methods import KINDS
-from eblvm.engine.optim.replicas import names, seeds
-from eblvm.engine.optim.schedule import learning_rates
 from eblvm.engine.runs import checkpoint
 from eblvm.engine.training.loop import train
 
@@ -48,9 +46,9 @@ def test_replicas_with_recompute(tmp_path: Path) -> None:
 
 def test_learning_rates_are_replicas_too(tmp_path: Path) -> None:
     config = recipes.checkerboard().replaced(method="dsm", steps=30, replicas=2, lr=(1e-3, 1e-2))
-    assert seeds(config.optimisation).tolist() == [0, 1, 0, 1]
-    assert learning_rates(config.optimisation, torch.float64).tolist() == [1e-3, 1e-3, 1e-2, 1e-2]
-    assert names(config.optimisation)[3] == "seed=1 lr=0.01"
+    assert config.optimisation.seeds().tolist() == [0, 1, 0, 1]
+    assert config.optimisation.learning_rates(torch.float64).tolist() == [1e-3, 1e-3, 1e-2, 1e-2]
+    assert config.optimisation.names()[3] == "seed=1 lr=0.01"
     together = final_theta(config, tmp_path / "together")
     alone = final_theta(config.replaced(replicas=1, seed=1, lr=(1e-2,)), tmp_path / "alone")
     for name, value in alone.items():

@@ -15,8 +15,9 @@ import torch
 from eblvm.engine import recipes
 from eblvm.engine.config import Config
 from eblvm.engine.errors import DivergedError, UserError
+from eblvm.engine.optim.optimisation import Optimisation
 from eblvm.engine.runs import checkpoint
-from eblvm.engine.training import guard, loop
+from eblvm.engine.training import guard
 from eblvm.engine.training.loop import train
 from eblvm.engine.training.writer import Writer
 
@@ -116,21 +117,21 @@ def test_an_error_of_the_last_checkpoint_is_the_run_s(tmp_path: Path, monkeypatc
 
 
 def test_a_folder_that_is_gone_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    run, step = tmp_path / "run", loop.step_rates
+    run, step = tmp_path / "run", Optimisation.rates
 
     def removing(optimisation, number: int, *rest: object) -> object:
         if number == 5:
             (run / "config.json").unlink()
         return step(optimisation, number, *rest)
 
-    monkeypatch.setattr(loop, "step_rates", removing)
+    monkeypatch.setattr(Optimisation, "rates", removing)
     with pytest.raises(UserError, match="was removed"):
         train(small(log_every=100, checkpoint_every=100), run)
 
 
 def test_the_thread_of_the_steps_neither_hashes_nor_syncs_a_checkpoint(tmp_path: Path, monkeypatch) -> None:
     by: dict[str, set[str]] = {"fsync": set(), "sha256": set()}
-    fsync, sha256, rates = os.fsync, hashlib.sha256, loop.step_rates
+    fsync, sha256, rates = os.fsync, hashlib.sha256, Optimisation.rates
 
     def traced_fsync(handle: int) -> None:
         by["fsync"].add(threading.current_thread().name)
@@ -145,7 +146,7 @@ def test_the_thread_of_the_steps_neither_hashes_nor_syncs_a_checkpoint(tmp_path:
         monkeypatch.setattr(hashlib, "sha256", traced_sha256)
         return rates(*arguments)
 
-    monkeypatch.setattr(loop, "step_rates", tracing)
+    monkeypatch.setattr(Optimisation, "rates", tracing)
     assert train(small(), tmp_path / "run")
     assert by == {"fsync": {"checkpoint"}, "sha256": {"checkpoint"}}
     assert checkpoint.steps(tmp_path / "run" / "checkpoints") == [6, 4, 2]
@@ -153,7 +154,7 @@ def test_the_thread_of_the_steps_neither_hashes_nor_syncs_a_checkpoint(tmp_path:
 
 def test_a_disk_that_takes_its_time_delays_no_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """One checkpoint takes two seconds or more to write: the step that saves and those after it do not wait for it."""
-    fsync, rates = os.fsync, loop.step_rates
+    fsync, rates = os.fsync, Optimisation.rates
     begun: list[float] = []
 
     def slow(handle: int) -> None:
@@ -166,7 +167,7 @@ def test_a_disk_that_takes_its_time_delays_no_step(tmp_path: Path, monkeypatch: 
         return rates(*arguments)
 
     monkeypatch.setattr(os, "fsync", slow)
-    monkeypatch.setattr(loop, "step_rates", stamped)
+    monkeypatch.setattr(Optimisation, "rates", stamped)
     assert train(small(steps=9, checkpoint_every=5), tmp_path / "run")
     ended = time.monotonic()
     assert begun[-1] - begun[0] < 1.0 < 2.0 < ended - begun[0]  # the run itself is complete when it says so
@@ -175,7 +176,7 @@ def test_a_disk_that_takes_its_time_delays_no_step(tmp_path: Path, monkeypatch: 
 
 def test_a_save_costs_the_steps_less_than_5_percent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """By the processor's time of the steps' thread, which neither other programs nor the disk change."""
-    save, rates = Writer.save, loop.step_rates
+    save, rates = Writer.save, Optimisation.rates
     saves: list[float] = []
     begun: list[float] = []
 
@@ -189,7 +190,7 @@ def test_a_save_costs_the_steps_less_than_5_percent(tmp_path: Path, monkeypatch:
         return rates(*arguments)
 
     monkeypatch.setattr(Writer, "save", timed)
-    monkeypatch.setattr(loop, "step_rates", stamped)
+    monkeypatch.setattr(Optimisation, "rates", stamped)
     deep = recipes.recipe("digits", "deep").replaced(
         batch=64, width=16, ema=0.9, steps=6, checkpoint_every=1, log_every=100, validations=0, threads=1
     )
