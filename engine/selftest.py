@@ -31,7 +31,6 @@ from eblvm.engine.runs.state import check_payload
 from eblvm.engine.selftest_finding import Finding, guarded
 from eblvm.engine.selftest_kernels import kernels
 from eblvm.engine.training.graphs import CudaRecorder, GraphedStep, distance
-from eblvm.engine.training.loop import training_step
 from eblvm.engine.training.start import initial_state
 from eblvm.engine.versions import versions
 from eblvm.kernels import philox
@@ -53,7 +52,10 @@ class Steps:
         self.nets = config.method.nets(config, self.v)
         host = initial_state(config, self.nets, seeds, data)
         self.state = tree_map(lambda t: t.to(self.device) if isinstance(t, Tensor) else t, host)
-        self.step, self.count = training_step(self.config, self.nets, lambda _: None), 0
+        optimisation = config.optimisation
+        optimizer, dtype = optimisation.theta_optimizer(), self.v.dtype
+        step = config.step.of(config.method, self.nets, optimizer, optimisation.replicated, self.device, dtype)
+        self.step, self.count = step, 0
 
     def run(self, number: int) -> None:
         method, optimisation = self.config.method, self.config.optimisation

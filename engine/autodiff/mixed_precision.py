@@ -61,10 +61,8 @@ class ShapesAutocast(TorchFunctionMode):
         return func(*args, **(kwargs or {}))
 
 
-def initial_scale(precision: str, like: Tensor) -> dict[str, Tensor]:
-    """Return the loss scale of a state: its value, and the finite steps since it last changed; empty unless fp16."""
-    if precision != "fp16":
-        return {}
+def initial_scale(like: Tensor) -> dict[str, Tensor]:
+    """Return the loss scale at the start of a run in fp16: its value, and the finite steps since it last changed."""
     return {"value": torch.full_like(like, START), "clean": torch.zeros_like(like)}
 
 

@@ -18,7 +18,7 @@ from eblvm.engine.data.readers.arrays import load_npz
 from eblvm.engine.data.readers.folder import SUFFIXES, pictures_in
 from eblvm.engine.durable import make_folder
 from eblvm.engine.errors import UserError, printable
-from eblvm.engine.models.base import image_shape
+from eblvm.engine.models.deep import image_shape
 from eblvm.engine.runs.saved import SavedRun
 
 KEYS = ("x_test", "x")  # of an .npz, the first that is there

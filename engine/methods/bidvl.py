@@ -206,7 +206,9 @@ class Bidvl(Method):
             moved = mixed_precision.next_scale(state.scale, torch.tensor(finite.so_far, device=v.device))
             state = state._replace(scale=moved)
             info = info | {"loss_scale": scale, "skipped": torch.full_like(scale, not finite.all_allowed)}
-        return state._replace(phi=averaged(state.phi, optimizer.average, in_place)), info | lower
+        if optimizer.average is not None:
+            state = state._replace(phi=averaged(state.phi, optimizer.average, in_place))
+        return state, info | lower
 
     def _refreshed(self, state: State) -> State:
         """Make one power iteration of every spectral vector for both levels, unless every pass has one of its own."""

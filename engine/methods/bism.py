@@ -66,12 +66,8 @@ class Bism(LowerLevel):
 
     @property
     def unrolled(self) -> int:
-        """The number of unrolled steps: N, or none with a Newton step."""
+        """N, or none with a Newton step."""
         return self.N if self.best_response.unrolls else 0
-
-    @property
-    def steps(self) -> int:
-        return self.K + self.unrolled + 1
 
     @property
     def attached(self) -> bool:

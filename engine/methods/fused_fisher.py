@@ -35,9 +35,9 @@ if TYPE_CHECKING:
 
 
 def serves(divergence: Divergence, nets: Nets, f: Any) -> bool:
-    """Is this lower level of the form, on tensors of a GPU outside of torch.func?"""
-    energy, on_gpu = nets.energy, isinstance(f, torch.Tensor) and f.is_cuda and not derivatives.inside_torch_func()
-    if not on_gpu or type(divergence) is not Fisher or not isinstance(nets.posterior, modules.Gaussian):
+    """Is this lower level of the form, outside of torch.func?"""
+    energy, alone = nets.energy, isinstance(f, torch.Tensor) and not derivatives.inside_torch_func()
+    if not alone or type(divergence) is not Fisher or not isinstance(nets.posterior, modules.Gaussian):
         return False
     return isinstance(energy, modules.Separable) and type(energy.head_net) is deep.CoupledHead
 

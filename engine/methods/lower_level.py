@@ -71,9 +71,14 @@ class LowerLevel(Estimator):
     )
 
     @property
+    def unrolled(self) -> int:
+        """The number of further steps on q, which theta's gradient flows through."""
+        return 0
+
+    @property
     def steps(self) -> int:
         """The number of steps that need noise: those on q, and the estimate."""
-        return self.K + 1
+        return self.K + self.unrolled + 1
 
     @property
     def batches_per_step(self) -> int:
@@ -117,7 +122,7 @@ class LowerLevel(Estimator):
             for k in range(self.K):
                 f_k = autodiff.tree_map(torch.Tensor.detach, features_of(k, energy))
                 batch, latent_SBH = batches[k % len(batches)], noise["latent"][k].movedim(-2, -3)
-                if fused_fisher.serves(self.divergence, nets, f_k):
+                if batch.v.is_cuda and fused_fisher.serves(self.divergence, nets, f_k):
                     head = head if head is not None and len(batches) == 1 else fused_fisher.head_of(theta, f_k)
                     gradient, r = fused_fisher.gradient(head, nets.posterior, phi.params, batch, latent_SBH, rates)
                     if k == self.K - 1:
@@ -125,7 +130,9 @@ class LowerLevel(Estimator):
                 else:
                     lower = partial(self.lower_loss, nets, energy, f_k, batch.v, batch.lower_weight, latent_SBH)
                     gradient, info["lower"] = autodiff.grad(lower, phi.params, rates.get("scale"))
-                phi = nets.phi_optimizer.step(phi, collectives.mean(gradient), rates["phi"])
+                if collectives.size() > 1:
+                    gradient = collectives.mean(gradient)
+                phi = nets.phi_optimizer.step(phi, gradient, rates["phi"])
         return phi, info
 
     def features_of(self, f: Any, batches: Sequence[Batch]) -> FeaturesOf:

@@ -102,6 +102,8 @@ class ScoreMatching(Method):
         return partial(chunked_gradient, self, nets, size)
 
     def fused(self, nets: Nets, device: torch.device, dtype: torch.dtype) -> Gradient | None:
+        if not isinstance(nets.energy, modules.GRBM):  # the one energy with kernels of its own
+            return None
         return self.estimator.fused(nets, self.loss, device, dtype)
 
     def _gradient(

@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
-from eblvm.engine.models.base import PRECISIONS, Model, check_modes, image_shape
+from eblvm.engine.errors import UserError
+from eblvm.engine.models.base import PRECISIONS, Model
 from eblvm.engine.nets import deep as modules
 from eblvm.engine.options import Options, declared, option, slot
 
 if TYPE_CHECKING:
-    from eblvm.engine.config import Config
     from eblvm.engine.nets import Energy
 
 DEPTHS = (12, 18, 24)
@@ -57,6 +57,12 @@ class Published(Network):
 NETWORKS = declared(Network, (Lean, Published))
 
 
+def image_shape(shape: tuple[int, ...]) -> tuple[int, int, int]:
+    if len(shape) != 3:
+        raise UserError(f"a deep model needs images [channels, height, width], got samples of shape {list(shape)}")
+    return shape[0], shape[1], shape[2]
+
+
 @dataclass(frozen=True)
 class Deep(Model):
     kind = "deep"
@@ -92,6 +98,3 @@ class Deep(Model):
             return modules.DeepEnergy(features, modules.CoupledHead(self.latent, units))
         head = modules.QuadraticHead(features.flat) if published else modules.VisibleHead(self.latent, units)
         return modules.DeepEBM(features, head)
-
-    def check(self, config: Config) -> None:
-        check_modes(config)

@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 from eblvm.engine.errors import UserError
-from eblvm.engine.models.base import Model, image_shape
+from eblvm.engine.models.base import Model
+from eblvm.engine.models.deep import image_shape
 from eblvm.engine.nets import mlp
 from eblvm.engine.nets import posteriors as modules
 from eblvm.engine.options import Kinds, Options, declared, option

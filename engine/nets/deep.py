@@ -16,6 +16,7 @@ Shape tags: B batch, C channels, S image size, H latent units.
 """
 
 from collections.abc import Callable
+from contextlib import nullcontext
 from itertools import pairwise
 
 import torch
@@ -25,7 +26,7 @@ from torch import Tensor, nn
 from eblvm.engine.autodiff.checkpointing import checkpointed
 from eblvm.engine.autodiff.convolution import Convolution, convolve
 from eblvm.engine.autodiff.derivatives import inside_torch_func
-from eblvm.engine.autodiff.mixed_precision import autocast
+from eblvm.engine.autodiff.mixed_precision import HALVES, autocast
 from eblvm.engine.errors import UserError
 from eblvm.engine.nets import gaussian_elu
 from eblvm.engine.nets.base import Separable, fan_in_uniform
@@ -168,7 +169,7 @@ class ResNet(nn.Module):
 
     def forward(self, v: Tensor) -> Tensor:
         x = v.contiguous(memory_format=torch.channels_last) if self.channels_last else v
-        with autocast(v, self.precision):
+        with autocast(v, self.precision) if self.precision in HALVES else nullcontext():
             x = self.stem(x)
             for block in self.blocks:
                 x = self._checkpointed(block, x) if self.checkpoint != "none" else block(x)

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.nn.functional import softplus
 
 from eblvm.engine.autodiff.convolution import Convolution
-from eblvm.engine.autodiff.mixed_precision import autocast
+from eblvm.engine.autodiff.mixed_precision import HALVES, autocast
 from eblvm.engine.errors import UserError
 from eblvm.engine.nets.base import Energy, Net, fan_in_uniform
 from eblvm.engine.types import Params
@@ -119,7 +119,24 @@ class Gaussian(Posterior):
         return -(0.5 + log_std_BH).sum(-1)
 
 
-class ConvGaussian(Gaussian):
+class Convolutional(Gaussian):
+    """A Gaussian posterior of images, whose net may run in 16 bits."""
+
+    def __init__(self, net: nn.Module, latent: int, precision: str):
+        super().__init__(net, latent)
+        self.precision = precision
+
+    def initial(self, key: Key) -> Params:
+        return fan_in_uniform(self, key, Purpose.INIT_PHI)
+
+    def outputs(self, v: Tensor) -> Tensor:
+        if self.precision not in HALVES:
+            return self.net(v).to(v.dtype)
+        with autocast(v, self.precision):
+            return self.net(v).to(v.dtype)
+
+
+class ConvGaussian(Convolutional):
     """A Gaussian posterior from three convolutions, which shrink the image to 1/4, to 1/8 and to one pixel."""
 
     def __init__(self, shape: tuple[int, int, int], latent: int, width: int, precision: str = "fp32"):
@@ -132,18 +149,10 @@ class ConvGaussian(Gaussian):
             nn.Conv2d(2 * width, 2 * latent, (height // 8, across // 8), device="meta"),
             nn.Flatten(),
         )
-        super().__init__(net, latent)
-        self.precision = precision
-
-    def initial(self, key: Key) -> Params:
-        return fan_in_uniform(self, key, Purpose.INIT_PHI)
-
-    def outputs(self, v: Tensor) -> Tensor:
-        with autocast(v, self.precision):
-            return super().outputs(v)
+        super().__init__(net, latent, precision)
 
 
-class StridedGaussian(Gaussian):
+class StridedGaussian(Convolutional):
     """q(h | v) = N(mean, std^2): three 3x3 convolutions of stride 2 with LeakyReLU, linear layers to mean and log std.
 
     The two linear layers are one of twice the width. LeakyReLU has torch's slope, 0.01, as the papers give none.
@@ -156,15 +165,7 @@ class StridedGaussian(Gaussian):
             layers += [Convolution(inputs, outputs, 3, stride=2, padding=1, device="meta"), nn.LeakyReLU()]
             inputs, height, across = outputs, (height + 1) // 2, (across + 1) // 2
         layers += [nn.Flatten(), nn.Linear(inputs * height * across, 2 * latent, device="meta")]
-        super().__init__(nn.Sequential(*layers), latent)
-        self.precision = precision
-
-    def initial(self, key: Key) -> Params:
-        return fan_in_uniform(self, key, Purpose.INIT_PHI)
-
-    def outputs(self, v: Tensor) -> Tensor:
-        with autocast(v, self.precision):
-            return super().outputs(v)
+        super().__init__(nn.Sequential(*layers), latent, precision)
 
 
 def check_fit(energy: Energy, posterior: Posterior, shape: tuple[int, ...]) -> None:

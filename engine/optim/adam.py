@@ -71,4 +71,4 @@ class Adam(Optimizer):
         moved = [adam_unroll.adam_unroll(*one, step_count, lr, self.rule) for one in zip(p, g, m_, v_, strict=True)]
         params, m, v = (dict(zip(params, part, strict=True)) for part in zip(*moved, strict=True))
         new = weights._replace(params=params, moments=Moments(m, v, step_count))
-        return averaged(new, self.average, False), norm
+        return new if self.average is None else averaged(new, self.average, in_place), norm

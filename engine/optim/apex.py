@@ -22,13 +22,6 @@ if TYPE_CHECKING:
 class Apex(Adam):
     """Adam whose steps in place are apex's. It has no eps_root, which is below fp32's resolution."""
 
-    def require(self) -> None:
-        if not available():
-            raise UserError(
-                "optimizer 'apex' needs NVIDIA apex with its CUDA extensions, which is not installed here; use 'adam', "
-                "whose step is fused as well"
-            )
-
     def move(
         self, weights: Weights, gradient: Params, lr: Tensor, *, in_place: bool = False, go: Tensor | None = None
     ) -> tuple[Weights, Tensor]:
@@ -40,7 +33,7 @@ class Apex(Adam):
         moments = weights.moments._replace(step_count=weights.moments.step_count + 1)
         weights = weights._replace(moments=moments)
         self._launch(weights, self.decayed(weights.params, gradient), lr)
-        return averaged(weights, self.average, True), norm
+        return weights if self.average is None else averaged(weights, self.average, in_place), norm
 
     def _launch(self, weights: Weights, gradient: Params, lr: Tensor) -> None:
         """Adam in the place of the parameters, m and v."""
@@ -56,6 +49,14 @@ class Apex(Adam):
         constants = (float(lr), b1, b2, eps, int(step_count), plain_adam, correct_bias, weight_decay)
         with torch.no_grad():
             multi_tensor_applier(amp_C.multi_tensor_adam, overflow, lists, *constants)
+
+
+def require() -> None:
+    if not available():
+        raise UserError(
+            "optimizer 'apex' needs NVIDIA apex with its CUDA extensions, which is not installed here; use 'adam', "
+            "whose step is fused as well"
+        )
 
 
 def available() -> bool:

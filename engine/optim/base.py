@@ -42,9 +42,6 @@ class Optimizer:
     clip_norm: float | None = field(default=None, kw_only=True)  # the longest gradient
     average: float | None = field(default=None, kw_only=True)  # decay of the moving average, which `move` keeps
 
-    def require(self) -> None:
-        """Raise a `UserError` if what the optimiser needs is not installed."""
-
     def init(self, params: Params) -> Weights:
         """Return the weights at the start of a run."""
         # m and v are tensors of their own: a compiled step is compiled again where two leaves stop to be one tensor.
@@ -80,7 +77,7 @@ class Optimizer:
                         new.moments.step_count),
                 weights.average,
             )  # fmt: skip
-        return averaged(new, self.average, in_place), norm
+        return new if self.average is None else averaged(new, self.average, in_place), norm
 
     def clipped(self, gradient: Params, replicas: int) -> tuple[Params, Tensor]:
         """Return the gradient scaled down to `clip_norm`, and its norm before; `replicas` counts leading axes."""
@@ -89,15 +86,14 @@ class Optimizer:
 
     def decayed(self, params: Params, gradient: Params) -> Params:
         """Return the gradient with that of weight_decay/2 |x|^2."""
-        names = list(params)
-        both = [params[k] for k in names], [gradient[k] for k in names]
-        return dict(zip(names, adam_unroll.decayed(*both, self.weight_decay), strict=True))
+        if not self.weight_decay:
+            return gradient
+        both = list(params.values()), [gradient[k] for k in params]
+        return dict(zip(params, adam_unroll.decayed(*both, self.weight_decay), strict=True))
 
 
-def averaged(weights: Weights, decay: float | None, in_place: bool) -> Weights:
-    """Return weights whose moving average is one step on, decay * average + (1 - decay) * params."""
-    if decay is None or not weights.average:
-        return weights
+def averaged(weights: Weights, decay: float, in_place: bool) -> Weights:
+    """Return weights whose moving average, if they have one, is a step on: decay * average + (1 - decay) * params."""
     moved = {k: torch.lerp(weights.params[k], e, decay) for k, e in weights.average.items()}
     return weights._replace(average=_copied(weights.average, moved) if in_place else moved)
 

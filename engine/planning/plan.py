@@ -157,7 +157,7 @@ def _counted_replicas(
         theta, phi = (w._replace(average=tree_map(torch.empty_like, w.params)) for w in state[:2])
         state = state._replace(theta=theta, phi=phi)
     given, plain = (state, v, noise, rates), replace(config.step, fused=False)
-    step = plain.of(config.method, nets, config.optimisation, v.device, v.dtype)
+    step = plain.of(config.method, nets, config.optimisation.theta_optimizer(), True, v.device, v.dtype)
     with torch.no_grad(), Operators(Storages(_tensors(given))) as counted:
         step(*given)
     one = tree_map(lambda x: x[0], given)

@@ -30,7 +30,7 @@ ASK_S = 0.2
 
 def is_first() -> bool:
     """Is this the process that writes, and speaks? Also before and after the group exists."""
-    return rank() == 0 if size() > 1 else int(os.environ.get("RANK", 0)) == 0
+    return dist.get_rank() == 0 if dist.is_initialized() else int(os.environ.get("RANK", 0)) == 0
 
 
 @contextmanager
@@ -120,17 +120,16 @@ class Flags:
     """What any process asks for, as all of them know it. They ask together about every ASK_S seconds and not in every
     step: with each answer the first rank says in how many steps the next one is."""
 
-    def __init__(self, step: int) -> None:
-        self.next = step + 1
-        self.last = (step, time.monotonic())
+    def __init__(self) -> None:
+        self.next = 0
+        self.last: tuple[int, float] | None = None  # the step after which they asked, and when
 
     def agreed(self, done: int, *flags: bool) -> list[bool]:
-        """Is each flag up on any rank, after `done` steps? One process knows at once."""
-        if size() == 1:
-            return list(flags)
+        """Is each flag up on any rank, after `done` steps?"""
         if done < self.next:
             return [False] * len(flags)
-        (before, then), now = self.last, time.monotonic()
+        now = time.monotonic()
+        before, then = self.last or (done, now)
         self.last = (done, now)
         ahead = int(ASK_S * (done - before) / max(now - then, 1e-9)) if rank() == 0 else 0
         *sums, ahead_of_all = total([*map(float, flags), float(ahead)])

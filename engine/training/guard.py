@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_leaves
 
-from eblvm.engine.errors import DivergedError, UserError
+from eblvm.engine.errors import DivergedError
 from eblvm.engine.methods.base import Nets, State
 from eblvm.engine.system import ENDINGS
 from eblvm.engine.types import Params
@@ -99,15 +99,6 @@ def q_sizes(nets: Nets, state: State, v: Tensor) -> list[float]:
 def magnitude(tree: Params) -> Tensor:
     """Return the largest absolute entry; NaN if there is one."""
     return torch.stack([p.abs().max() for p in tree.values()]).max()
-
-
-def require_folder(out: Path) -> None:
-    """A run folder that was removed or replaced while it was trained is not made again in silence."""
-    if not (out / "config.json").is_file():
-        raise UserError(
-            f"{out} was removed, or its config.json was, while the run was trained, so nothing of it can be kept "
-            "there; give the same command to begin it again"
-        )
 
 
 @contextmanager

@@ -97,7 +97,9 @@ class Log:
 
     def _means(self, by_replica: list[float]) -> dict[str, float]:
         """Return means over seeds, by learning rate."""
-        groups = by_rate(by_replica, [name.partition(" ")[2] for name in self.names] or [""] * len(by_replica))
+        if len(by_replica) == 1:
+            return {"": by_replica[0]}
+        groups = by_rate(by_replica, [name.partition(" ")[2] for name in self.names])
         return {label: sum(over_seeds) / len(over_seeds) for label, over_seeds in groups.items()}
 
     def _own(self, by_replica: list[float]) -> dict[str, float]:

@@ -13,54 +13,31 @@ import torch
 from eblvm.engine.autodiff import collectives
 from eblvm.engine.config import Config
 from eblvm.engine.data.dataset import Dataset, check_values
-from eblvm.engine.data.input import Input, open_input
+from eblvm.engine.data.input import Input
 from eblvm.engine.device import device_memory, own_device, set_products, set_repeatable, subnormals_as_zero
 from eblvm.engine.errors import UserError
-from eblvm.engine.methods.base import Info, Nets, Rates, Rows, State, TrainingStep
+from eblvm.engine.methods.base import Info, Rates, Rows
 from eblvm.engine.nets.base import Energy
 from eblvm.engine.nets.posteriors import Posterior
+from eblvm.engine.optim import apex
 from eblvm.engine.planning import plan
-from eblvm.engine.runs import checkpoint
 from eblvm.engine.runs.folder import open_run
-from eblvm.engine.runs.parent import Parent, begins_at
+from eblvm.engine.runs.parent import PARENT, Parent, begins_at
 from eblvm.engine.runs.saved import SavedRun
-from eblvm.engine.runs.state import check_payload, from_tree, to_tree
+from eblvm.engine.runs.state import to_tree
 from eblvm.engine.system import keep_freed_memory
 from eblvm.engine.training import distributed, guard, sizes
 from eblvm.engine.training.fork import Fork
 from eblvm.engine.training.gpu_defaults import takes_graphs
 from eblvm.engine.training.graphs import CudaRecorder, TriedStep
-from eblvm.engine.training.log import Pace
-from eblvm.engine.training.start import initial_state
+from eblvm.engine.training.parts import Parts, Preview, Progress, Say
+from eblvm.engine.training.start import content, initial_state, start_or_resume
 from eblvm.engine.training.validation import better, validation
 from eblvm.engine.training.writer import Writer
 from eblvm.kernels.philox import Key
 from eblvm.kernels.runtime import dispatch
 
 Q_SAMPLES = 64  # validation samples on which q has to make sense when a run ends
-Say = Callable[[str], None]
-Preview = Callable[[SavedRun, bool], dict[str, Path]]  # of a run, and whether it may take long: pictures by name
-
-
-class Parts(NamedTuple):
-    """Everything that a run is made of."""
-
-    config: Config
-    dataset: Dataset
-    nets: Nets
-    out: Path
-    say: Say
-    fork: Fork | None
-    preview: Preview | None
-    custom: tuple[Energy | None, Posterior | None]  # models of the user's own
-
-
-class Progress(NamedTuple):
-    """Where a run is: its state after `step` steps, and the best model so far."""
-
-    step: int
-    state: State
-    best: dict[str, Any]
 
 
 def train(
@@ -84,87 +61,67 @@ def train(
     Started by torchrun, each process takes its part of every batch (docs/scale.md), and the first one writes.
     """
     config.check()
-    config.running.check_device()
-    config.optimisation.theta_optimizer().require()
-    torch.set_num_threads(config.running.threads)
-    with distributed.joined(config.running.device, config.running.timeout), subnormals_as_zero(), keep_freed_memory():
-        say = say if distributed.is_first() else silent
-        config, dataset = on_this_process(config, dataset)
-        for model in (energy, posterior):
-            distributed.refuse_wrapped(model)
-        if sentence := dispatch.notice():
-            say(sentence)
-        shape = tuple(dataset.train.shape[1:])
-        if config.model.checkpoint == "auto":
-            config = as_planned(config, shape, say)
-        with sizes.countable():
-            nets = config.method.nets(config, dataset.train, energy, posterior)
-        sizes.check_memory(config, nets)
-        fork = Fork.of(begins_at(init, out), config)
-        if fork is not None:
-            fork.check(initial_state(config, nets, torch.tensor(0), torch.zeros(config.optimisation.batch, *shape)))
-        parts = Parts(config, dataset, nets, out, say, fork, preview, (energy, posterior))
-        with locked(parts, extend), memory_advice(config, shape):
-            return training_loop(parts)
+    with subnormals_as_zero(), keep_freed_memory():
+        config = on_this_machine(config)
+        with distributed.joined(config.running.device, config.running.timeout):
+            say = say if distributed.is_first() else silent
+            here = collectives.local_slice(config.optimisation.batch)
+            distributed.check_world(config)
+            flags = distributed.Flags()
+            with distributed.shared_mistakes():
+                dataset = dataset or config.load_data()
+            check_data(config, dataset)
+            for model in (energy, posterior):
+                if model is not None:
+                    distributed.refuse_wrapped(model)
+            if sentence := dispatch.notice():
+                say(sentence)
+            shape = tuple(dataset.train.shape[1:])
+            if config.model.checkpoint == "auto":
+                config = as_planned(config, shape, say)
+            with sizes.explained(config, shape):
+                nets = config.method.nets(config, dataset.train, energy, posterior)
+                sizes.check_memory(config, nets)
+                fork = None
+                if init is not None or (out / PARENT).exists():
+                    fork = Fork.of(begins_at(init, out), config)
+                if fork is not None:
+                    fork.check(initial_state(config, nets, torch.tensor(0), torch.zeros(here.stop, *shape)))
+                parts = Parts(config, dataset, nets, out, say, here, flags, fork, preview, (energy, posterior))
+                with locked(parts, extend):
+                    return training_loop(parts)
 
 
 def training_loop(parts: Parts) -> bool:
-    # The step: a pure function of tensors, with this process's slice of every batch and of its noise.
-    config, nets, say, out = parts.config, parts.nets, parts.say, parts.out
+    # The step: a pure function of tensors.
+    config, nets, out = parts.config, parts.nets, parts.out
     optimisation, method, device = config.optimisation, config.method, torch.device(config.running.device)
-    seed, here = optimisation.seeds().to(device), collectives.local_slice(optimisation.batch)
-    take_step = training_step(config, nets, say)
+    seed, optimizer, names = optimisation.seeds().to(device), optimisation.theta_optimizer(), optimisation.names()
+    take_step = config.step.of(method, nets, optimizer, seed.dim() > 0, device, parts.dataset.dtype)
+    if config.running.on_cuda and takes_graphs(config, collectives.size()):
+        take_step = TriedStep(take_step, CudaRecorder(), parts.say)
 
     # The state: from the newest good checkpoint, or from the beginning.
-    saved = distributed.broadcast_from_rank0(partial(newest_checkpoint, out, say))
-    source = (config.dataset, parts.dataset, seed, optimisation.batch, config.running.threads)
-    position = saved["input"] if saved else {}
-    with closing(open_input(*source, position, collectives.rank(), collectives.size())) as batches:
-        progress = start_or_resume(parts, saved, batches)
-        if saved and progress.step >= optimisation.steps:
-            say(f"{out} is complete: {progress.step} steps")
+    with closing(start_or_resume(parts, seed)) as start, guard.interrupts() as interrupted:
+        progress, batches = start.progress, start.batches
+        if progress.step >= optimisation.steps:
             return True
-        begun = content(progress, position) if parts.fork and not saved else None
-        kept = None if saved is None and parts.fork is None else progress.step
-        with guard.interrupts() as interrupted, Writer(config, out, progress.step, begun, kept) as writer:
-            pace = Pace(progress.step, optimisation.batch, device, writer.log.seconds)
-            flags = distributed.Flags(progress.step)
+        with closing(Writer(config, out, names, progress.step, start.begun, start.kept)) as writer:
             writer.log.doing("compiling" if config.step.compile else "preparing")
             for step in range(progress.step, optimisation.steps):
-                # One step: a minibatch, its noise, the update.
+                # One step: this process's part of a minibatch, its noise, the update.
                 v, key = batches.batch(step), Key(seed, step)
-                noise = method.draw(nets, key, Rows.of(key, v, here.start, optimisation.batch))
+                noise = method.draw(nets, key, Rows.of(key, v, parts.here.start, optimisation.batch))
                 rates = optimisation.rates(step, method.rates(), v)
                 state, info = take_step(progress.state, v, noise, rates)
-                progress = Progress(step + 1, state, progress.best)
 
                 # Once in a while: log, check, validate, draw, save.
-                due = due_after(config, progress.step, flags, writer, interrupted, pace)
-                progress = after_step(parts, progress, info, rates, due, writer, pace, batches)
-                if due.leaving and progress.step < optimisation.steps:
-                    say(f"interrupted: saved at step {progress.step} in {out}; the same command continues it")
+                progress = Progress(step + 1, state, progress.best)
+                progress, leaving = after_step(parts, progress, info, rates, writer, batches, interrupted())
+                if leaving and progress.step < optimisation.steps:
+                    parts.say(f"interrupted: saved at step {progress.step} in {out}; the same command continues it")
                     return False
     return True
-
-
-def start_or_resume(parts: Parts, saved: dict[str, Any] | None, batches: Input) -> Progress:
-    """Return where the run goes on: at its checkpoint, or at the start of every replica from its own seed."""
-    config, out, say = parts.config, parts.out, parts.say
-    device, optimisation = torch.device(config.running.device), config.optimisation
-    if saved is not None:
-        step, state = saved["step"], from_tree(saved["state"], device)
-        distributed.on_rank0(partial(checkpoint.set_aside, out / "checkpoints", step))
-        guard.check(step, guard.sizes(state, config.replicated))
-        if step < optimisation.steps:
-            say(f"continuing {out} at step {step}")
-        return Progress(step, state, saved["best"])
-
-    def start() -> dict[str, Any]:
-        # On the host: what is sent arrives where it was, and that would be rank 0's GPU on every rank.
-        return to_tree(initial_state(config, parts.nets, optimisation.seeds(), v.cpu(), parts.fork, say))
-
-    v = collectives.gather_rows(batches.batch(0))  # chains start at the whole first minibatch
-    return Progress(0, from_tree(distributed.broadcast_from_rank0(start), device), {})
 
 
 class Due(NamedTuple):
@@ -178,17 +135,15 @@ class Due(NamedTuple):
     saving: bool
 
 
-def due_after(
-    config: Config, done: int, flags: distributed.Flags, writer: Writer, interrupted: Callable[[], bool], pace: Pace
-) -> Due:
-    running, steps = config.running, config.optimisation.steps
-    failed, leaving, save, validate = flags.agreed(
-        done,
-        writer.failed,
-        interrupted(),
+def due_after(parts: Parts, done: int, writer: Writer, interrupted: bool) -> Due:
+    running, steps, pace = parts.config.running, parts.config.optimisation.steps, writer.pace
+    asked = (
+        writer.error is not None,
+        interrupted,
         pace.due("checkpoint", running.checkpoint_minutes),
         pace.due("validation", running.validate_minutes),
     )
+    failed, leaving, save, validate = asked if collectives.size() == 1 else parts.flags.agreed(done, *asked)
     if failed:
         writer.wait()
     last, every = done == steps, max(1, steps // running.validations) if running.validations else 0
@@ -206,46 +161,47 @@ def due_after(
 
 
 def after_step(
-    parts: Parts, progress: Progress, info: Info, rates: Rates, due: Due, writer: Writer, pace: Pace, batches: Input
-) -> Progress:
-    """Log, check, validate, draw and save what is due. Nothing leaves the device anywhere else."""
-    config, log = parts.config, writer.log
-    step, state, best = progress
-    log.stepped()
+    parts: Parts, progress: Progress, info: Info, rates: Rates, writer: Writer, batches: Input, interrupted: bool
+) -> tuple[Progress, bool]:
+    """Log, check, validate, draw and save what is due, and say whether to leave. Nothing else leaves the device."""
+    due = due_after(parts, progress.step, writer, interrupted)
+    writer.log.stepped()
     if due.saving or due.logging:
-        state = distributed.whole_chains(state)
-        values = {name: torch.atleast_1d(x).tolist() for name, x in info.items()}
-        if any(values.get("skipped", ())):  # a step of fp16 that overflowed has no other figures
-            values = {name: values[name] for name in ("loss_scale", "skipped")}
-        if due.validating:
-            with log.doing_now("validating"):
-                values["validation"] = validation(config, parts.nets, state, parts.dataset)
-            pace.did("validation")
-        watched = values | guard.sizes(state, config.replicated)
-        if due.last:
-            watched["q"] = guard.q_sizes(parts.nets, state, parts.dataset.floats(parts.dataset.valid[:Q_SAMPLES]))
-        guard.check(step, watched, writer.kept, config.method.energy_limit)
-        if due.validating:
-            best = better(best, step, values["validation"], state)
-        if due.logging:
-            values["lr"] = torch.atleast_1d(rates["theta"]).tolist()
-            writer.row(step, values, pace.measured(step))
-    progress = Progress(step, state, best)
+        progress = looked_at(parts, progress, info, rates, due, writer)
     if due.drawing and parts.preview is not None and distributed.is_first():
-        with log.doing_now("drawing"):
-            log.images(step, pictures(parts, parts.preview, progress))
-        pace.did("preview")
+        with writer.log.doing_now("drawing"):
+            writer.log.images(progress.step, pictures(parts, parts.preview, progress))
+        writer.pace.did("preview")
     if due.saving:
-        pace.did("checkpoint")
+        writer.pace.did("checkpoint")
         writer.save(content(progress, batches.state()))  # by a thread, while steps go on
     if due.last or due.leaving:
         writer.wait()
-    return progress
+    return progress, due.leaving
 
 
-def content(progress: Progress, position: dict[str, Any]) -> dict[str, Any]:
-    """Return what a checkpoint holds."""
-    return {"step": progress.step, "best": progress.best, "state": to_tree(progress.state), "input": position}
+def looked_at(parts: Parts, progress: Progress, info: Info, rates: Rates, due: Due, writer: Writer) -> Progress:
+    """Read what is logged and checked from the device, and return the progress with the best model so far."""
+    config, (step, state, best) = parts.config, progress
+    if state.chain:
+        state = distributed.whole_chains(state)
+    values = {name: torch.atleast_1d(x).tolist() for name, x in info.items()}
+    if any(values.get("skipped", ())):  # a step of fp16 that overflowed has no other figures
+        values = {name: values[name] for name in ("loss_scale", "skipped")}
+    if due.validating:
+        with writer.log.doing_now("validating"):
+            values["validation"] = validation(config, parts.nets, state, parts.dataset)
+        writer.pace.did("validation")
+    watched = values | guard.sizes(state, config.optimisation.replicated)
+    if due.last:
+        watched["q"] = guard.q_sizes(parts.nets, state, parts.dataset.floats(parts.dataset.valid[:Q_SAMPLES]))
+    guard.check(step, watched, writer.kept, config.method.energy_limit)
+    if due.validating:
+        best = better(best, step, values["validation"], state)
+    if due.logging:
+        values["lr"] = torch.atleast_1d(rates["theta"]).tolist()
+        writer.row(step, values, writer.pace.measured(step))
+    return Progress(step, state, best)
 
 
 def pictures(parts: Parts, preview: Preview, progress: Progress) -> dict[str, Path]:
@@ -255,44 +211,34 @@ def pictures(parts: Parts, preview: Preview, progress: Progress) -> dict[str, Pa
     return preview(run, parts.config.running.preview_every is not None)
 
 
-def training_step(config: Config, nets: Nets, say: Say) -> TrainingStep:
-    """Return the step as this configuration asks for it, as a CUDA graph where it pays."""
-    device, dtype = torch.device(config.running.device), getattr(torch, config.running.dtype)
-    step = config.step.of(config.method, nets, config.optimisation, device, dtype)
-    if config.running.on_cuda and takes_graphs(config, collectives.size()):
-        return TriedStep(step, CudaRecorder(), say)
-    return step
-
-
-def newest_checkpoint(out: Path, say: Say) -> dict[str, Any] | None:
-    payload, passed_over = checkpoint.newest(out / "checkpoints", check_payload)
-    for sentence in passed_over:
-        say(f"warning: {sentence}; using an older one")
-    return payload
-
-
-def on_this_process(config: Config, dataset: Dataset | None) -> tuple[Config, Dataset]:
-    """Return the configuration for this process's device, and its data, checked; refuse what processes cannot do."""
-    config = config.replaced(device=own_device(config.running.device))
-    distributed.check_world(config)
-    with distributed.shared_mistakes():
-        dataset = dataset or config.load_data()
-    check_values(dataset, str(getattr(config.dataset, "data", None) or f"data set {config.dataset.kind!r}"))
-    batch = config.optimisation.batch
-    if batch > len(dataset.train):
-        raise UserError(f"got batch={batch}, expected at most the {len(dataset.train)} training samples")
+def on_this_machine(config: Config) -> Config:
+    """Return the configuration with this process's own device, set up as the run asks for."""
+    running = config.running
+    if running.on_cuda:
+        running.check_device()
+    if config.optimisation.optimizer == "apex":
+        apex.require()
+    torch.set_num_threads(running.threads)
     set_products(config.model.precision)
-    if config.running.on_cuda:
-        set_repeatable(config.running.deterministic)
-    return config, dataset
+    if running.on_cuda:
+        set_repeatable(running.deterministic)
+    return config.replaced(device=own_device(running.device))
+
+
+def check_data(config: Config, dataset: Dataset) -> None:
+    check_values(dataset, str(getattr(config.dataset, "data", None) or f"data set {config.dataset.kind!r}"))
+    if config.optimisation.batch > len(dataset.train):
+        batch = config.optimisation.batch
+        raise UserError(f"got batch={batch}, expected at most the {len(dataset.train)} training samples")
 
 
 def as_planned(config: Config, shape: tuple[int, ...], say: Say) -> Config:
     """Return the configuration with the checkpointing and the micro-batch that fit the device, by the plan."""
     memory = device_memory(config.running.device)
-    config = distributed.broadcast_from_rank0(
-        lambda: plan.with_checkpoint_chosen(config, shape, collectives.size(), memory)
+    choose: Callable[[], Config] = partial(
+        plan.with_checkpoint_chosen, config, shape, collectives.size(), memory
     )
+    config = distributed.broadcast_from_rank0(choose)
     say(f"the plan chooses --checkpoint {config.model.checkpoint}, micro-batch {config.step.micro_batch or 'none'}")
     return config
 
@@ -309,17 +255,6 @@ def locked(parts: Parts, extend: bool) -> Iterator[None]:
     finally:
         for held in lock:
             held.close()
-
-
-@contextmanager
-def memory_advice(config: Config, shape: tuple[int, ...]) -> Iterator[None]:
-    """Turn torch's errors that memory ran out into one that says which setting needs less."""
-    try:
-        yield
-    except RuntimeError as error:
-        if not plan.out_of_memory(error):
-            raise
-        raise UserError(f"out of memory: {plan.next_smaller(config, shape, collectives.size())}") from error
 
 
 def silent(sentence: str) -> None:

@@ -1,23 +1,74 @@
-"""The first state of a run."""
+"""Where a run starts: at its newest checkpoint, at the first state of every replica, or at another run's weights."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from eblvm.engine.autodiff.mixed_precision import initial_scale
+from eblvm.engine.autodiff import collectives, mixed_precision
 from eblvm.engine.config import Config
+from eblvm.engine.data.input import Input, open_input
 from eblvm.engine.methods.base import Nets, State
 from eblvm.engine.optim import replicas
 from eblvm.engine.optim.base import Weights
-from eblvm.engine.runs.state import from_tree, to_tree
+from eblvm.engine.runs import checkpoint
+from eblvm.engine.runs.state import check_payload, from_tree, to_tree
+from eblvm.engine.training import distributed, guard
+from eblvm.engine.training.fork import Fork
+from eblvm.engine.training.parts import Parts, Progress, Say
 from eblvm.kernels.philox import Key
 
-if TYPE_CHECKING:
-    from eblvm.engine.training.fork import Fork
+
+class Start(NamedTuple):
+    """Where a run starts, and its input, opened there and to be closed; `begun` is what a fork has to save first."""
+
+    progress: Progress
+    batches: Input
+    begun: dict[str, Any] | None
+    kept: int | None  # the step of the newest checkpoint in the folder
+
+    def close(self) -> None:
+        self.batches.close()
+
+
+def start_or_resume(parts: Parts, seed: Tensor) -> Start:
+    """Return the start of a run from the newest good checkpoint, or from the beginning."""
+    config, out, say = parts.config, parts.out, parts.say
+    optimisation, device = config.optimisation, torch.device(config.running.device)
+    saved = distributed.broadcast_from_rank0(partial(newest_checkpoint, out, say))
+    position = saved["input"] if saved else {}
+    source = (config.dataset, parts.dataset, seed, optimisation.batch, config.running.threads)
+    batches = open_input(*source, position, collectives.rank(), collectives.size())
+    try:
+        if saved is not None:
+            progress = Progress(saved["step"], from_tree(saved["state"], device), saved["best"])
+            distributed.on_rank0(partial(checkpoint.set_aside, out / "checkpoints", progress.step))
+            guard.check(progress.step, guard.sizes(progress.state, config.replicated))
+            finished = progress.step >= optimisation.steps
+            say(f"{out} is complete: {progress.step} steps" if finished else f"continuing {out} at step {saved['step']}")
+            return Start(progress, batches, None, progress.step)
+        v = batches.batch(0)
+        if collectives.size() > 1:
+            v = collectives.gather_rows(v)  # chains start at the whole first minibatch
+        # On the host: what is sent arrives where it was, and that would be rank 0's GPU on every rank.
+        first = partial(initial_state, config, parts.nets, optimisation.seeds(), v.cpu(), parts.fork, say)
+        state = from_tree(distributed.broadcast_from_rank0(lambda: to_tree(first())), device)
+        begun = None if parts.fork is None else content(Progress(0, state, {}), position)
+        return Start(Progress(0, state, {}), batches, begun, None if begun is None else 0)
+    except BaseException:
+        batches.close()
+        raise
+
+
+def newest_checkpoint(out: Path, say: Say) -> dict[str, Any] | None:
+    payload, passed_over = checkpoint.newest(out / "checkpoints", check_payload)
+    for sentence in passed_over:
+        say(f"warning: {sentence}; using an older one")
+    return payload
 
 
 def initial_state(
@@ -26,15 +77,16 @@ def initial_state(
     seeds: Tensor,
     v: Tensor,
     fork: Fork | None = None,
-    say: Callable[[str], None] = print,
+    say: Say = print,
     device: torch.device | str = "cpu",
 ) -> State:
     """Return the start of every replica from its own seed and its first batch v, or of a fork; averages start there."""
 
     def one(seed: int, v: Tensor) -> State:
         state = config.method.init(nets, Key(seed, 0), v, config.optimisation.theta_optimizer())
-        scale = initial_scale(config.model.precision, torch.zeros(()))
-        state = state._replace(theta=averaging(state.theta), phi=averaging(state.phi), scale=scale)
+        state = state._replace(theta=averaging(state.theta), phi=averaging(state.phi))
+        if config.model.precision == "fp16":
+            state = state._replace(scale=mixed_precision.initial_scale(torch.zeros(())))
         return from_tree(to_tree(state), torch.device(device), v.dtype)
 
     def averaging(weights: Weights) -> Weights:
@@ -49,3 +101,8 @@ def initial_state(
     for sentence in sentences:
         say(sentence)
     return state
+
+
+def content(progress: Progress, position: dict[str, Any]) -> dict[str, Any]:
+    """Return what a checkpoint holds; `position` is that of the input."""
+    return {"step": progress.step, "best": progress.best, "state": to_tree(progress.state), "input": position}

@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from eblvm.engine.config import Config
     from eblvm.engine.methods.base import Gradient, Info, Method, Nets, Noise, Rates, State, TrainingStep
     from eblvm.engine.optim.base import Optimizer
-    from eblvm.engine.optim.optimisation import Optimisation
     from eblvm.engine.types import Params
 
 
@@ -63,16 +62,34 @@ class Step(Options):
             raise UserError("memory-budget is the compiler's own trade of memory for time; add --compile")
         if self.micro_batch is not None and (self.compile or config.replicated):
             raise UserError("micro-batch is for the eager, single run; remove it, or --compile and --replicas")
+        model = config.model
+        if model.checkpoint in model.checkpoints[1:] and (self.compile or config.replicated):
+            raise UserError(
+                "checkpoint is for the eager, single run; with --compile use --memory-budget, and train replicas one "
+                "by one"
+            )
+        if model.precision == "fp16" and (self.compile or config.replicated):
+            raise UserError(
+                "precision 'fp16' scales the gradients of eager, single steps; use bf16, or remove --compile and "
+                "--replicas"
+            )
+        if model.precision != "fp32" and config.running.dtype != "float32":
+            raise UserError(f"precision {model.precision!r} is for dtype float32, got {config.running.dtype!r}")
 
     def of(
-        self, method: Method, nets: Nets, optimisation: Optimisation, device: torch.device, dtype: torch.dtype
+        self,
+        method: Method,
+        nets: Nets,
+        optimizer: Optimizer,
+        replicated: bool,
+        device: torch.device,
+        dtype: torch.dtype,
     ) -> TrainingStep:
         """Return the step on tensors of this device and type. It may overwrite the state it is given: keep a copy of
         what is wanted later.
 
         A fused gradient and `move` take replica axes themselves; the plain gradient is vmapped, and closes over `nets`.
         """
-        optimizer, replicated = optimisation.theta_optimizer(), optimisation.replicated
         in_place = not (self.compile or replicated)
         # Fused steps have their lower steps inside, where nothing can be averaged over processes.
         fused = None
@@ -108,7 +125,7 @@ def moved(gradient: Gradient, nets: Nets, optimizer: Optimizer, in_place: bool) 
         go = None
         if before.scale:
             value = before.scale["value"]
-            finite = adam_unroll.all_finite(_tensors((bars, state.phi.params, state.phi.moments)))
+            finite = adam_unroll.all_finite(_tensors((bars, state.phi.params)))
             go = finite | (value <= mixed_precision.SMALLEST)  # else an overflow caused by the loss scale: no step
             state = state._replace(scale=mixed_precision.next_scale(before.scale, finite))
             info = info | {"loss_scale": value}
@@ -123,11 +140,12 @@ def moved(gradient: Gradient, nets: Nets, optimizer: Optimizer, in_place: bool) 
             bars = bars | {k: torch.zeros_like(bars[k]) for k in nets.energy.frozen}
         with autodiff.named("move theta"):
             theta, norm = optimizer.move(state.theta, bars, rates["theta"], in_place=in_place, go=go)
-        gated = go is not None and bool(state.phi.average)
-        phi = averaged(state.phi, optimizer.average, in_place and not gated)
-        if gated and go is not None:
-            adam_unroll.restore_(list(phi.average.values()), list(state.phi.average.values()), go)
-        return state._replace(theta=theta, phi=phi), info | {"gradient_norm": norm}
+        if optimizer.average is not None and state.phi.average:
+            phi = averaged(state.phi, optimizer.average, in_place and go is None)
+            if go is not None:
+                adam_unroll.restore_(list(phi.average.values()), list(state.phi.average.values()), go)
+            state = state._replace(phi=phi)
+        return state._replace(theta=theta), info | {"gradient_norm": norm}
 
     return without_graph(step)
 

@@ -1,14 +1,15 @@
-"""What the first process of a run writes: its configuration, the rows of its log, and checkpoints beside the steps."""
+"""The files of a run that trains: its configuration, the rows of its log, and checkpoints written while steps go on."""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from threading import Thread
-from typing import Any, Self
+from typing import Any
 
+import torch
 from torch import Tensor
 from torch.utils._pytree import tree_map
 
@@ -16,8 +17,8 @@ from eblvm.engine.config import Config
 from eblvm.engine.errors import UserError
 from eblvm.engine.runs import checkpoint
 from eblvm.engine.runs.folder import write_config
-from eblvm.engine.training import distributed, guard
-from eblvm.engine.training.log import Log, NullLog
+from eblvm.engine.training import distributed
+from eblvm.engine.training.log import Log, NullLog, Pace
 
 
 class Writer:
@@ -27,28 +28,41 @@ class Writer:
     hashes and writes the copy while steps go on, one checkpoint at a time. What goes wrong there is raised by `wait`.
     """
 
-    def __init__(self, config: Config, out: Path, start: int, begun: dict[str, Any] | None, kept: int | None):
-        """`begun` is the first checkpoint of a run that has a parent, which it then does not need any more; `kept` the
-        step of the newest checkpoint in the folder."""
-        self.config, self.out, self._kept = config, out, kept
+    def __init__(
+        self,
+        config: Config,
+        out: Path,
+        names: Sequence[str],
+        start: int,
+        begun: dict[str, Any] | None,
+        kept: int | None,
+    ):
+        """Open the log of the replicas `names`.
+
+        `begun` is the first checkpoint of a run that has a parent, which it then does not need any more; `kept` the
+        step of the newest checkpoint in the folder.
+        """
+        self.config, self.out, self.names, self._kept = config, out, names, kept
         self._thread: Thread | None = None
-        self._error: BaseException | None = None
+        self.error: BaseException | None = None  # that `wait` will raise
         self.log: Log | NullLog = NullLog()
         distributed.on_rank0(partial(self._begin, start, begun))
+        optimisation, device = config.optimisation, torch.device(config.running.device)
+        self.pace = Pace(start, optimisation.batch, device, self.log.seconds)
 
     def _begin(self, start: int, begun: dict[str, Any] | None) -> None:
         config, optimisation = self.config, self.config.optimisation
         write_config(config, self.out)
         if begun is not None:
             checkpoint.save(self.out / "checkpoints", begun["step"], begun, config.running.keep)
-        title, names = f"{config.recipe} {config.method.kind}", optimisation.names()
-        self.log = Log(self.out, start, optimisation.steps, title, names, config.running.logger, config.to_json())
+        title, loggers = f"{config.recipe} {config.method.kind}", config.running.logger
+        self.log = Log(self.out, start, optimisation.steps, title, self.names, loggers, config.to_json())
 
     def row(self, step: int, values: dict[str, list[float]], measured: Mapping[str, float]) -> None:
         """A line of the log."""
 
         def write() -> None:
-            guard.require_folder(self.out)
+            require_folder(self.out)
             self.log.write(step, values, measured)
 
         distributed.on_rank0(write)
@@ -67,20 +81,15 @@ class Writer:
 
     def _write(self, payload: dict[str, Any]) -> None:
         try:
-            guard.require_folder(self.out)
+            require_folder(self.out)
             try:
                 checkpoint.save(self.out / "checkpoints", payload["step"], payload, self.config.running.keep)
             except (OSError, UserError):
-                guard.require_folder(self.out)  # it may have been removed meanwhile, which says more
+                require_folder(self.out)  # it may have been removed meanwhile, which says more
                 raise
             self._kept = payload["step"]
         except BaseException as error:
-            self._error = error
-
-    @property
-    def failed(self) -> bool:
-        """Is there something that `wait` will raise?"""
-        return self._error is not None
+            self.error = error
 
     def wait(self) -> None:
         """Return when what was saved is on disk."""
@@ -88,7 +97,7 @@ class Writer:
 
     def _finish(self) -> None:
         self._join()
-        error, self._error = self._error, None
+        error, self.error = self.error, None
         if error is not None:
             raise error
 
@@ -102,19 +111,22 @@ class Writer:
         self._join()
         return self._kept
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
     def close(self) -> None:
         """At the end of a run, also after an error: a checkpoint that is being written is completed."""
         self._join()
-        if self._error is not None:
-            print(f"warning: {self._error}", file=sys.stderr)
+        if self.error is not None:
+            print(f"warning: {self.error}", file=sys.stderr)
         self.log.close()
 
 
 def _on_host(x: Any) -> Any:
     return x.to("cpu", copy=True) if isinstance(x, Tensor) else x
+
+
+def require_folder(out: Path) -> None:
+    """Refuse to make a run folder again that was removed or replaced while the run was trained."""
+    if not (out / "config.json").is_file():
+        raise UserError(
+            f"{out} was removed, or its config.json was, while the run was trained, so nothing of it can be kept "
+            "there; give the same command to begin it again"
+        )

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from eblvm.kernels.philox import reference
-from eblvm.kernels.philox.one_launch import block_of_thread, together
+from eblvm.kernels.philox.one_launch import CURRENT, together
 from eblvm.kernels.philox.reference import Kind
 from eblvm.kernels.runtime.dispatch import TRITON, Backend, native_status, op_backends
 
@@ -132,8 +132,8 @@ def _draw(
             f"shape={tuple(shape)} is {width} words per sample; expected at most 2**34, split it into more samples"
         )
 
-    block = block_of_thread()
-    if block is not None and block.gathers(kind, seed, dtype):
+    block = getattr(CURRENT, "block", None)
+    if block is not None and target.type == "cuda" and block.gathers(kind, seed, dtype):
         return block.add(int(kind), seed, key.step, purpose, count, width, first).view(*seed.shape, count, *shape)
     # Plans read shapes only, and the reference would spend seconds on those of its intermediates.
     if target.type == "meta":

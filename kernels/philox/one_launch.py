@@ -9,7 +9,7 @@ from torch import Tensor
 from eblvm.kernels.philox.reference import Kind
 from eblvm.kernels.runtime.dispatch import TRITON
 
-_thread = threading.local()  # another thread prepares minibatches meanwhile, with noise of its own
+CURRENT = threading.local()  # `block`: another thread prepares minibatches meanwhile, with noise of its own
 
 
 class together:  # noqa: N801
@@ -25,10 +25,10 @@ class together:  # noqa: N801
         self._seeds: dict[Any, Tensor] = {}
 
     def __enter__(self) -> None:
-        _thread.block = self
+        CURRENT.block = self
 
     def __exit__(self, error: type[BaseException] | None, *rest: Any) -> None:
-        _thread.block = None
+        CURRENT.block = None
         if error is not None:
             return
         for (target, step, first), draws in self._waiting.items():
@@ -37,9 +37,9 @@ class together:  # noqa: N801
             triton.philox_list(self._seeds[target], step, first, [draw for draw, _ in draws], [x for _, x in draws])
 
     def gathers(self, kind: Kind, seed: Tensor, dtype: torch.dtype) -> bool:
-        """Is a draw for `seed` postponed to the launch of this block?"""
+        """Is a draw for seeds on a GPU postponed to the launch of this block?"""
         plain = not torch.compiler.is_compiling() and not torch._C._are_functorch_transforms_active()
-        return TRITON and seed.device.type == "cuda" and dtype == torch.float32 and kind is not Kind.WORDS and plain
+        return TRITON and dtype == torch.float32 and kind is not Kind.WORDS and plain
 
     def add(self, kind: int, seed: Tensor, step: int, purpose: int, count: int, width: int, first: int) -> Tensor:
         """Memory for a draw, filled at the end of the block."""
@@ -47,8 +47,3 @@ class together:  # noqa: N801
         self._seeds[id(seed)] = seed
         self._waiting.setdefault((id(seed), step, first), []).append(((kind, purpose, count, width), out))
         return out
-
-
-def block_of_thread() -> together | None:
-    """The block that this thread is in."""
-    return getattr(_thread, "block", None)
