@@ -52,10 +52,7 @@ class Steps:
         self.nets = config.method.nets(config, self.v)
         host = initial_state(config, self.nets, seeds, data)
         self.state = tree_map(lambda t: t.to(self.device) if isinstance(t, Tensor) else t, host)
-        optimisation = config.optimisation
-        optimizer, dtype = optimisation.theta_optimizer(), self.v.dtype
-        step = config.step.of(config.method, self.nets, optimizer, optimisation.replicated, self.device, dtype)
-        self.step, self.count = step, 0
+        self.step, self.count = config.step.of(self.config, self.nets), 0
 
     def run(self, number: int) -> None:
         method, optimisation = self.config.method, self.config.optimisation

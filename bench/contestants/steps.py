@@ -19,7 +19,6 @@ from eblvm.engine.config import Config
 from eblvm.engine.device import set_products
 from eblvm.engine.methods.base import Rows, State
 from eblvm.engine.methods.bism import linear_step_size
-from eblvm.engine.training.loop import training_step
 from eblvm.engine.training.start import initial_state
 from eblvm.engine.training.step import vectorised
 from eblvm.engine.types import Params
@@ -72,7 +71,7 @@ class EngineStep:
         start = (config, self.nets, self.seed.cpu(), self.v.cpu())
         self.state: State = state or initial_state(*start, device=config.running.device)
         self.rates = config.optimisation.rates(0, self.method.rates(), self.v)
-        self.step = training_step(config, self.nets, print)
+        self.step = config.step.of(config, self.nets)
 
     def noise(self) -> Any:
         key = Key(self.seed, self.count)

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, ClassVar
 from eblvm.engine.options import Options
 
 if TYPE_CHECKING:
-    from eblvm.engine.config import Config
     from eblvm.engine.nets import Energy, Posterior
     from eblvm.engine.nets.bidvl import Generator
 

@@ -156,8 +156,8 @@ def _counted_replicas(
     if config.optimisation.ema is not None:  # the averages move as well
         theta, phi = (w._replace(average=tree_map(torch.empty_like, w.params)) for w in state[:2])
         state = state._replace(theta=theta, phi=phi)
-    given, plain = (state, v, noise, rates), replace(config.step, fused=False)
-    step = plain.of(config.method, nets, config.optimisation.theta_optimizer(), True, v.device, v.dtype)
+    given = (state, v, noise, rates)
+    step = replace(config.step, fused=False).of(config, nets)
     with torch.no_grad(), Operators(Storages(_tensors(given))) as counted:
         step(*given)
     one = tree_map(lambda x: x[0], given)

@@ -96,8 +96,8 @@ def training_loop(parts: Parts) -> bool:
     # The step: a pure function of tensors.
     config, nets, out = parts.config, parts.nets, parts.out
     optimisation, method, device = config.optimisation, config.method, torch.device(config.running.device)
-    seed, optimizer, names = optimisation.seeds().to(device), optimisation.theta_optimizer(), optimisation.names()
-    take_step = config.step.of(method, nets, optimizer, seed.dim() > 0, device, parts.dataset.dtype)
+    seed, names = optimisation.seeds().to(device), optimisation.names()
+    take_step = config.step.of(config, nets)
     if config.running.on_cuda and takes_graphs(config, collectives.size()):
         take_step = TriedStep(take_step, CudaRecorder(), parts.say)
 
@@ -235,9 +235,7 @@ def check_data(config: Config, dataset: Dataset) -> None:
 def as_planned(config: Config, shape: tuple[int, ...], say: Say) -> Config:
     """Return the configuration with the checkpointing and the micro-batch that fit the device, by the plan."""
     memory = device_memory(config.running.device)
-    choose: Callable[[], Config] = partial(
-        plan.with_checkpoint_chosen, config, shape, collectives.size(), memory
-    )
+    choose: Callable[[], Config] = partial(plan.with_checkpoint_chosen, config, shape, collectives.size(), memory)
     config = distributed.broadcast_from_rank0(choose)
     say(f"the plan chooses --checkpoint {config.model.checkpoint}, micro-batch {config.step.micro_batch or 'none'}")
     return config

@@ -49,7 +49,9 @@ def start_or_resume(parts: Parts, seed: Tensor) -> Start:
             distributed.on_rank0(partial(checkpoint.set_aside, out / "checkpoints", progress.step))
             guard.check(progress.step, guard.sizes(progress.state, config.replicated))
             finished = progress.step >= optimisation.steps
-            say(f"{out} is complete: {progress.step} steps" if finished else f"continuing {out} at step {saved['step']}")
+            say(
+                f"{out} is complete: {progress.step} steps" if finished else f"continuing {out} at step {saved['step']}"
+            )
             return Start(progress, batches, None, progress.step)
         v = batches.batch(0)
         if collectives.size() > 1:

@@ -76,20 +76,13 @@ class Step(Options):
         if model.precision != "fp32" and config.running.dtype != "float32":
             raise UserError(f"precision {model.precision!r} is for dtype float32, got {config.running.dtype!r}")
 
-    def of(
-        self,
-        method: Method,
-        nets: Nets,
-        optimizer: Optimizer,
-        replicated: bool,
-        device: torch.device,
-        dtype: torch.dtype,
-    ) -> TrainingStep:
-        """Return the step on tensors of this device and type. It may overwrite the state it is given: keep a copy of
-        what is wanted later.
+    def of(self, config: Config, nets: Nets) -> TrainingStep:
+        """Return the step of a run. It may overwrite the state it is given: keep a copy of what is wanted later.
 
         A fused gradient and `move` take replica axes themselves; the plain gradient is vmapped, and closes over `nets`.
         """
+        method, optimizer, replicated = config.method, config.optimisation.theta_optimizer(), config.replicated
+        device, dtype = torch.device(config.running.device), getattr(torch, config.running.dtype)
         in_place = not (self.compile or replicated)
         # Fused steps have their lower steps inside, where nothing can be averaged over processes.
         fused = None

@@ -62,7 +62,7 @@ def rehearsed(config: Config, shape: tuple[int, ...], sites: bool = False) -> Wa
         seed = mode.from_tensor(optimisation.seeds()).to("cuda")
         nets = method.nets(config, samples)
         state = fake_start(config, nets, seed, shape)
-        training_step = config.step.of(method, nets, optimisation, torch.device("cuda"), dtype)
+        training_step = config.step.of(config, nets)
         batches = open_input(config.dataset, dataset, seed, optimisation.batch)
         for step in range(2):  # the second one uses what the first one stored, such as an epoch's order
             with Watch(sites) as watch:

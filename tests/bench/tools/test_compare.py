@@ -22,33 +22,37 @@ from eblvm.engine.errors import UserError
 SLOW = """
 import time
 
-_call = Update.__call__
+_moved = moved
 
 
-def _slow(self, *arguments):
-    end = time.process_time() + 0.15
-    while time.process_time() < end:
-        pass
-    return _call(self, *arguments)
+def moved(*arguments, **how):
+    step = _moved(*arguments, **how)
 
+    def slow(*given):
+        end = time.process_time() + 0.15
+        while time.process_time() < end:
+            pass
+        return step(*given)
 
-Update.__call__ = _slow
+    return slow
 """
 SAVING = """
-_call = Update.__call__
+_moved = moved
 
 
-def _saving(self, *arguments):
-    with torch.enable_grad():
-        held = torch.zeros(10_000, requires_grad=True).exp()
-    result = _call(self, *arguments)
-    del held
-    return result
+def moved(*arguments, **how):
+    step = _moved(*arguments, **how)
 
+    def saving(*given):
+        with torch.enable_grad():
+            held = torch.zeros(10_000, requires_grad=True).exp()
+        result = step(*given)
+        del held
+        return result
 
-Update.__call__ = _saving
+    return saving
 """
-STEP = Path("engine", "methods", "update.py")
+STEP = Path("engine", "training", "step.py")
 
 
 def git(repository: Path, *words: str) -> None:

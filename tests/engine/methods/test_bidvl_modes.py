@@ -57,7 +57,7 @@ class Stepped:
         # Moments of a run under way: the derivative of Adam's first step is that of a sign.
         theta, phi = (under_way(weights, 5.0, v=0.5) for weights in (state.theta, state.phi))
         self.state: State = state._replace(theta=theta, phi=phi)
-        self.step = config.step.of(self.method, self.nets, config.optimisation, torch.device("cpu"), dtype)
+        self.step = config.step.of(config, self.nets)
         self.count = 0
         self.info: dict[str, Tensor] = {}
 

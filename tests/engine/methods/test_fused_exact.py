@@ -122,7 +122,7 @@ def test_the_default_step_without_the_native_library_is_the_generic_one() -> Non
         "begun = start(SIZES[0])\n"
         "assert DSM.fused(begun.nets, CPU, torch.float64) is None\n"
         "config = recipe('checkerboard', method='dsm')\n"
-        "step = config.step.of(DSM, begun.nets, config.optimisation, CPU, torch.float64)\n"
+        "step = config.step.of(config, begun.nets)\n"
         "print(float(step(*begun.given)[1]['loss']))"
     )
     environment = os.environ | {"EBLVM_NATIVE": "0"}

@@ -44,7 +44,7 @@ def measured_levels(config: Config, folder: Path, shape: tuple[int, ...]) -> lis
     nets = config.method.nets(config, torch.zeros(batch, *shape))
     state = initial_state(config, nets, seed, v)
     noise, rates = given(config, nets, seed, v)
-    step = train.training_step(config, nets, print)
+    step = config.step.of(config, nets)
     state, _ = step(state, v, noise, rates)
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True) as profiler:
         torch.empty(1)
@@ -223,7 +223,7 @@ def test_out_of_memory_says_the_next_smaller_setting(tmp_path: Path, monkeypatch
         raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB")
 
     config = recipe("digits", "deep").replaced(width=2, batch=8, steps=2, K=0, N=1)
-    monkeypatch.setattr(train, "training_step", lambda *_: full)
+    monkeypatch.setattr(Step, "of", lambda *_: full)
     with pytest.raises(UserError, match=r"out of memory: by the plan .* next smaller setting is --checkpoint blocks, "):
         train.train(config, tmp_path)
 

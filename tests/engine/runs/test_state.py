@@ -33,7 +33,7 @@ def state_of(config: Config) -> State:
     replicas = (config.optimisation.count,) if config.replicated else ()
     config = config.replaced(batch=4)
     begun = first_step(config, torch.rand(*replicas, 4, *config.shape))
-    step = config.step.of(begun.method, begun.nets, config.optimisation, CPU, torch.float32)
+    step = config.step.of(config, begun.nets)
     return step(*begun.given)[0]
 
 

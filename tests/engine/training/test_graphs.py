@@ -50,7 +50,7 @@ def drive(config: Config, wrap: Callable[[Any], Any], steps: int = 6) -> tuple[A
     seed = config.optimisation.seeds()
     method, nets = config.method, config.method.nets(config, v)
     state: Any = initial_state(config, nets, seed, v)
-    step, places = wrap(config.step.of(method, nets, config.optimisation, v.device, v.dtype)), []
+    step, places = wrap(config.step.of(config, nets)), []
     for i in range(steps):
         noise = method.draw(nets, Key(seed, i), Rows.of(Key(seed, i), v))
         rates = config.optimisation.rates(i, method.rates(), v)
