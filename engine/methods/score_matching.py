@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -86,7 +87,7 @@ class ScoreMatching(Method):
     def draw(self, nets: Nets, key: philox.Key, rows: Rows) -> Noise:
         """Return "perturb", a list of [B, ...], one if shared, what the estimator draws and what the loss draws."""
         noise: Noise = {"perturb": []}
-        with philox.together():
+        with philox.together() if rows.place["device"].type == "cuda" else nullcontext():
             if self.loss.perturbs:
                 number, purpose = self.estimator.batches_per_step, philox.purpose(philox.Purpose.PERTURB)
                 noise["perturb"] = philox.streams(

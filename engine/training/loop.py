@@ -31,7 +31,7 @@ from eblvm.engine.training.fork import Fork
 from eblvm.engine.training.gpu_defaults import takes_graphs
 from eblvm.engine.training.graphs import CudaRecorder, TriedStep
 from eblvm.engine.training.parts import Parts, Preview, Progress, Say
-from eblvm.engine.training.start import content, initial_state, start_or_resume
+from eblvm.engine.training.start import initial_state, start_or_resume
 from eblvm.engine.training.validation import better, validation
 from eblvm.engine.training.writer import Writer
 from eblvm.kernels.philox import Key
@@ -61,35 +61,37 @@ def train(
     Started by torchrun, each process takes its part of every batch (docs/scale.md), and the first one writes.
     """
     config.check()
-    with subnormals_as_zero(), keep_freed_memory():
-        config = on_this_machine(config)
-        with distributed.joined(config.running.device, config.running.timeout):
-            say = say if distributed.is_first() else silent
-            here = collectives.local_slice(config.optimisation.batch)
-            distributed.check_world(config)
-            flags = distributed.Flags()
-            with distributed.shared_mistakes():
-                dataset = dataset or config.load_data()
-            check_data(config, dataset)
-            for model in (energy, posterior):
-                if model is not None:
-                    distributed.refuse_wrapped(model)
-            if sentence := dispatch.notice():
-                say(sentence)
-            shape = tuple(dataset.train.shape[1:])
-            if config.model.checkpoint == "auto":
-                config = as_planned(config, shape, say)
-            with sizes.explained(config, shape):
-                nets = config.method.nets(config, dataset.train, energy, posterior)
-                sizes.check_memory(config, nets)
-                fork = None
-                if init is not None or (out / PARENT).exists():
-                    fork = Fork.of(begins_at(init, out), config)
-                if fork is not None:
-                    fork.check(initial_state(config, nets, torch.tensor(0), torch.zeros(here.stop, *shape)))
-                parts = Parts(config, dataset, nets, out, say, here, flags, fork, preview, (energy, posterior))
-                with locked(parts, extend):
-                    return training_loop(parts)
+    config = on_this_machine(config)
+    running, batch = config.running, config.optimisation.batch
+    with subnormals_as_zero(), keep_freed_memory(), distributed.joined(running.device, running.timeout):
+        say = say if distributed.is_first() else silent
+        here = collectives.local_slice(batch)
+        distributed.check_world(config)
+        flags = distributed.Flags()
+        with distributed.shared_mistakes():
+            dataset = dataset or config.load_data()
+        check_values(dataset, str(getattr(config.dataset, "data", None) or f"data set {config.dataset.kind!r}"))
+        if batch > len(dataset.train):
+            raise UserError(f"got batch={batch}, expected at most the {len(dataset.train)} training samples")
+        for model in (energy, posterior):
+            if model is not None:
+                distributed.refuse_wrapped(model)
+        if sentence := dispatch.notice():
+            say(sentence)
+        shape = tuple(dataset.train.shape[1:])
+        if config.model.checkpoint == "auto":
+            config = as_planned(config, shape, say)
+        with sizes.explained(config, shape):
+            nets = config.method.nets(config, dataset.train, energy, posterior)
+            sizes.check_memory(config, nets)
+            fork = None
+            if init is not None or (out / PARENT).exists():
+                fork = Fork.of(begins_at(init, out), config)
+            if fork is not None:
+                fork.check(initial_state(config, nets, torch.tensor(0), torch.zeros(batch, *shape)))
+            parts = Parts(config, dataset, nets, out, say, here, flags, fork, preview, (energy, posterior))
+            with locked(parts, extend):
+                return training_loop(parts)
 
 
 def training_loop(parts: Parts) -> bool:
@@ -106,7 +108,7 @@ def training_loop(parts: Parts) -> bool:
         progress, batches = start.progress, start.batches
         if progress.step >= optimisation.steps:
             return True
-        with closing(Writer(config, out, names, progress.step, start.begun, start.kept)) as writer:
+        with closing(Writer(config, out, names, progress, start.begun, start.kept)) as writer:
             writer.log.doing("compiling" if config.step.compile else "preparing")
             for step in range(progress.step, optimisation.steps):
                 # One step: this process's part of a minibatch, its noise, the update.
@@ -164,44 +166,40 @@ def after_step(
     parts: Parts, progress: Progress, info: Info, rates: Rates, writer: Writer, batches: Input, interrupted: bool
 ) -> tuple[Progress, bool]:
     """Log, check, validate, draw and save what is due, and say whether to leave. Nothing else leaves the device."""
-    due = due_after(parts, progress.step, writer, interrupted)
-    writer.log.stepped()
-    if due.saving or due.logging:
-        progress = looked_at(parts, progress, info, rates, due, writer)
-    if due.drawing and parts.preview is not None and distributed.is_first():
-        with writer.log.doing_now("drawing"):
-            writer.log.images(progress.step, pictures(parts, parts.preview, progress))
-        writer.pace.did("preview")
+    config, log, pace, (step, state, best) = parts.config, writer.log, writer.pace, progress
+    due = due_after(parts, step, writer, interrupted)
+    log.stepped()
     if due.saving:
-        writer.pace.did("checkpoint")
-        writer.save(content(progress, batches.state()))  # by a thread, while steps go on
+        pace.did("checkpoint")
+    if due.saving or due.logging:
+        if state.chain:
+            state = distributed.whole_chains(state)
+        values = {name: torch.atleast_1d(x).tolist() for name, x in info.items()}
+        if any(values.get("skipped", ())):  # a step of fp16 that overflowed has no other figures
+            values = {name: values[name] for name in ("loss_scale", "skipped")}
+        if due.validating:
+            with log.doing_now("validating"):
+                values["validation"] = validation(config, parts.nets, state, parts.dataset)
+            pace.did("validation")
+        watched = values | guard.sizes(state, config.optimisation.replicated)
+        if due.last:
+            watched["q"] = guard.q_sizes(parts.nets, state, parts.dataset.floats(parts.dataset.valid[:Q_SAMPLES]))
+        guard.check(step, watched, writer.kept, config.method.energy_limit)
+        if due.validating:
+            best = better(best, step, values["validation"], state)
+        if due.logging:
+            values["lr"] = torch.atleast_1d(rates["theta"]).tolist()
+            writer.row(step, values, pace.measured(step))
+    progress = Progress(step, state, best)
+    if due.drawing and parts.preview is not None and distributed.is_first():
+        with log.doing_now("drawing"):
+            log.images(step, pictures(parts, parts.preview, progress))
+        pace.did("preview")
+    if due.saving:
+        writer.save(progress, batches.state())  # by a thread, while steps go on
     if due.last or due.leaving:
         writer.wait()
     return progress, due.leaving
-
-
-def looked_at(parts: Parts, progress: Progress, info: Info, rates: Rates, due: Due, writer: Writer) -> Progress:
-    """Read what is logged and checked from the device, and return the progress with the best model so far."""
-    config, (step, state, best) = parts.config, progress
-    if state.chain:
-        state = distributed.whole_chains(state)
-    values = {name: torch.atleast_1d(x).tolist() for name, x in info.items()}
-    if any(values.get("skipped", ())):  # a step of fp16 that overflowed has no other figures
-        values = {name: values[name] for name in ("loss_scale", "skipped")}
-    if due.validating:
-        with writer.log.doing_now("validating"):
-            values["validation"] = validation(config, parts.nets, state, parts.dataset)
-        writer.pace.did("validation")
-    watched = values | guard.sizes(state, config.optimisation.replicated)
-    if due.last:
-        watched["q"] = guard.q_sizes(parts.nets, state, parts.dataset.floats(parts.dataset.valid[:Q_SAMPLES]))
-    guard.check(step, watched, writer.kept, config.method.energy_limit)
-    if due.validating:
-        best = better(best, step, values["validation"], state)
-    if due.logging:
-        values["lr"] = torch.atleast_1d(rates["theta"]).tolist()
-        writer.row(step, values, writer.pace.measured(step))
-    return Progress(step, state, best)
 
 
 def pictures(parts: Parts, preview: Preview, progress: Progress) -> dict[str, Path]:
@@ -223,13 +221,6 @@ def on_this_machine(config: Config) -> Config:
     if running.on_cuda:
         set_repeatable(running.deterministic)
     return config.replaced(device=own_device(running.device))
-
-
-def check_data(config: Config, dataset: Dataset) -> None:
-    check_values(dataset, str(getattr(config.dataset, "data", None) or f"data set {config.dataset.kind!r}"))
-    if config.optimisation.batch > len(dataset.train):
-        batch = config.optimisation.batch
-        raise UserError(f"got batch={batch}, expected at most the {len(dataset.train)} training samples")
 
 
 def as_planned(config: Config, shape: tuple[int, ...], say: Say) -> Config:

@@ -24,11 +24,11 @@ from eblvm.kernels.philox import Key
 
 
 class Start(NamedTuple):
-    """Where a run starts, and its input, opened there and to be closed; `begun` is what a fork has to save first."""
+    """Where a run starts, and its input, opened there and to be closed."""
 
     progress: Progress
     batches: Input
-    begun: dict[str, Any] | None
+    begun: dict[str, Any] | None  # of a fork, which saves its first state: the position of the input there
     kept: int | None  # the step of the newest checkpoint in the folder
 
     def close(self) -> None:
@@ -59,8 +59,8 @@ def start_or_resume(parts: Parts, seed: Tensor) -> Start:
         # On the host: what is sent arrives where it was, and that would be rank 0's GPU on every rank.
         first = partial(initial_state, config, parts.nets, optimisation.seeds(), v.cpu(), parts.fork, say)
         state = from_tree(distributed.broadcast_from_rank0(lambda: to_tree(first())), device)
-        begun = None if parts.fork is None else content(Progress(0, state, {}), position)
-        return Start(Progress(0, state, {}), batches, begun, None if begun is None else 0)
+        forked = parts.fork is not None
+        return Start(Progress(0, state, {}), batches, position if forked else None, 0 if forked else None)
     except BaseException:
         batches.close()
         raise
@@ -103,8 +103,3 @@ def initial_state(
     for sentence in sentences:
         say(sentence)
     return state
-
-
-def content(progress: Progress, position: dict[str, Any]) -> dict[str, Any]:
-    """Return what a checkpoint holds; `position` is that of the input."""
-    return {"step": progress.step, "best": progress.best, "state": to_tree(progress.state), "input": position}

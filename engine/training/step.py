@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from eblvm.engine.autodiff.derivatives import Finish
     from eblvm.engine.config import Config
-    from eblvm.engine.methods.base import Gradient, Info, Method, Nets, Noise, Rates, State, TrainingStep
+    from eblvm.engine.methods.base import Gradient, Info, Nets, Noise, Rates, State, TrainingStep
     from eblvm.engine.optim.base import Optimizer
     from eblvm.engine.types import Params
 
@@ -81,7 +81,11 @@ class Step(Options):
 
         A fused gradient and `move` take replica axes themselves; the plain gradient is vmapped, and closes over `nets`.
         """
-        method, optimizer, replicated = config.method, config.optimisation.theta_optimizer(), config.replicated
+        method, optimizer, replicated = (
+            config.method,
+            config.optimisation.theta_optimizer(),
+            config.optimisation.replicated,
+        )
         device, dtype = torch.device(config.running.device), getattr(torch, config.running.dtype)
         in_place = not (self.compile or replicated)
         # Fused steps have their lower steps inside, where nothing can be averaged over processes.
@@ -95,8 +99,11 @@ class Step(Options):
             step = moved(named(fused, "fused gradient"), nets, optimizer, in_place=True)
         else:
             gradient = method.chunked(nets, self.micro_batch) if self.micro_batch else method.gradient(nets)
-            gradient = vectorised(gradient) if replicated else reduced(gradient, method.overlaps)
-            step = moved(gradient, nets, optimizer, in_place)
+            if replicated:
+                gradient = vectorised(gradient)
+            elif collectives.size() > 1:
+                gradient = reduced(gradient, method.overlaps)
+            step = moved(named(gradient, "gradient"), nets, optimizer, in_place)
         if not self.compile:
             return step
         if self.memory_budget is not None:
@@ -162,15 +169,13 @@ def reduced(gradient: Gradient, overlaps: bool) -> Gradient:
     def mean(
         state: State, v: Tensor, noise: Noise, rates: Rates, finish: Finish | None = None
     ) -> tuple[Params, State, Info]:
-        if collectives.size() == 1 or not overlaps:
-            with autodiff.named("gradient"):
-                bars, state, info = gradient(state, v, noise, rates)
+        if not overlaps:
+            bars, state, info = gradient(state, v, noise, rates)
             with autodiff.named("mean over processes"):
                 bars, info = collectives.mean((bars, info))
             return bars, state, info
         under_way = collectives.MeanUnderWay(list(state.theta.params.values()))
-        with autodiff.named("gradient"):
-            bars, state, info = gradient(state, v, noise, rates, under_way)
+        bars, state, info = gradient(state, v, noise, rates, under_way)
         with autodiff.named("mean over processes"):
             means = under_way.wait(list(bars.values()))
             return dict(zip(bars, means, strict=True)), state, collectives.mean(info)

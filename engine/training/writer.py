@@ -17,8 +17,10 @@ from eblvm.engine.config import Config
 from eblvm.engine.errors import UserError
 from eblvm.engine.runs import checkpoint
 from eblvm.engine.runs.folder import write_config
+from eblvm.engine.runs.state import to_tree
 from eblvm.engine.training import distributed
 from eblvm.engine.training.log import Log, NullLog, Pace
+from eblvm.engine.training.parts import Progress
 
 
 class Writer:
@@ -33,14 +35,14 @@ class Writer:
         config: Config,
         out: Path,
         names: Sequence[str],
-        start: int,
+        start: Progress,
         begun: dict[str, Any] | None,
         kept: int | None,
     ):
         """Open the log of the replicas `names`.
 
-        `begun` is the first checkpoint of a run that has a parent, which it then does not need any more; `kept` the
-        step of the newest checkpoint in the folder.
+        A fork saves its start at once, with the position `begun` of its input: then it does not need its parent any
+        more. `kept` is the step of the newest checkpoint in the folder.
         """
         self.config, self.out, self.names, self._kept = config, out, names, kept
         self._thread: Thread | None = None
@@ -48,15 +50,15 @@ class Writer:
         self.log: Log | NullLog = NullLog()
         distributed.on_rank0(partial(self._begin, start, begun))
         optimisation, device = config.optimisation, torch.device(config.running.device)
-        self.pace = Pace(start, optimisation.batch, device, self.log.seconds)
+        self.pace = Pace(start.step, optimisation.batch, device, self.log.seconds)
 
-    def _begin(self, start: int, begun: dict[str, Any] | None) -> None:
+    def _begin(self, start: Progress, begun: dict[str, Any] | None) -> None:
         config, optimisation = self.config, self.config.optimisation
         write_config(config, self.out)
         if begun is not None:
-            checkpoint.save(self.out / "checkpoints", begun["step"], begun, config.running.keep)
+            checkpoint.save(self.out / "checkpoints", start.step, content(start, begun), config.running.keep)
         title, loggers = f"{config.recipe} {config.method.kind}", config.running.logger
-        self.log = Log(self.out, start, optimisation.steps, title, self.names, loggers, config.to_json())
+        self.log = Log(self.out, start.step, optimisation.steps, title, self.names, loggers, config.to_json())
 
     def row(self, step: int, values: dict[str, list[float]], measured: Mapping[str, float]) -> None:
         """A line of the log."""
@@ -67,12 +69,15 @@ class Writer:
 
         distributed.on_rank0(write)
 
-    def save(self, payload: dict[str, Any]) -> None:
-        """Begin to write a checkpoint, when the one before it is written. Only its "state" is copied: nothing else in
-        it is moved in place."""
+    def save(self, progress: Progress, position: dict[str, Any]) -> None:
+        """Begin to write a checkpoint, when the one before it is written; `position` is that of the input.
+
+        Only its "state" is copied: nothing else in it is moved in place.
+        """
 
         def begin() -> None:
             self._finish()
+            payload = content(progress, position)
             copied = payload | {"state": tree_map(_on_host, payload["state"])}
             self._thread = Thread(target=self._write, args=(copied,), name="checkpoint", daemon=True)
             self._thread.start()
@@ -130,3 +135,8 @@ def require_folder(out: Path) -> None:
             f"{out} was removed, or its config.json was, while the run was trained, so nothing of it can be kept "
             "there; give the same command to begin it again"
         )
+
+
+def content(progress: Progress, position: dict[str, Any]) -> dict[str, Any]:
+    """Return what a checkpoint holds."""
+    return {"step": progress.step, "best": progress.best, "state": to_tree(progress.state), "input": position}

@@ -17,6 +17,7 @@ from eblvm.engine.planning.footprint import Saved, Storages
 from eblvm.engine.recipes import recipe
 from eblvm.engine.training import loop as train
 from eblvm.engine.training.start import initial_state
+from eblvm.engine.training.step import Step
 from eblvm.kernels import philox
 from eblvm.kernels.philox import Key
 from eblvm.kernels.runtime.dispatch import NATIVE_LIBRARY
