@@ -25,8 +25,7 @@ from eblvm.engine.methods import KINDS as METHODS
 from eblvm.engine.methods.base import Method
 from eblvm.engine.models import KINDS as MODELS
 from eblvm.engine.models.base import Model
-from eblvm.engine.optim.optimisation import Optimisation
-from eblvm.engine.optim.schedule import Cosine
+from eblvm.engine.optim.optimisation import Cosine, Optimisation
 from eblvm.engine.options import Leaf, Options, UnreadOptionError, flag, slot
 from eblvm.engine.running import Running
 from eblvm.engine.training.step import Step

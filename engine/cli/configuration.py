@@ -20,8 +20,7 @@ from eblvm.engine.data.sets import KINDS as DATASETS
 from eblvm.engine.errors import UserError
 from eblvm.engine.methods import KINDS as METHODS
 from eblvm.engine.models import KINDS as MODELS
-from eblvm.engine.optim.optimisation import Optimisation
-from eblvm.engine.optim.schedule import Cosine
+from eblvm.engine.optim.optimisation import Cosine, Optimisation
 from eblvm.engine.options import NONE, Leaf, flag, range_text, value_type
 from eblvm.engine.running import Running
 from eblvm.engine.runs.folder import read_config

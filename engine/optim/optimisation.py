@@ -1,4 +1,4 @@
-"""How a run moves its parameters: steps, batch, optimisers, learning rates, seeds and replicas.
+"""How a run moves its parameters: steps, batch, optimisers, learning rates and their schedules, seeds and replicas.
 
 Replica r of a run with R seeds and learning rates l_0, l_1, ... has seed + r % R and rate l_{r // R}. Each equals the
 single run with that seed and rate, up to the rounding of batched matrix products.
@@ -6,8 +6,9 @@ single run with that seed and rate, up to the rounding of batched matrix product
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 
@@ -15,9 +16,8 @@ from eblvm.engine.errors import UserError
 from eblvm.engine.optim.adam import Adam
 from eblvm.engine.optim.apex import Apex
 from eblvm.engine.optim.rmsprop import RmsProp
-from eblvm.engine.optim.schedule import MOST_STEPS, SCHEDULES, Constant, Schedule
 from eblvm.engine.optim.sgd import Momentum
-from eblvm.engine.options import Options, option, slot
+from eblvm.engine.options import Options, declared, option, slot
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -26,6 +26,60 @@ if TYPE_CHECKING:
 
     from eblvm.engine.config import Config
     from eblvm.engine.optim.base import Optimizer
+
+
+MOST_STEPS = 2**31 - 1  # noise is counted by step in 32 bits
+
+
+@dataclass(frozen=True)
+class Schedule(Options):
+    group = "optimisation"
+
+    final_lr: ClassVar[float] = 0.0  # the learning rate that a factor of 0 stands for
+
+    def factor(self, step: int, steps: int) -> float:
+        """Return how far a learning rate is at a step of a run of `steps`, from 1 (its own) to 0 (the final one)."""
+        return 1.0
+
+    def rate(self, lr: Any, step: int, steps: int) -> Any:
+        """Return a learning rate, a number or a tensor of them, at a step."""
+        factor = self.factor(step, steps)
+        if factor == 1 and self.final_lr == 0:  # the same number, without launches
+            return lr
+        return self.final_lr + factor * (lr - self.final_lr)
+
+
+@dataclass(frozen=True)
+class Constant(Schedule):
+    kind = "constant"
+
+
+@dataclass(frozen=True)
+class Cosine(Schedule):
+    """Half a cosine over its horizon, from a learning rate to the final one, where it stays."""
+
+    kind = "cosine"
+
+    horizon: int | None = option(None, "steps over which the cosine falls; none: those of the run", low=1)
+    final_lr: float = option(0.0, "learning rate at the end of the cosine", low=0)  # type: ignore[misc]
+
+    def factor(self, step: int, steps: int) -> float:
+        horizon = self.horizon or steps
+        return 0.5 * (1 + math.cos(math.pi * min(step, horizon) / horizon))
+
+
+@dataclass(frozen=True)
+class Stepwise(Schedule):
+    kind = "step"
+
+    decay_every: int = option(10_000, "steps between decays of the step schedule", low=1, high=MOST_STEPS)
+    decay: float = option(0.5, "factor of the step schedule", low=0, below=1)
+
+    def factor(self, step: int, steps: int) -> float:
+        return self.decay ** (step // self.decay_every)
+
+
+SCHEDULES = declared(Schedule, (Constant, Cosine, Stepwise))
 
 
 @dataclass(frozen=True)

@@ -26,7 +26,7 @@ from eblvm.engine.runs.parent import PARENT, Parent, begins_at
 from eblvm.engine.runs.saved import SavedRun
 from eblvm.engine.runs.state import to_tree
 from eblvm.engine.system import keep_freed_memory
-from eblvm.engine.training import distributed, guard, sizes
+from eblvm.engine.training import distributed, guard
 from eblvm.engine.training.fork import Fork
 from eblvm.engine.training.gpu_defaults import takes_graphs
 from eblvm.engine.training.graphs import CudaRecorder, TriedStep
@@ -81,9 +81,9 @@ def train(
         shape = tuple(dataset.train.shape[1:])
         if config.model.checkpoint == "auto":
             config = as_planned(config, shape, say)
-        with sizes.explained(config, shape):
+        with guard.explained(config, shape):
             nets = config.method.nets(config, dataset.train, energy, posterior)
-            sizes.check_memory(config, nets)
+            guard.check_memory(config, nets)
             fork = None
             if init is not None or (out / PARENT).exists():
                 fork = Fork.of(begins_at(init, out), config)
