@@ -16,7 +16,7 @@ from torch.distributions import Distribution, Independent, Normal
 from eblvm.engine import evaluation, sampling, sharing
 from eblvm.engine.errors import UserError
 from eblvm.engine.evaluation.eval_model import EVAL_SEED, LATENT_SAMPLES, eval_models
-from eblvm.engine.evaluation.metrics.importance import log_density
+from eblvm.engine.evaluation.metrics.importance_likelihood import log_density
 from eblvm.engine.methods.base import State
 from eblvm.engine.nets.posteriors import Bernoulli, Gaussian, Posterior
 from eblvm.engine.runs.saved import SavedRun

@@ -12,8 +12,8 @@ from eblvm.bench.contest.task import Offered, Task
 from eblvm.bench.contestants.roster import Contestant
 from eblvm.bench.measurements import data
 from eblvm.engine.data.pictures.framing import DaliDecoder, Framing, PillowDecoder
-from eblvm.engine.data.readers import folder
-from eblvm.engine.evaluation.metrics.frechet import Moments, frechet_distance
+from eblvm.engine.data.readers import picture_folder
+from eblvm.engine.evaluation.metrics.frechet import FeatureMoments, frechet_distance
 from eblvm.kernels import philox
 from eblvm.kernels.philox import Key
 
@@ -26,7 +26,7 @@ class Album:
     def __init__(self, pictures: Path, scratch: Path):
         self.scratch = scratch
         self.paths = sorted(pictures.glob("*.jpg"))[:PICTURES]
-        self.decode = PillowDecoder(Framing(data.SIZE, folder.CELEBA_CROP))
+        self.decode = PillowDecoder(Framing(data.SIZE, picture_folder.CELEBA_CROP))
         decoded = self.decode([path.read_bytes() for path in self.paths])
         self.images = torch.from_numpy(np.stack([np.asarray(x) for x in decoded]))
 
@@ -70,11 +70,11 @@ class Fid(Task):
         return one, 0.1 + 1.2 * other
 
     def distance(self) -> float:
-        return frechet_distance(*(Moments.of(x) for x in self.sets()))
+        return frechet_distance(*(FeatureMoments.of(x) for x in self.sets()))
 
     def engine(self) -> Any:
         one, other = self.sets()
-        return lambda: frechet_distance(Moments.of(one), Moments.of(other))
+        return lambda: frechet_distance(FeatureMoments.of(one), FeatureMoments.of(other))
 
     def difference(self, contestant: Contestant) -> float:
         expected = self.distance()

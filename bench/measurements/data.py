@@ -27,7 +27,7 @@ from eblvm.engine.data.contents import Pictures
 from eblvm.engine.data.dataset import Dataset
 from eblvm.engine.data.input import Input, Order, open_input
 from eblvm.engine.data.pictures.framing import DaliDecoder, Decoder, Framing, PillowDecoder, import_dali
-from eblvm.engine.data.readers import folder
+from eblvm.engine.data.readers import picture_folder
 from eblvm.engine.errors import UserError
 from eblvm.engine.recipes import recipe
 from eblvm.kernels import philox
@@ -89,7 +89,7 @@ def run(rounds: int, data: str | Path | None, progress: bool = True) -> dict[str
     torch.set_num_threads(1)
     import_dali()
     pictures = default_pictures() if data is None else Path(data)
-    images = folder.read_folder(pictures).splits["all"].images
+    images = picture_folder.read_folder(pictures).splits["all"].images
     assert isinstance(images, Pictures)
     with (
         tempfile.TemporaryDirectory() as cache,
@@ -111,7 +111,7 @@ def default_pictures() -> Path:
 
 def decoders(paths: Sequence[Path], faces: Config, rounds: int, tick: Any) -> list[dict[str, Any]]:
     """Rows of Pillow, DALI and the store, one thread each; the store's ratio is to the faster decoder."""
-    framing = Framing(SIZE, folder.CELEBA_CROP)
+    framing = Framing(SIZE, picture_folder.CELEBA_CROP)
     group: list[Step] = [
         Decoding(paths, PillowDecoder(framing)),
         Decoding(paths, DaliDecoder(framing, threads=1)),

@@ -16,7 +16,7 @@ from eblvm.bench.tools import record
 from eblvm.bench.tools.columns import Table
 from eblvm.engine.errors import UserError
 from eblvm.engine.evaluation.metrics import inception
-from eblvm.engine.evaluation.metrics.frechet import Moments, frechet_distance
+from eblvm.engine.evaluation.metrics.frechet import FeatureMoments, frechet_distance
 from eblvm.engine.evaluation.metrics.image_distances import cached_images, extracted
 from eblvm.engine.evaluation.metrics.kernel_distance import kernel_distance
 from eblvm.engine.recipes import recipe
@@ -32,10 +32,10 @@ def measure(train: Tensor, test: Tensor, sizes: Sequence[int]) -> list[dict[str,
     rows = []
     for m, n in [*((n, n) for n in sizes), (len(train), len(test))]:
         first, unseen, others = train[:m], test[:n], train[m : m + n]
-        moments, control = Moments.of(first), None
-        fid = frechet_distance(moments, Moments.of(unseen))
+        moments, control = FeatureMoments.of(first), None
+        fid = frechet_distance(moments, FeatureMoments.of(unseen))
         if len(others) == n:
-            control = frechet_distance(moments, Moments.of(others))
+            control = frechet_distance(moments, FeatureMoments.of(others))
             c = control / (1 / m + 1 / n)
         kid = kernel_distance(first, unseen, Key(0, 0))
         rows.append(

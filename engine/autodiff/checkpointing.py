@@ -18,7 +18,7 @@ from torch.func import functional_call
 from eblvm.engine.autodiff.derivatives import inside_torch_func, visited
 
 Context = Callable[[], AbstractContextManager[Any]]
-Run = Callable[..., tuple[Tensor, ...]]  # (x, a module's tensors) -> (result, tensors without derivatives)
+ModuleCall = Callable[..., tuple[Tensor, ...]]  # (x, a module's tensors) -> (result, tensors without derivatives)
 
 
 def checkpointed(module: nn.Module, x: Tensor, context: Context = nullcontext, seen: list[Tensor] | None = None) -> Any:
@@ -47,7 +47,7 @@ def checkpointed(module: nn.Module, x: Tensor, context: Context = nullcontext, s
 
 class _Segment(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, run: Run, *inputs: Tensor) -> tuple[Tensor, ...]:
+    def forward(ctx: Any, run: ModuleCall, *inputs: Tensor) -> tuple[Tensor, ...]:
         ctx.run = run
         ctx.save_for_backward(*inputs)
         y, *appended = run(*inputs)
@@ -68,7 +68,7 @@ class _Pull(torch.autograd.Function):
     """J(x)^T g of a segment, for the wanted inputs; differentiable once, with respect to g and the inputs."""
 
     @staticmethod
-    def forward(ctx: Any, run: Run, wanted: list[bool], g: Tensor, *inputs: Tensor) -> tuple[Tensor | None, ...]:
+    def forward(ctx: Any, run: ModuleCall, wanted: list[bool], g: Tensor, *inputs: Tensor) -> tuple[Tensor | None, ...]:
         ctx.run, ctx.wanted = run, wanted
         ctx.save_for_backward(g, *inputs)
         return pulled(run, wanted, g, inputs)
@@ -92,7 +92,7 @@ class _Pull(torch.autograd.Function):
 
 
 def pulled(
-    run: Run, wanted: list[bool], g: Tensor, inputs: tuple[Tensor, ...] | list[Tensor], graph: bool = False
+    run: ModuleCall, wanted: list[bool], g: Tensor, inputs: tuple[Tensor, ...] | list[Tensor], graph: bool = False
 ) -> tuple[Tensor | None, ...]:
     """Return the gradients of <g, run(inputs)> for the wanted inputs, None for unused ones; with `graph`,
     differentiable at the inputs."""

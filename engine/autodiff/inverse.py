@@ -4,21 +4,14 @@ Shape tags: B batch, E size of a matrix.
 """
 
 from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from eblvm.engine.autodiff.mixed_precision import full_precision
+
 ProductOf = Callable[..., Callable[[Tensor], Tensor]]  # leaves -> (x [B, E] -> M x), pure
-
-
-def full_precision(x: Tensor) -> AbstractContextManager[Any]:
-    """Return a context in which autocast does not round products on x's device to 16 bits."""
-    device = x.device.type
-    if device == "meta" or not torch.is_autocast_enabled(device):
-        return nullcontext()
-    return torch.autocast(device, enabled=False)
 
 
 def floored_inverse(m_BEE: Tensor, floor: float) -> tuple[Tensor, Tensor]:

@@ -140,8 +140,8 @@ def panel(title: str, likelihood: float, values: list[float]) -> tuple[str, Dens
 def exact_density(run: SavedRun) -> tuple[float, Density]:
     """The mean test log-likelihood of a run's last model, and its density: by enumeration of h, or by a grid."""
     from eblvm.engine.evaluation import plots
+    from eblvm.engine.evaluation.grid_density import grid_density
     from eblvm.engine.evaluation.metrics.likelihood import exact_log_z, log_likelihood
-    from eblvm.engine.evaluation.points import grid_density
 
     if not run.is_grbm:
         found, density = grid_density(run, "last")

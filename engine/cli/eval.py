@@ -91,7 +91,7 @@ def main(argv: list[str]) -> None:
     read_config(Path(arguments.dir))  # report a folder that is not a run before torch is imported
 
     from eblvm.engine import evaluation
-    from eblvm.engine.evaluation.chunks import Shard
+    from eblvm.engine.evaluation.sample_chunks import Shard
     from eblvm.engine.runs.saved import SavedRun
 
     options = options_of(arguments)

@@ -12,13 +12,13 @@ from eblvm.engine.data import limits
 from eblvm.engine.errors import UserError, printable, reason
 
 
-class Shard(NamedTuple):
+class TarShard(NamedTuple):
     path: Path
     size: int
     changed_ns: int
 
     @classmethod
-    def of(cls, path: Path) -> "Shard":
+    def of(cls, path: Path) -> "TarShard":
         facts = path.stat()
         return cls(path, facts.st_size, facts.st_mtime_ns)
 
@@ -26,7 +26,7 @@ class Shard(NamedTuple):
 class Member(NamedTuple):
     """One file of an archive, with the part of a path's interface that is used."""
 
-    shard: Shard
+    shard: TarShard
     inner: str  # its name within the archive
     offset: int
     size: int
@@ -46,7 +46,7 @@ class Member(NamedTuple):
         limits.check_bytes(self, self.size)
         try:
             with self.shard.path.open("rb", buffering=0) as file:
-                changed = Shard.of(self.shard.path) != self.shard
+                changed = TarShard.of(self.shard.path) != self.shard
                 file.seek(self.offset)
                 content = file.read(self.size)
         except OSError as error:
@@ -61,7 +61,7 @@ class Member(NamedTuple):
 class Members(Sequence[Member]):
     """Files of archives as columns; indexing makes a `Member`."""
 
-    shards: tuple[Shard, ...]
+    shards: tuple[TarShard, ...]
     shard: np.ndarray  # int32 [n], which of them
     offset: np.ndarray  # int64 [n]
     size: np.ndarray  # int64 [n]

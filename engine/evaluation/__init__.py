@@ -15,8 +15,8 @@ import torch
 
 from eblvm.engine.durable import write_atomic
 from eblvm.engine.evaluation import cost, figures, plots
-from eblvm.engine.evaluation.chunks import Shard
 from eblvm.engine.evaluation.metrics.image_distances import extracted
+from eblvm.engine.evaluation.sample_chunks import Shard
 from eblvm.engine.evaluation.sample_sections import fid_inputs
 from eblvm.engine.evaluation.section import EvalOptions
 from eblvm.engine.evaluation.sections import sections_of, source_of, weights_of

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from eblvm.engine.errors import UserError
-from eblvm.engine.evaluation.metrics.importance import LogDensity, importance_weighted
+from eblvm.engine.evaluation.metrics.importance_likelihood import LogDensity, importance_weighted
 from eblvm.engine.nets.base import Energy, Net
 from eblvm.engine.nets.grbm import GRBM
 from eblvm.engine.runs.saved import SavedRun

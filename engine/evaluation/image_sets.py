@@ -15,7 +15,7 @@ from eblvm.engine.data.dataset import resized
 from eblvm.engine.data.pictures.decoding import UnreadableError, rgb
 from eblvm.engine.data.pictures.stream import unreadable
 from eblvm.engine.data.readers.arrays import load_npz
-from eblvm.engine.data.readers.folder import SUFFIXES, pictures_in
+from eblvm.engine.data.readers.picture_folder import SUFFIXES, pictures_in
 from eblvm.engine.durable import make_folder
 from eblvm.engine.errors import UserError, printable
 from eblvm.engine.models.deep import image_shape

@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 
 from eblvm.engine import sampling
-from eblvm.engine.evaluation.chunks import chunk, chunks
 from eblvm.engine.evaluation.image_sets import as_bytes, as_images
-from eblvm.engine.evaluation.metrics.image_distances import Images
+from eblvm.engine.evaluation.metrics.image_distances import ImageSet
+from eblvm.engine.evaluation.sample_chunks import chunk, chunks
 from eblvm.engine.runs.saved import SavedRun
 from eblvm.engine.sampling.base import Sampler
 
@@ -55,7 +55,7 @@ def first(source: Source, count: int) -> Tensor:
     return torch.cat(list(chunks(source.folder, count, source, description="samples")))
 
 
-def images(source: Source, count: int) -> Images:
+def images(source: Source, count: int) -> ImageSet:
     """The first `count` samples as images, a chunk drawn when it is asked for."""
     flat = source.run.dataset.image_shape
-    return Images(count, lambda first, n: as_images(chunk(source.folder, first, n, source), flat), source.folder)
+    return ImageSet(count, lambda first, n: as_images(chunk(source.folder, first, n, source), flat), source.folder)

@@ -10,7 +10,7 @@ from eblvm.engine.evaluation import plots
 from eblvm.engine.evaluation.eval_model import EVAL_SEED, EvalModel
 from eblvm.engine.evaluation.figures import Figures
 from eblvm.engine.evaluation.image_sets import like_data
-from eblvm.engine.evaluation.metrics.importance import LogDensity
+from eblvm.engine.evaluation.metrics.importance_likelihood import LogDensity
 from eblvm.engine.evaluation.metrics.ood import auroc
 from eblvm.engine.evaluation.section import JUDGED, EvalOptions, Section, of_first
 from eblvm.engine.evaluation.tensor_digest import tensor_digest

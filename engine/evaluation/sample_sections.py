@@ -11,7 +11,7 @@ from eblvm.engine.evaluation.figures import Figures
 from eblvm.engine.evaluation.image_sets import as_bytes, as_images, has_images
 from eblvm.engine.evaluation.kept_samples import Source
 from eblvm.engine.evaluation.metrics.extractor import Extractor
-from eblvm.engine.evaluation.metrics.image_distances import Images, cached_images, image_distances
+from eblvm.engine.evaluation.metrics.image_distances import ImageSet, cached_images, image_distances
 from eblvm.engine.evaluation.metrics.inception import load as load_inception
 from eblvm.engine.evaluation.metrics.neighbours import neighbours
 from eblvm.engine.evaluation.section import SHOWN, EvalOptions, Section, of_first
@@ -69,7 +69,7 @@ def fid_section(run: SavedRun, source: Source, options: EvalOptions, given: Tens
 
 def fid_inputs(
     run: SavedRun, source: Source, options: EvalOptions, given: Tensor | None = None
-) -> tuple[Images, Images, Extractor]:
+) -> tuple[ImageSet, ImageSet, Extractor]:
     """The samples, drawn or given, the training images that they are compared with, and the Inception."""
     assert options.fid is not None
     if not has_images(run):

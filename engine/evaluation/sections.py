@@ -1,7 +1,7 @@
 """The sections of an evaluation, and the settings that the figures of each depend on."""
 
 from eblvm.engine import sampling
-from eblvm.engine.evaluation import classification, deep, grbm, points, reconstruction
+from eblvm.engine.evaluation import classification, grbm_likelihood, grid_density, losses, reconstruction
 from eblvm.engine.evaluation.energies import ENERGY_SAMPLES, energies
 from eblvm.engine.evaluation.eval_model import eval_models
 from eblvm.engine.evaluation.image_sets import like_data
@@ -19,7 +19,7 @@ def sections_of(run: SavedRun, model: str, weights: str, options: EvalOptions) -
     judged = eval_models(run, model)
     sections = [_likelihood(run, model, options)] if run.is_grbm else []
     if run.config.model.points and run.shape == (2,):
-        sections.append(Section("likelihood", {"log_z": "grid"}, lambda: [points.figures(run, model)]))
+        sections.append(Section("likelihood", {"log_z": "grid"}, lambda: [grid_density.figures(run, model)]))
     if run.config.method.diagnoses and not run.is_grbm:
         sections.append(_losses(run, model))
     if run.dataset.train_labels is not None and all(s.posterior_mean for s in judged):
@@ -61,8 +61,8 @@ def _likelihood(run: SavedRun, model: str, options: EvalOptions) -> Section:
     exact = run.grbm.latent <= MAX_ENUMERATED_H and not options.force_ais
     how = "exact" if exact else f"AIS, {options.chains} chains x {options.temperatures} temperatures"
     chains, temperatures = (0, 0) if exact else (options.chains, options.temperatures)
-    return Section("likelihood", {"log_z": how}, lambda: grbm.rows(run, model, chains, temperatures))
+    return Section("likelihood", {"log_z": how}, lambda: grbm_likelihood.rows(run, model, chains, temperatures))
 
 
 def _losses(run: SavedRun, model: str) -> Section:
-    return Section("losses", {"tested": deep.TESTED}, lambda: [{**deep.losses(run, model)}])
+    return Section("losses", {"tested": losses.TESTED}, lambda: [{**losses.losses(run, model)}])

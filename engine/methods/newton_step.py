@@ -16,6 +16,7 @@ import torch
 from eblvm.engine import autodiff
 from eblvm.engine import nets as modules
 from eblvm.engine.autodiff import inverse as inverses
+from eblvm.engine.autodiff import mixed_precision
 from eblvm.engine.errors import UserError
 
 if TYPE_CHECKING:
@@ -62,7 +63,7 @@ def lower_level(energy: Energy, options: Newton) -> Lower:
 
 def expected(energy: Energy, derivative: str, f: Any, eta: tuple[Tensor, Tensor], *how: str) -> Tensor:
     """Return a closed expectation of the head, or a derivative of it, in the precision of q's outputs."""
-    with inverses.full_precision(eta[0]):
+    with mixed_precision.full_precision(eta[0]):
         return energy.expected(derivative, f, *eta, *how)
 
 
@@ -203,7 +204,7 @@ def _inverse(
         )
 
         def inverse(b_BE: Tensor) -> Tensor:
-            with inverses.full_precision(b_BE):
+            with mixed_precision.full_precision(b_BE):
                 return (inverse_BEE @ b_BE[:, :, None]).squeeze(-1)
 
         return inverse, inverse(slope_BE), floored_B

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from eblvm.engine.errors import UserError
 from eblvm.engine.nets.base import Energy, Net
 from eblvm.engine.nets.batch_norm import BatchNorm, Seen, Sequence, Tracked
-from eblvm.engine.nets.bidvl_start import STARTS, Start, xavier
+from eblvm.engine.nets.bidvl_start import STARTS, DrawStart, xavier
 from eblvm.engine.nets.chunks import chunked
 from eblvm.engine.nets.posteriors import Gaussian
 from eblvm.engine.nets.spectral import Spectral
@@ -214,7 +214,7 @@ class SpectralEnergy(Energy):
 
     A marginal energy ignores h."""
 
-    start: Start = staticmethod(xavier)
+    start: DrawStart = staticmethod(xavier)
     channels_last = False
 
     def __init__(self, trunk: Sequence, width: int, latent: int, positive: bool):
@@ -241,7 +241,7 @@ class Encoder(Gaussian):
     """q(h | v) = N(mean, std^2); with `bounded` the variance is sigmoid(-x) < 1 (appendix B)."""
 
     net: Sequence
-    start: Start = staticmethod(xavier)
+    start: DrawStart = staticmethod(xavier)
     channels_last = False
 
     def __init__(self, net: Sequence, latent: int, bounded: bool):
@@ -260,7 +260,7 @@ class Encoder(Gaussian):
 class Generator(Net):
     """v = G(h) in [-1, 1], deterministic."""
 
-    start: Start = staticmethod(xavier)
+    start: DrawStart = staticmethod(xavier)
     channels_last = False
 
     def __init__(self, net: Sequence):

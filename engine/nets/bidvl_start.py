@@ -11,7 +11,7 @@ from eblvm.engine.types import Params
 from eblvm.kernels import philox
 from eblvm.kernels.philox import Key, Purpose, purpose
 
-Start = Callable[[nn.Module, Key, Purpose, int], Params]  # (net, key, purpose, its first stream) -> parameters
+DrawStart = Callable[[nn.Module, Key, Purpose, int], Params]  # (net, key, purpose, its first stream) -> parameters
 START_ITERATIONS = 15  # of the power method, before training
 NORMAL_STD = 0.02
 
@@ -46,7 +46,7 @@ def normal(model: nn.Module, key: Key, of: Purpose, first: int) -> Params:
     return drawn
 
 
-STARTS: dict[str, Start] = {"xavier": xavier, "normal": normal}
+STARTS: dict[str, DrawStart] = {"xavier": xavier, "normal": normal}
 
 
 def start_buffers(model: nn.Module, params: Params, key: Key, first: int) -> Params:

@@ -40,7 +40,7 @@ ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "silu": F.silu,
     "relu": F.relu,
 }
-Run = Callable[[nn.Module, Tensor], Tensor]
+Forward = Callable[[nn.Module, Tensor], Tensor]
 
 
 def plainly(module: nn.Module, x: Tensor) -> Tensor:
@@ -100,7 +100,7 @@ class Block(nn.Module):
     """x -> shortcut(x) + layer(layer(x)); the first block of a stage halves the image and widens it."""
 
     def __init__(
-        self, inputs: int, outputs: int, activation: Callable[[Tensor], Tensor], run: Run, network: str = "lean"
+        self, inputs: int, outputs: int, activation: Callable[[Tensor], Tensor], run: Forward, network: str = "lean"
     ):
         super().__init__()
         self.run = run

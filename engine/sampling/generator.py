@@ -22,7 +22,7 @@ CHUNK = 500  # images per pass
 
 
 @dataclass(frozen=True)
-class Generator(Sampler):
+class GeneratorSampler(Sampler):
     """Images [n, C, S, S] in [0, 1].
 
     marginal: G(h), h ~ N(0, I). given-h: G(h), h the posterior means of training data. interpolation: `count` rows of

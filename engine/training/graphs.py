@@ -12,16 +12,17 @@ rounding (`TOLERANCE`); else the plain one goes on, and one line says so.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 from torch import Tensor
 from torch.utils._pytree import tree_flatten, tree_map
 
+if TYPE_CHECKING:
+    from eblvm.engine.methods.base import TrainingStep
+
 TRIAL, WARM_UP = 3, 3
 TOLERANCE = 1e-4  # of fp32's largest entry: replays may choose other algorithms than the plain step
-
-Step = Callable[[Any, Tensor, Any, dict[str, Tensor]], tuple[Any, dict[str, Tensor]]]
 
 
 class Recorder(Protocol):
@@ -55,7 +56,7 @@ class CudaRecorder:
 class GraphedStep:
     """`step` with its inputs and its state in memory that never moves. What it returns lives there, until the next."""
 
-    def __init__(self, step: Step, recorder: Recorder):
+    def __init__(self, step: TrainingStep, recorder: Recorder):
         self._step, self._recorder = step, recorder
         self._inputs: Any = None
         self._state: Any = None
@@ -85,7 +86,7 @@ class GraphedStep:
 class TriedStep:
     """`step`, beside it its graph for the first TRIAL steps, and from then on the graph if both agreed."""
 
-    def __init__(self, step: Step, recorder: Recorder, say: Callable[[str], None]):
+    def __init__(self, step: TrainingStep, recorder: Recorder, say: Callable[[str], None]):
         self._step, self._say = step, say
         self._graphed: GraphedStep | None = GraphedStep(step, recorder)
         self._beside: Any = None

@@ -21,7 +21,7 @@ from eblvm.engine.cli.parser import Parser
 from eblvm.engine.config import Config
 from eblvm.engine.data import published
 from eblvm.engine.data.contents import Contents, Split
-from eblvm.engine.data.readers.folder import SPLITS
+from eblvm.engine.data.readers.picture_folder import SPLITS
 from eblvm.engine.data.sets.base import FileData, ImageData
 from eblvm.engine.data.sets.celeba import CelebA
 from eblvm.engine.evaluation.metrics.likelihood import ais

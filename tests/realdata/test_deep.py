@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from eblvm.engine.cli import main
-from eblvm.engine.evaluation import classification, deep
+from eblvm.engine.evaluation import classification, losses
 
 pytestmark = pytest.mark.realdata
 TINY = "--width 2 --depth 12 --batch 4 --validations 1 --posterior-width 2 --head-width 8".split()
@@ -38,7 +38,7 @@ def test_dry_run_prints_the_config(recipe: str, capsys) -> None:
 
 def test_small_mnist_trains_samples_and_evaluates(real_data: Path, tmp_path: Path, monkeypatch) -> None:
     monkeypatch.setattr(classification, "FITTED", 500)
-    monkeypatch.setattr(deep, "TESTED", 100)
+    monkeypatch.setattr(losses, "TESTED", 100)
     out = tmp_path / "run"
     options = [*TINY, "--steps", "60", "--batch", "16", "--log-every", "20", "--lr", "3e-3"]
     assert main(["train", "mnist", "--small", "--data", str(real_data / "mnist.npz"), *options, "--out", str(out)]) == 0

@@ -17,7 +17,7 @@ from eblvm.bench.suites import kernels as kernels_suite
 from eblvm.bench.tools.floor import FloorStep
 from eblvm.bench.tools.registry import Case
 from eblvm.engine.config import Config
-from eblvm.engine.evaluation.metrics.importance import importance_weighted
+from eblvm.engine.evaluation.metrics.importance_likelihood import importance_weighted
 from eblvm.engine.evaluation.metrics.likelihood import ais
 from eblvm.engine.evaluation.studies.fisher_critic import fisher_divergence
 from eblvm.engine.methods.base import Rows

@@ -6,7 +6,7 @@ import numpy as np
 
 from eblvm.engine.data.contents import Contents
 from eblvm.engine.data.pictures import store
-from eblvm.engine.data.readers import arrays, cifar, folder, idx, matlab, shards
+from eblvm.engine.data.readers import arrays, cifar, idx, matlab, picture_folder, shards
 from eblvm.engine.errors import UserError, printable, reason
 
 
@@ -71,6 +71,6 @@ def read_folder(path: Path) -> Contents:
         return matlab.read_svhn(path)
     if (path / "frey_rawface.mat").is_file():
         return matlab.read_mat(path / "frey_rawface.mat")
-    if (tars := shards.in_folder(path)) and not folder.pictures_of(path):
+    if (tars := shards.in_folder(path)) and not picture_folder.pictures_of(path):
         return shards.read_shards(tars)
-    return folder.read_folder(path)
+    return picture_folder.read_folder(path)

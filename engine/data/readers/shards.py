@@ -14,8 +14,8 @@ import numpy as np
 
 from eblvm.engine.data import tar
 from eblvm.engine.data.contents import Contents, Pictures, Split
-from eblvm.engine.data.members import Member, Members, Shard
-from eblvm.engine.data.readers.folder import SUFFIXES
+from eblvm.engine.data.members import Member, Members, TarShard
+from eblvm.engine.data.readers.picture_folder import SUFFIXES
 from eblvm.engine.errors import UserError, printable
 
 SUFFIX, CLASS = ".tar", ".cls"
@@ -57,7 +57,7 @@ def read_shards(paths: list[Path]) -> Contents:
     named = sorted(path.name for path in paths)
     if twice := next((a for a, b in itertools.pairwise(named) if a == b), None):
         raise UserError(f"two shards are named {printable(twice)}; rename one, names tell their pictures apart")
-    shards = tuple(map(Shard.of, paths))
+    shards = tuple(map(TarShard.of, paths))
     which, offset, size, ends = array("i"), array("q"), array("q"), array("q")
     names, classes = bytearray(), array("q")
     for i, shard in enumerate(shards):
@@ -75,7 +75,7 @@ def read_shards(paths: list[Path]) -> Contents:
     return whole.divided((held_out, held_out)) if len(pictures) else whole
 
 
-def samples(shard: Shard) -> Iterator[tuple[Member, int | None]]:
+def samples(shard: TarShard) -> Iterator[tuple[Member, int | None]]:
     """(picture, class or None) of every sample of a shard that has a picture; two of them in one are an error."""
     path, seen = shard.path, set()
     for key, files in itertools.groupby(tar.entries(path), _key):

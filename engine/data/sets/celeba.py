@@ -24,7 +24,7 @@ class CelebA(PictureData):
 
     def cropped(self, contents: Contents) -> Contents:
         """Pictures that are cropped as CelebA's users do."""
-        from eblvm.engine.data.readers.folder import CELEBA_WIDTH
+        from eblvm.engine.data.readers.picture_folder import CELEBA_WIDTH
 
         return contents._replace(crop_fraction=self.crop / CELEBA_WIDTH)
 

@@ -10,7 +10,7 @@ from torch import Tensor
 
 
 @dataclass(frozen=True)
-class Moments:
+class FeatureMoments:
     """Sums over features x: how many, sum x [D], sum x x^T [D, D], in float64. Sums of disjoint sets add up."""
 
     count: int
@@ -18,12 +18,12 @@ class Moments:
     outer: Tensor
 
     @classmethod
-    def of(cls, features: Tensor) -> "Moments":
+    def of(cls, features: Tensor) -> "FeatureMoments":
         x = features.double()
         return cls(len(x), x.sum(0), x.T @ x)
 
-    def __add__(self, other: "Moments") -> "Moments":
-        return Moments(self.count + other.count, self.total + other.total, self.outer + other.outer)
+    def __add__(self, other: "FeatureMoments") -> "FeatureMoments":
+        return FeatureMoments(self.count + other.count, self.total + other.total, self.outer + other.outer)
 
     @property
     def mean(self) -> Tensor:
@@ -35,7 +35,7 @@ class Moments:
         return (self.outer - self.count * torch.outer(self.mean, self.mean)) / (self.count - 1)
 
 
-def frechet_distance(one: Moments, other: Moments) -> float:
+def frechet_distance(one: FeatureMoments, other: FeatureMoments) -> float:
     """d^2 between the Gaussians with these moments.
 
     The eigenvalues of S_1 S_2 are those of R S_2 R with R = S_1^(1/2), which is symmetric: their roots need no complex

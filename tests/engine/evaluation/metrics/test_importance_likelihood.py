@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from eblvm.engine.evaluation.metrics.importance import importance_weighted, log_density
+from eblvm.engine.evaluation.metrics.importance_likelihood import importance_weighted, log_density
 from eblvm.engine.nets.base import Energy
 from eblvm.engine.nets.grbm import GRBM
 from eblvm.engine.nets.posteriors import Bernoulli, Gaussian
