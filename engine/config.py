@@ -5,7 +5,7 @@
       model          the energy                                                                       engine/models
       dataset        where the samples come from                                                      engine/data
       optimisation   steps, batch, Adam, schedule, seeds                                              engine/optim
-      step           how a step runs: in chunks, fused, compiled                                      engine/training/step
+      step           how a step runs: in chunks, fused, compiled                                      engine/training
       running        device, logs, checkpoints                                                        engine/running.py
 
 Every option lives in the object that reads it; a recipe is a function that returns such a tree.

@@ -1,8 +1,9 @@
 """Bi-level doubly variational learning (Kan et al. 2022): an energy, an encoder q(h|v) and a generator v = G(h).
 
-theta is the energy; phi is encoder (omega_1) and generator (omega_2). theta moves first, by the upper level, then phi at
-the moved theta, by the lower one (bidvl_levels.py has both). G does not move in between, so one pass of it is enough for
-the upper level and the first lower step. Images are in [0, 1] for whoever calls and in [-1, 1] in the losses and nets.
+theta is the energy; phi is encoder (omega_1) and generator (omega_2). theta moves first, by the upper level, then phi
+at the moved theta, by the lower one (bidvl_levels.py has both). G does not move in between, so one pass of it is enough
+for the upper level and the first lower step. Images are in [0, 1] for whoever calls and in [-1, 1] in the losses and
+nets.
 """
 
 from __future__ import annotations  # torch.compile does not know how to evaluate those of inner functions

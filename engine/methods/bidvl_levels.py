@@ -58,7 +58,7 @@ class Levels:
     nets: Nets
 
     def passes(self, prefix: str, params: Params, buffers: Params, count: int) -> list[Params]:
-        """Return the buffers of `count` passes of a net in turn: the same, or each after a power iteration of its own."""
+        """Return the buffers of `count` passes of a net in turn: the same, or each after its own power iteration."""
         if self.options.power_iteration == "step":
             return [buffers] * count
         params = named(prefix, params) if prefix == ENERGY else params
@@ -100,7 +100,7 @@ class Levels:
     def upper_gradient(
         self, state: State, v: Tensor, fake: Generated, noise: Noise, rates: Rates
     ) -> tuple[Params, Tensor, Info]:
-        """Return (dJ/dtheta, the energies of the data [B], what is logged); N unrolled steps carry gradient if there are."""
+        """Return (dJ/dtheta, the energies of the data [B], what is logged); N unrolled steps carry its gradient."""
         h, eps = noise["h"][0], noise["eps"][0]
 
         def upper(theta: Params) -> tuple[Tensor, tuple[Tensor, Info]]:
@@ -176,7 +176,7 @@ class Levels:
     def lower_gradient(
         self, state: State, v: Tensor, fake: Generated, h: Tensor, eps: Tensor, ratio_B: Tensor
     ) -> tuple[Params, Params, Info]:
-        """Return (dJ/dphi, buffers with the batch statistics of the passes, what is logged) from a pass of the generator."""
+        """Return (dJ/dphi, buffers with the batch statistics of the passes, what is logged), from a generator's pass."""
 
         def lower(inputs: tuple[Params, Tensor]) -> tuple[Tensor, Any]:
             phi, model_v = inputs
@@ -230,7 +230,7 @@ class Levels:
         return loss, (encoded, decoded, info | {"lower": loss.detach()})
 
     def latent_divergence(self, p: tuple[Tensor, Tensor], h: Tensor) -> Tensor:
-        """Return D = -E log q(h|v~) up to a constant, or the squared error of q's mean, as a mean or a sum over units."""
+        """Return D = -E log q(h|v~) up to a constant, or the squared error of q's mean: a mean or a sum over units."""
         if self.options.latent_term == "density":
             return -self.options.latent_weight * self.nets.posterior.log_prob(p, h).mean()
         return self.options.latent_weight * (p[0] - h).square().mean() * (h.shape[-1] / self._terms(h))
@@ -240,7 +240,7 @@ class Levels:
         return h.shape[-1] if self.options.latent_term == "mean" else 1
 
     def importance(self, data_B: Tensor) -> Tensor:
-        """Return r(v) = r' times nothing, a sigmoid or a clamped exponential of mean E - E(v) (Eq. 15), from E(v) [B]."""
+        """Return r(v): r' times 1, a sigmoid or a clamped exponential of mean E - E(v) (Eq. 15), from E(v) [B]."""
         gap_B = collectives.mean(data_B.mean()) - data_B
         if self.options.ratio_bias == "none":
             return torch.full_like(gap_B, self.options.ratio)

@@ -93,7 +93,7 @@ def _respond(
 def _loss(
     method: ScoreMatching, nets: Nets, v: Tensor, noise: Noise, rates: Rates, x: tuple[Params, Response]
 ) -> tuple[Tensor, Info]:
-    """Return the mean loss of a chunk as a function of theta and the response, each held fixed while the other moves."""
+    """Return the mean loss of a chunk as a function of theta and the response, each fixed while the other moves."""
     theta, response = x
     batch = method.batches(v, noise)[-1]
     features = method.features(nets, theta, batch.v, rates)

@@ -60,7 +60,7 @@ def head_of(theta: Params, f_BH: Tensor) -> CoupledAt:
 def gradient(
     head: CoupledAt, posterior: Posterior, phi: Params, batch: Batch, noise_SBH: Tensor, rates: Rates
 ) -> tuple[Params, Tensor]:
-    """Return the gradient of mean_B weight d for phi, and r [S, B, H]; fp16's scale is in the rates. Without a graph."""
+    """Return the gradient of mean_B weight d for phi, and r [S, B, H], without a graph; rates have fp16's scale."""
     scale = rates.get("scale")
     base_BE, U_EH, twice_U_EH = head
     S, B, H = noise_SBH.shape

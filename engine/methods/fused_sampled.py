@@ -92,10 +92,10 @@ def _ksd_gradient(
     loss: Ksd, state: State, v_BD: Tensor, noise: Noise, rates: Rates, finish: Finish | None = None
 ) -> tuple[Params, State, Info]:
     """Return the gradient by the mean and the covariance of p(h|v) itself."""
-    at = _At.of(state.theta.params, v_BD)
-    mean_BH = torch.sigmoid(v_BD @ at.W_DH + at.c_H.unsqueeze(-2))
-    value, r_BD = cotangent(loss, v_BD, mean_BH @ at.W_DH.mT - at.away_BD, v_BD)
-    back_BH = (r_BD @ at.W_DH) * mean_BH * (1 - mean_BH)
+    at = GrbmAt.of(state.theta.params, v_BD)
+    mean_BH = torch.sigmoid(v_BD @ at.W + at.c.unsqueeze(-2))
+    value, r_BD = cotangent(loss, v_BD, mean_BH @ at.W.mT - at.away, v_BD)
+    back_BH = (r_BD @ at.W) * mean_BH * (1 - mean_BH)
     return at.gradient(r_BD, mean_BH, back_BH), state, {"loss": value}
 
 
@@ -107,9 +107,9 @@ def _gradient(
     perturb = noise["perturb"] or [v_BD]
     state, info = lower_steps(settings, state, v_BD, perturb, noise, rates)
     v_BD = v_BD + settings.sigma * perturb[-1] if settings.sigma else v_BD
-    at = _At.of(state.theta.params, v_BD)
+    at = GrbmAt.of(state.theta.params, v_BD)
     phi = state.phi.params
-    A_HD, a_H = (at.W_DH.mT, at.c_H) if estimator.posterior.exact else (phi[WEIGHT], phi[BIAS])
+    A_HD, a_H = (at.W.mT, at.c) if estimator.posterior.exact else (phi[WEIGHT], phi[BIAS])
     logits_BH = v_BD @ A_HD.mT + a_H.unsqueeze(-2)
     samples_LBH = noise["samples"].movedim(-2, -3)
     (value, r_BD), mean_BH, w_LB, h_LBH = weighed(
@@ -119,26 +119,26 @@ def _gradient(
     return at.gradient(r_BD, mean_BH, back_BH), state, info | {"loss": value}
 
 
-class _At(NamedTuple):
+class GrbmAt(NamedTuple):
     """A GRBM at a batch."""
 
-    v_BD: Tensor
-    W_DH: Tensor
-    c_H: Tensor
-    precision_D: Tensor
-    away_BD: Tensor  # (v - b) / sigma^2
+    v: Tensor  # [B, D]
+    W: Tensor  # [D, H]
+    c: Tensor  # [H]
+    precision: Tensor  # 1 / sigma^2 [1, D]
+    away: Tensor  # (v - b) / sigma^2 [B, D]
 
     @classmethod
-    def of(cls, theta: Params, v_BD: Tensor) -> _At:
+    def of(cls, theta: Params, v_BD: Tensor) -> GrbmAt:
         precision_D = torch.exp(-2 * theta["log_sigma"]).unsqueeze(-2)
         return cls(v_BD, theta["W"], theta["c"], precision_D, (v_BD - theta["b"].unsqueeze(-2)) * precision_D)
 
     def gradient(self, r_BD: Tensor, mean_BH: Tensor, back_BH: Tensor) -> Params:
         return {
-            "W": r_BD.mT @ mean_BH + self.v_BD.mT @ back_BH,
-            "b": (r_BD * self.precision_D).sum(-2),
+            "W": r_BD.mT @ mean_BH + self.v.mT @ back_BH,
+            "b": (r_BD * self.precision).sum(-2),
             "c": back_BH.sum(-2),
-            "log_sigma": (2 * r_BD * self.away_BD).sum(-2),
+            "log_sigma": (2 * r_BD * self.away).sum(-2),
         }
 
 
@@ -147,33 +147,33 @@ Weighed = tuple["tuple[Tensor, Tensor]", "Tensor", "Tensor", "Tensor"]  # (loss,
 
 
 def _vages(
-    vages: Vages, q: Bernoulli, at: _At, A_HD: Tensor, logits_BH: Tensor, samples_LBH: Tensor, cotangent: Cotangent
+    vages: Vages, q: Bernoulli, at: GrbmAt, A_HD: Tensor, logits_BH: Tensor, samples_LBH: Tensor, cotangent: Cotangent
 ) -> Weighed:
     h_LBH = q.sample(logits_BH.unsqueeze(-3), samples_LBH)
     of_value, of_slope, of_covariance = h_LBH.chunk(3, -3) if vages.independent else (h_LBH,) * 3
     mean_BH = of_value.mean(-3)
-    score_BD = mean_BH @ at.W_DH.mT - at.away_BD
+    score_BD = mean_BH @ at.W.mT - at.away
     if vages.control_variate:
         score_BD = score_BD - (mean_BH - torch.sigmoid(logits_BH)) @ A_HD
     value, r_BD = cotangent(score_BD)
-    along_LB = ((r_BD @ at.W_DH).unsqueeze(-3) * of_covariance).sum(-1)
+    along_LB = ((r_BD @ at.W).unsqueeze(-3) * of_covariance).sum(-1)
     scale = 0.0 if vages.covariance == "none" else 1 / (vages.L - (vages.covariance == "unbiased"))
     w_LB = scale * (along_LB - along_LB.mean(-2, keepdim=True))
     return (value, r_BD), of_slope.mean(-3), w_LB, of_covariance
 
 
 def _importance(
-    importance: Importance, q: Bernoulli, at: _At, A_HD: Tensor, logits_BH: Tensor, samples_LBH: Tensor,
+    importance: Importance, q: Bernoulli, at: GrbmAt, A_HD: Tensor, logits_BH: Tensor, samples_LBH: Tensor,
     cotangent: Cotangent,
 ) -> Weighed:  # fmt: skip
     logits_BH = torch.zeros_like(logits_BH) if importance.uniform else logits_BH
     h_LBH = q.sample(logits_BH.unsqueeze(-3), samples_LBH)
-    x_BH, log_normaliser_B = at.v_BD @ at.W_DH + at.c_H.unsqueeze(-2), torch.nn.functional.softplus(logits_BH).sum(-1)
+    x_BH, log_normaliser_B = at.v @ at.W + at.c.unsqueeze(-2), torch.nn.functional.softplus(logits_BH).sum(-1)
     log_ratio_LB = (h_LBH * (x_BH - logits_BH).unsqueeze(-3)).sum(-1) + log_normaliser_B.unsqueeze(-2)
     a_LB = torch.softmax(log_ratio_LB, -2)
     mean_BH = (a_LB.unsqueeze(-1) * h_LBH).sum(-3)
-    value, r_BD = cotangent(mean_BH @ at.W_DH.mT - at.away_BD)
-    along_LB = ((r_BD @ at.W_DH).unsqueeze(-3) * h_LBH).sum(-1)
+    value, r_BD = cotangent(mean_BH @ at.W.mT - at.away)
+    along_LB = ((r_BD @ at.W).unsqueeze(-3) * h_LBH).sum(-1)
     return (value, r_BD), mean_BH, a_LB * (along_LB - (a_LB * along_LB).sum(-2, keepdim=True)), h_LBH
 
 

@@ -168,7 +168,7 @@ class ScoreMatching(Method):
         return torch.stack([self.validation(nets, state, x, eps) * weight for x, eps, weight, _ in parts]).sum()
 
     def diagnostics(self, nets: Nets, state: State, v: Tensor, noise: Noise) -> Info:
-        """Return the upper loss and, of a method with a lower level, the divergence D(q || p), at the state as it is."""
+        """Return the upper loss, and with a lower level the divergence D(q || p), at the state as it is."""
         still = replace(self, estimator=self.estimator.without_steps())
         loss, _ = still.upper(nets, state.phi, v, noise | {"perturb": noise["perturb"][:1]}, {}, state.theta.params)
         return {"loss": loss} | self.estimator.diagnostics(nets, state, self.batches(v, noise)[0], noise)

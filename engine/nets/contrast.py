@@ -1,4 +1,4 @@
-"""The model of noise-contrastive estimation: an energy, its log normaliser, and the Gaussian noise it contrasts with."""
+"""The model of noise-contrastive estimation: an energy, its log normaliser, and the noise it contrasts with."""
 
 from __future__ import annotations
 

@@ -152,7 +152,7 @@ def _counted(config: Config, nets: Nets, state: State, v: Tensor, noise: Noise, 
 def _counted_replicas(
     config: Config, nets: Nets, state: State, v: Tensor, noise: Noise, rates: Rates
 ) -> tuple[int, int, int]:
-    """Count the whole vectorised step. No hook sees what graphs hold in it: that is one replica's, times their number."""
+    """Count the whole vectorised step. No hook sees what its graphs keep: that is one replica's, times their number."""
     if config.optimisation.ema is not None:  # the averages move as well
         theta, phi = (w._replace(average=tree_map(torch.empty_like, w.params)) for w in state[:2])
         state = state._replace(theta=theta, phi=phi)

@@ -184,7 +184,7 @@ def reduced(gradient: Gradient, overlaps: bool) -> Gradient:
 
 
 def vectorised(gradient: Gradient) -> Gradient:
-    """Return a gradient over replicas, the first axis of every tensor. theta stays outside, where `move` is in place."""
+    """Return a gradient over replicas, the first axis of every tensor; theta stays as it is."""
     over_replicas = torch.vmap(gradient)
 
     def every(

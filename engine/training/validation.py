@@ -49,7 +49,7 @@ def chunk_slice(number: int, count: int, paired: bool) -> slice:
 
 
 def better(best: dict[str, Any], step: int, values: list[float], state: State) -> dict[str, Any]:
-    """Return the best model by validation loss, for each replica: {value, step, theta, phi, ema, buffers}, one entry each."""
+    """Return the best model by validation loss: value, step, theta, phi, ema and buffers, an entry per replica."""
     models = {
         "theta": state.theta.params,
         "phi": state.phi.params,
