@@ -176,7 +176,7 @@ class Levels:
     def lower_gradient(
         self, state: State, v: Tensor, fake: Generated, h: Tensor, eps: Tensor, ratio_B: Tensor
     ) -> tuple[Params, Params, Info]:
-        """Return (dJ/dphi, buffers with the batch statistics of the passes, what is logged), from a generator's pass."""
+        """Return (dJ/dphi, buffers with the statistics of the passes, what is logged), from a pass of the generator."""
 
         def lower(inputs: tuple[Params, Tensor]) -> tuple[Tensor, Any]:
             phi, model_v = inputs
