@@ -30,11 +30,11 @@ def main(argv: list[str]) -> None:
         config = config.replaced(checkpoint="auto")
     config.check()
 
-    from eblvm.engine.planning import plan
+    from eblvm.engine.planning import plan, table
 
-    memory = None if arguments.memory is None else plan.parse_bytes(arguments.memory)
+    memory = None if arguments.memory is None else table.parse_bytes(arguments.memory)
     facts = plan.plan(config, arguments.N or (config.get("N", 0),), arguments.gpus, memory)
-    print(plan.format_table(facts))
+    print(table.format_table(facts))
     write_json(arguments.json, facts)
     if arguments.plot is not None:
         from eblvm.engine.planning.plot import plot  # slow to import

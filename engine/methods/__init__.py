@@ -3,22 +3,12 @@
 A new file here, or a new loss in `losses/`, is found by the registries of this file.
 """
 
-from collections.abc import Iterator
-
-from eblvm.engine.methods.base import Estimator, Method
+from eblvm.engine.methods.base import Method
+from eblvm.engine.methods.estimates import Estimator
 from eblvm.engine.methods.losses import KINDS as LOSSES
-from eblvm.engine.methods.score_matching import ScoreMatching
+from eblvm.engine.methods.score_matching import products
 from eblvm.engine.options import Kinds, discovered
 
 ESTIMATORS = discovered(__name__, __path__, Estimator)
 OTHERS = discovered(__name__, __path__, Method)
-
-
-def _all() -> Iterator[Method]:
-    """Yield every loss with every estimator that it can be a function of, then the other methods."""
-    for estimator in ESTIMATORS.values():
-        yield from (ScoreMatching(estimator, loss) for loss in LOSSES.values() if estimator.kind in loss.estimators)
-    yield from OTHERS.values()
-
-
-KINDS = Kinds(_all)
+KINDS: Kinds[Method] = Kinds(lambda: [*products(ESTIMATORS, LOSSES), *OTHERS.values()])

@@ -13,7 +13,8 @@ from eblvm.engine import autodiff
 from eblvm.engine.autodiff import collectives
 from eblvm.engine.errors import UserError
 from eblvm.engine.methods import fused_bism, newton
-from eblvm.engine.methods.base import Batch, Features, Nets, Response, ScoreEstimate
+from eblvm.engine.methods.base import Nets
+from eblvm.engine.methods.estimates import Batch, Features, Response, ScoreEstimate
 from eblvm.engine.methods.lower_level import LowerLevel
 from eblvm.engine.methods.newton import BestResponse, Newton, Unroll
 from eblvm.engine.models.deep import PIECEWISE_LINEAR
@@ -25,7 +26,8 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from eblvm.engine.config import Config
-    from eblvm.engine.methods.base import Gradient, Info, Loss, Noise, Rates, Rows
+    from eblvm.engine.methods.base import Gradient, Info, Noise, Rates, Rows
+    from eblvm.engine.methods.estimates import Loss
     from eblvm.engine.optim.base import Optimizer
     from eblvm.engine.types import Params
     from eblvm.kernels.philox import Key

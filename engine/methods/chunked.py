@@ -26,7 +26,8 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from eblvm.engine.autodiff.derivatives import Finish
-    from eblvm.engine.methods.base import Info, Nets, Noise, Rates, Response, State
+    from eblvm.engine.methods.base import Info, Nets, Noise, Rates, State
+    from eblvm.engine.methods.estimates import Response
     from eblvm.engine.methods.score_matching import ScoreMatching
     from eblvm.engine.types import Params
 

@@ -9,13 +9,15 @@ from typing import TYPE_CHECKING, Any
 
 from eblvm.engine import autodiff
 from eblvm.engine.methods import fused_sampled
-from eblvm.engine.methods.base import Batch, Estimator, Features, Nets, Response, ScoreEstimate
+from eblvm.engine.methods.base import Nets
+from eblvm.engine.methods.estimates import Batch, Estimator, Features, Response, ScoreEstimate
 
 if TYPE_CHECKING:
     import torch
     from torch import Tensor
 
-    from eblvm.engine.methods.base import Gradient, Loss, Noise, Rates
+    from eblvm.engine.methods.base import Gradient, Noise, Rates
+    from eblvm.engine.methods.estimates import Loss
     from eblvm.engine.types import Params
 
 

@@ -18,8 +18,9 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from eblvm.engine.autodiff.derivatives import Finish
-    from eblvm.engine.methods.base import Gradient, Info, Loss, Nets, Noise, Rates, State
+    from eblvm.engine.methods.base import Gradient, Info, Nets, Noise, Rates, State
     from eblvm.engine.methods.bism import Bism
+    from eblvm.engine.methods.estimates import Loss
     from eblvm.engine.types import Params
 
 

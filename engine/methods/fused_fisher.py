@@ -29,7 +29,8 @@ from eblvm.engine.nets import deep
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from eblvm.engine.methods.base import Batch, Nets, Rates
+    from eblvm.engine.methods.base import Nets, Rates
+    from eblvm.engine.methods.estimates import Batch
     from eblvm.engine.nets import Gaussian, Posterior
     from eblvm.engine.types import Params
 

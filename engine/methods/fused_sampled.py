@@ -30,7 +30,8 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from eblvm.engine.autodiff.derivatives import Finish
-    from eblvm.engine.methods.base import Gradient, Info, Loss, Nets, Noise, Rates, State
+    from eblvm.engine.methods.base import Gradient, Info, Nets, Noise, Rates, State
+    from eblvm.engine.methods.estimates import Loss
     from eblvm.engine.methods.importance import Importance
     from eblvm.engine.methods.lower_level import LowerLevel
     from eblvm.engine.methods.vages import Vages

@@ -10,7 +10,8 @@ import torch
 from eblvm.engine import autodiff
 from eblvm.engine.errors import UserError
 from eblvm.engine.methods import fused_sampled
-from eblvm.engine.methods.base import Batch, Features, Nets, Response, ScoreEstimate
+from eblvm.engine.methods.base import Nets
+from eblvm.engine.methods.estimates import Batch, Features, Response, ScoreEstimate
 from eblvm.engine.methods.vages import SampledEstimator
 from eblvm.engine.options import option
 
@@ -18,7 +19,8 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from eblvm.engine.config import Config
-    from eblvm.engine.methods.base import Gradient, Loss, Noise, Rates
+    from eblvm.engine.methods.base import Gradient, Noise, Rates
+    from eblvm.engine.methods.estimates import Loss
     from eblvm.engine.types import Params
 
 

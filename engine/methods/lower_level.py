@@ -13,8 +13,9 @@ from eblvm.engine import autodiff
 from eblvm.engine.autodiff import collectives
 from eblvm.engine.errors import UserError
 from eblvm.engine.methods import divergences, fused_fisher
-from eblvm.engine.methods.base import Batch, Estimator, Nets, State
+from eblvm.engine.methods.base import Nets, State
 from eblvm.engine.methods.divergences import Divergence, KlExact
+from eblvm.engine.methods.estimates import Batch, Estimator
 from eblvm.engine.models import posteriors
 from eblvm.engine.models.posteriors import Linear, PosteriorOptions
 from eblvm.engine.options import option, slot

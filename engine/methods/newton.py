@@ -28,7 +28,8 @@ import torch
 from eblvm.engine import autodiff
 from eblvm.engine import nets as modules
 from eblvm.engine.errors import UserError
-from eblvm.engine.methods.base import Features, Nets, ScoreEstimate
+from eblvm.engine.methods.base import Nets
+from eblvm.engine.methods.estimates import Features, ScoreEstimate
 from eblvm.engine.methods.newton_step import Moved, antithetic, best_response, expected
 from eblvm.engine.models.deep import PIECEWISE_LINEAR
 from eblvm.engine.options import Options, declared, option

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
@@ -12,8 +13,9 @@ import torch
 from eblvm.engine import autodiff
 from eblvm.engine import nets as modules
 from eblvm.engine.errors import UserError
-from eblvm.engine.methods.base import Batch, Estimator, Features, Loss, Method, Nets, Response, State
+from eblvm.engine.methods.base import Method, Nets, State
 from eblvm.engine.methods.chunked import chunked_gradient, chunks
+from eblvm.engine.methods.estimates import Batch, Estimator, Features, Loss, Response
 from eblvm.kernels import philox
 
 if TYPE_CHECKING:
@@ -24,6 +26,7 @@ if TYPE_CHECKING:
     from eblvm.engine.methods.base import Gradient, Info, Noise, Rates, Rows
     from eblvm.engine.nets import Energy, Posterior
     from eblvm.engine.optim.base import Optimizer, Weights
+    from eblvm.engine.options import Kinds
     from eblvm.engine.types import Params
 
 
@@ -177,3 +180,9 @@ class ScoreMatching(Method):
         still = replace(self, estimator=self.estimator.without_steps())
         theta = {k: p.detach().requires_grad_() for k, p in state.theta.params.items()}
         return still.upper(nets, state.phi, v, noise, rates, theta)
+
+
+def products(estimators: Kinds[Estimator], losses: Kinds[Loss]) -> Iterator[Method]:
+    """Yield every loss with every estimator that it can be a function of."""
+    for estimator in estimators.values():
+        yield from (ScoreMatching(estimator, loss) for loss in losses.values() if estimator.kind in loss.estimators)

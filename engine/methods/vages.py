@@ -26,7 +26,8 @@ import torch
 from eblvm.engine import autodiff
 from eblvm.engine.errors import UserError
 from eblvm.engine.methods import fused_sampled
-from eblvm.engine.methods.base import Batch, Features, Nets, Response, ScoreEstimate
+from eblvm.engine.methods.base import Nets
+from eblvm.engine.methods.estimates import Batch, Features, Response, ScoreEstimate
 from eblvm.engine.methods.lower_level import LowerLevel
 from eblvm.engine.options import option
 from eblvm.kernels import philox
@@ -35,7 +36,8 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from eblvm.engine.config import Config
-    from eblvm.engine.methods.base import Gradient, Info, Loss, Noise, Rates, Rows
+    from eblvm.engine.methods.base import Gradient, Info, Noise, Rates, Rows
+    from eblvm.engine.methods.estimates import Loss
     from eblvm.engine.optim.base import Weights
     from eblvm.engine.types import Params
 

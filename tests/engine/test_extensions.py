@@ -12,7 +12,7 @@ LOSS = '''
 """Denoising score matching with an absolute error."""
 from dataclasses import dataclass
 
-from eblvm.engine.methods.base import Batch, Loss
+from eblvm.engine.methods.estimates import Batch, Loss
 from eblvm.engine.options import option
 
 
@@ -35,7 +35,7 @@ ESTIMATOR = '''
 from dataclasses import dataclass
 
 from eblvm.engine import autodiff
-from eblvm.engine.methods.base import ScoreEstimate
+from eblvm.engine.methods.estimates import ScoreEstimate
 from eblvm.engine.methods.lower_level import LowerLevel
 
 
@@ -274,7 +274,9 @@ def test_one_of_each_trains(folder: Path) -> None:
 def test_the_command_line_imports_them_with_with(folder: Path) -> None:
     out = folder / "runs" / "by-command"
     imports = [f"--with={folder / name}" for name in ("absolute_loss.py", "box_sampler.py")]
-    train = "train checkerboard --method biabsolute --spread 0.3 --N 1 --K 1 --steps 4 --validations 0 --batch 20".split()
+    train = (
+        "train checkerboard --method biabsolute --spread 0.3 --N 1 --K 1 --steps 4 --validations 0 --batch 20".split()
+    )
     for arguments in ([*train, "--out", str(out)], ["sample", str(out), "--sampler", "box", "--count", "3"]):
         done = subprocess.run([sys.executable, "-m", "eblvm", *arguments, *imports], capture_output=True, text=True)
         assert done.returncode == 0, done.stderr

@@ -4,9 +4,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from eblvm.engine.methods.base import Loss, Nets, Noise
+from eblvm.engine.methods.base import Nets, Noise
 from eblvm.engine.methods.bism import Bism
 from eblvm.engine.methods.divergences import Kl, KlExact
+from eblvm.engine.methods.estimates import Loss
 from eblvm.engine.methods.exact import FreeEnergy
 from eblvm.engine.methods.losses.dsm import Dsm
 from eblvm.engine.methods.losses.mdsm import Mdsm

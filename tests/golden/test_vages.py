@@ -13,8 +13,9 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_map
 
-from eblvm.engine.methods.base import Nets, Rows, ScoreEstimate
+from eblvm.engine.methods.base import Nets, Rows
 from eblvm.engine.methods.divergences import Fisher, Kl
+from eblvm.engine.methods.estimates import ScoreEstimate
 from eblvm.engine.methods.exact import FreeEnergy
 from eblvm.engine.methods.importance import Importance
 from eblvm.engine.methods.losses.dsm import Dsm

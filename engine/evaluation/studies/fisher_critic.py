@@ -12,7 +12,8 @@ import torch
 from torch import Tensor, nn
 
 from eblvm.engine.autodiff.derivatives import grad, vjp
-from eblvm.engine.methods.base import Loss, Nets, Rates, Rows
+from eblvm.engine.methods.base import Nets, Rates, Rows
+from eblvm.engine.methods.estimates import Loss
 from eblvm.engine.methods.score_matching import ScoreMatching
 from eblvm.engine.methods.vages import Vages
 from eblvm.engine.nets.base import Net, fan_in_uniform

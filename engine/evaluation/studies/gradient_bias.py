@@ -17,8 +17,9 @@ from torch import Tensor
 from eblvm.engine.autodiff.derivatives import grad
 from eblvm.engine.errors import UserError
 from eblvm.engine.evaluation.metrics.grid_likelihood import QUADRATURE_H, trapezoidal
-from eblvm.engine.methods.base import Method, Nets, Noise, Rates, Rows, ScoreEstimate, State
+from eblvm.engine.methods.base import Method, Nets, Noise, Rates, Rows, State
 from eblvm.engine.methods.bism import Bism
+from eblvm.engine.methods.estimates import ScoreEstimate
 from eblvm.engine.methods.newton import Newton, Unroll
 from eblvm.engine.methods.score_matching import ScoreMatching
 from eblvm.engine.nets.posteriors import Gaussian

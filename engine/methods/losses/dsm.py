@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from eblvm.engine.methods.base import Batch, Loss, Noise, ScoreEstimate
+from eblvm.engine.methods.base import Noise
+from eblvm.engine.methods.estimates import Batch, Loss, ScoreEstimate
 from eblvm.engine.options import option
 
 if TYPE_CHECKING:

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 import torch
 
 from eblvm.engine.autodiff import collectives
-from eblvm.engine.methods.base import Batch, Loss, Noise, ScoreEstimate
+from eblvm.engine.methods.base import Noise
+from eblvm.engine.methods.estimates import Batch, Loss, ScoreEstimate
 from eblvm.engine.options import option
 
 if TYPE_CHECKING:

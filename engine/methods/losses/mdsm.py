@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 import torch
 
 from eblvm.engine.errors import UserError
-from eblvm.engine.methods.base import Batch, Info, Loss, Noise, Rows, ScoreEstimate
+from eblvm.engine.methods.base import Info, Noise, Rows
+from eblvm.engine.methods.estimates import Batch, Loss, ScoreEstimate
 from eblvm.engine.options import option
 
 if TYPE_CHECKING:

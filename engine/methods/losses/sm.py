@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 import torch
 
 from eblvm.engine import autodiff
-from eblvm.engine.methods.base import Batch, Loss, Noise, ScoreEstimate
+from eblvm.engine.methods.base import Noise
+from eblvm.engine.methods.estimates import Batch, Loss, ScoreEstimate
 
 if TYPE_CHECKING:
     from torch import Tensor

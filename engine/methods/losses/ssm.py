@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 import torch
 
 from eblvm.engine import autodiff
-from eblvm.engine.methods.base import Batch, Loss, Noise, Rows, ScoreEstimate
+from eblvm.engine.methods.base import Noise, Rows
+from eblvm.engine.methods.estimates import Batch, Loss, ScoreEstimate
 from eblvm.engine.options import option
 from eblvm.kernels import philox
 

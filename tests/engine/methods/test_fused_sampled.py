@@ -7,8 +7,9 @@ import pytest
 import torch
 from torch.utils._pytree import tree_map
 
-from eblvm.engine.methods.base import Nets, ScoreEstimate
+from eblvm.engine.methods.base import Nets
 from eblvm.engine.methods.divergences import Kl, KlExact
+from eblvm.engine.methods.estimates import ScoreEstimate
 from eblvm.engine.methods.exact import FreeEnergy
 from eblvm.engine.methods.importance import Importance
 from eblvm.engine.methods.losses.dsm import Dsm

@@ -7,7 +7,8 @@ from pathlib import Path
 MINE = """
 from dataclasses import dataclass
 
-from eblvm.engine.methods.base import Loss, Method
+from eblvm.engine.methods.base import Method
+from eblvm.engine.methods.estimates import Loss
 from eblvm.engine.options import option
 
 
@@ -29,7 +30,7 @@ class Own(Method):
 TWIN = """
 from dataclasses import dataclass
 
-from eblvm.engine.methods.base import Loss
+from eblvm.engine.methods.estimates import Loss
 
 
 @dataclass(frozen=True)

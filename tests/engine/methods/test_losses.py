@@ -6,7 +6,8 @@ from torch.utils._pytree import tree_map
 
 from eblvm.engine.autodiff.curvature import score_and_curvature
 from eblvm.engine.autodiff.derivatives import grad
-from eblvm.engine.methods.base import Batch, Nets, ScoreEstimate
+from eblvm.engine.methods.base import Nets
+from eblvm.engine.methods.estimates import Batch, ScoreEstimate
 from eblvm.engine.methods.exact import FreeEnergy
 from eblvm.engine.methods.losses.mdsm import Mdsm
 from eblvm.engine.methods.losses.sm import Sm

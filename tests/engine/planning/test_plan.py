@@ -12,7 +12,7 @@ from eblvm.engine.config import Config
 from eblvm.engine.errors import UserError
 from eblvm.engine.methods.base import Nets, Noise, Rates, Rows
 from eblvm.engine.methods.score_matching import ScoreMatching
-from eblvm.engine.planning import plan
+from eblvm.engine.planning import plan, table
 from eblvm.engine.planning.footprint import Saved, Storages
 from eblvm.engine.recipes import recipe
 from eblvm.engine.training import loop as train
@@ -238,9 +238,9 @@ def test_auto_is_settled_at_the_start(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("text", "expected"), [("11GiB", 11 * 2**30), ("1.5 MB", 1_500_000), ("512", 512)])
 def test_parse_bytes(text: str, expected: int) -> None:
-    assert plan.parse_bytes(text) == expected
+    assert table.parse_bytes(text) == expected
 
 
 def test_a_memory_that_is_none() -> None:
     with pytest.raises(UserError, match="expected a number with a unit, such as 11GiB"):
-        plan.parse_bytes("eleven")
+        table.parse_bytes("eleven")
