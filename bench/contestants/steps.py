@@ -16,7 +16,7 @@ from eblvm.bench.naive import BiDsm, Dsm, VagesDsm
 from eblvm.bench.tools.registry import Case
 from eblvm.bench.tools.timing import Step
 from eblvm.engine.config import Config
-from eblvm.engine.device import set_products
+from eblvm.engine.machine import set_products
 from eblvm.engine.methods.base import Rows, State
 from eblvm.engine.methods.bism import linear_step_size
 from eblvm.engine.training.loop import training_step

@@ -1,6 +1,6 @@
 """The device of a bench command."""
 
-from eblvm.engine.device import own_device, set_repeatable
+from eblvm.engine.machine import own_device, set_repeatable
 from eblvm.engine.recipes import recipe
 
 

@@ -48,7 +48,7 @@ def for_gpu(config: Config, out: Path, argv: list[str], recorded: str | None) ->
     """The rule of training/gpu_defaults.py, said once; a configuration from a file or a run is taken as it is."""
     import torch
 
-    from eblvm.engine.device import own_device
+    from eblvm.engine.machine import own_device
     from eblvm.engine.training.gpu_defaults import CHOSEN, gpu_defaults, sentence
 
     config.running.check_device()

@@ -14,8 +14,8 @@ from torch import Tensor
 from eblvm.engine.data.dataset import Dataset
 from eblvm.engine.data.pictures.stream import PicturesOnDemand, open_stream
 from eblvm.engine.data.sets.base import DataOptions
-from eblvm.engine.device import start_thread
 from eblvm.engine.errors import UserError
+from eblvm.engine.machine import start_thread
 from eblvm.kernels import philox
 from eblvm.kernels.philox import Key, Purpose, purpose
 

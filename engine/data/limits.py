@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import IO
 
 from eblvm.engine.errors import UserError, printable
-from eblvm.engine.system import physical_memory
+from eblvm.engine.machine import physical_memory
 
 BYTES, PIXELS = "EBLVM_MAX_BYTES", "EBLVM_MAX_PIXELS"
 DEFAULT_PIXELS = 100_000_000

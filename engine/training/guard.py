@@ -12,8 +12,8 @@ from torch import Tensor
 from torch.utils._pytree import tree_leaves
 
 from eblvm.engine.errors import DivergedError, UserError
+from eblvm.engine.machine import ENDINGS
 from eblvm.engine.methods.base import Nets, State
-from eblvm.engine.system import ENDINGS
 from eblvm.engine.types import Params
 
 LIMIT = 1e9  # no loss, gradient norm or parameter of a healthy run is near it

@@ -14,8 +14,15 @@ from eblvm.engine.autodiff import collectives
 from eblvm.engine.config import Config
 from eblvm.engine.data.dataset import Dataset, check_values
 from eblvm.engine.data.input import Input, open_input
-from eblvm.engine.device import device_memory, own_device, set_products, set_repeatable, subnormals_as_zero
 from eblvm.engine.errors import UserError
+from eblvm.engine.machine import (
+    device_memory,
+    keep_freed_memory,
+    own_device,
+    set_products,
+    set_repeatable,
+    subnormals_as_zero,
+)
 from eblvm.engine.methods.base import Info, Nets, Rates, Rows, State, TrainingStep
 from eblvm.engine.nets.base import Energy
 from eblvm.engine.nets.posteriors import Posterior
@@ -25,7 +32,6 @@ from eblvm.engine.runs.folder import open_run
 from eblvm.engine.runs.parent import Parent, begins_at
 from eblvm.engine.runs.saved import SavedRun
 from eblvm.engine.runs.state import check_payload, from_tree, to_tree
-from eblvm.engine.system import keep_freed_memory
 from eblvm.engine.training import distributed, guard, sizes
 from eblvm.engine.training.fork import Fork
 from eblvm.engine.training.gpu_defaults import takes_graphs

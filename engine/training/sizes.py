@@ -5,8 +5,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from eblvm.engine.config import Config
-from eblvm.engine.device import device_memory
 from eblvm.engine.errors import UserError
+from eblvm.engine.machine import device_memory
 from eblvm.engine.methods.base import Nets
 
 COPIES = 4  # at least: parameters, Adam's two moments, a gradient
