@@ -27,9 +27,11 @@ UNKNOWN_MEMORY = 8 * 2**30  # assumed if the machine does not report its memory
 
 def own_device(device: str) -> str:
     """Return `device` with its number and make it this thread's current one; 'cuda' is the GPU of torchrun's local
-    rank, or the current one."""
+    rank, or the current one. A device that is not there is an error."""
     if torch.device(device).type != "cuda":
         return device
+    if not torch.cuda.is_available():
+        raise UserError(f"got device {device!r}, but torch sees no CUDA device here; use --device cpu")
     index: int | None = torch.device(device).index
     count = torch.cuda.device_count()
     local, processes = int(os.environ.get("LOCAL_RANK", 0)), int(os.environ.get("LOCAL_WORLD_SIZE", 1))
@@ -111,9 +113,7 @@ def device_memory(device: str) -> int:
 
 def peak_memory_mib() -> float:
     """Return this process's peak use of the machine's memory; 0 if the system does not count it."""
-    if resource is None:
-        return 0.0
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    peak = 0 if resource is None else resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return peak / (2**20 if sys.platform == "darwin" else 2**10)
 
 

@@ -8,8 +8,7 @@ that the tree does not read is an error that names what does. The help shows the
 
 import argparse
 import json
-from collections.abc import Iterator
-from dataclasses import fields, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -50,24 +49,11 @@ def add_run_options(parser: Parser, without: tuple[str, ...] = ()) -> None:
 def _every_option() -> dict[str, bool]:
     """Return all names, and whether each is a switch."""
     is_switch = {"method": False, "model": False}
-    for node in (*METHODS.values(), *MODELS.values(), *DATASETS.values(), Optimisation(), Step(), Running()):
-        for owner, f in _fields(node):
+    for node in (*MODELS.values(), *METHODS.values(), *DATASETS.values(), Optimisation(), Step(), Running()):
+        for owner, f in options.every_option(node):
             if f.name != "kind":
                 is_switch[f.name] = "kinds" not in f.metadata and value_type(type(owner), f.name)[0] is bool
     return is_switch
-
-
-def _fields(node: options.Options) -> Iterator[tuple[options.Options, Any]]:
-    """Yield every option field of a node, and of every kind that its slots accept."""
-    for f in fields(node):
-        if "kinds" in f.metadata:
-            yield node, f
-            for kind in f.metadata["kinds"].values():
-                yield from _fields(kind)
-        elif isinstance(value := getattr(node, f.name), options.Options):
-            yield from _fields(value)
-        elif "help" in f.metadata:
-            yield node, f
 
 
 def configuration(
@@ -116,7 +102,8 @@ def _start(arguments: argparse.Namespace, given: dict[str, Any]) -> Config:
         raise UserError(f'{arguments.config} names no recipe; add recipe = "...", or give one')
     small = arguments.small or bool(saved.pop("small", False))
     kinds = {name: given.pop(name, saved.pop(name, None)) for name in ("method", "model")}
-    return recipes.recipe(recipe, kinds["model"], small, kinds["method"]).replaced(**saved)
+    config = recipes.recipe(recipe, kinds["model"], small, kinds["method"])
+    return config.replaced(**saved) if saved else config
 
 
 def read_file(path: Path) -> dict[str, Any]:

@@ -51,7 +51,6 @@ def for_gpu(config: Config, out: Path, argv: list[str], recorded: str | None) ->
     from eblvm.engine.machine import own_device
     from eblvm.engine.training.gpu_defaults import CHOSEN, gpu_defaults, sentence
 
-    config.running.check_device()
     device = own_device(config.running.device)
     if not recorded:
         given = [n for n in CHOSEN if any(a.split("=")[0] in (flag(n), flag("no_" + n)) for a in argv)]

@@ -9,7 +9,6 @@ from eblvm.engine.errors import UserError
 from eblvm.engine.options import Options
 
 if TYPE_CHECKING:
-    from eblvm.engine.config import Config
     from eblvm.engine.nets import Energy, Posterior
     from eblvm.engine.nets.bidvl import Generator
 
@@ -56,16 +55,3 @@ def image_shape(shape: tuple[int, ...]) -> tuple[int, int, int]:
     if len(shape) != 3:
         raise UserError(f"a deep model needs images [channels, height, width], got samples of shape {list(shape)}")
     return shape[0], shape[1], shape[2]
-
-
-def check_modes(config: Config) -> None:
-    """Refuse what checkpointing and 16-bit networks cannot do."""
-    model = config.model
-    if model.checkpoint in model.checkpoints[1:] and (config.step.compile or config.replicated):
-        raise UserError(
-            "checkpoint is for the eager, single run; with --compile use --memory-budget, and train replicas one by one"
-        )
-    if model.precision == "fp16" and config.step.compile:
-        raise UserError("precision 'fp16' scales the gradients of eager steps; use bf16, or remove --compile")
-    if model.precision != "fp32" and config.running.dtype != "float32":
-        raise UserError(f"precision {model.precision!r} is for dtype float32, got {config.running.dtype!r}")

@@ -5,12 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
-from eblvm.engine.models.base import PRECISIONS, Model, check_modes, image_shape
+from eblvm.engine.models.base import PRECISIONS, Model, image_shape
 from eblvm.engine.nets import deep as modules
 from eblvm.engine.options import Options, declared, option, slot
 
 if TYPE_CHECKING:
-    from eblvm.engine.config import Config
     from eblvm.engine.nets import Energy
 
 DEPTHS = (12, 18, 24)
@@ -92,6 +91,3 @@ class Deep(Model):
             return modules.DeepEnergy(features, modules.CoupledHead(self.latent, units))
         head = modules.QuadraticHead(features.flat) if published else modules.VisibleHead(self.latent, units)
         return modules.DeepEBM(features, head)
-
-    def check(self, config: Config) -> None:
-        check_modes(config)

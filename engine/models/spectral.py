@@ -5,12 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
-from eblvm.engine.models.base import PRECISIONS, Model, check_modes
+from eblvm.engine.models.base import PRECISIONS, Model
 from eblvm.engine.nets import bidvl as modules
 from eblvm.engine.options import option
 
 if TYPE_CHECKING:
-    from eblvm.engine.config import Config
     from eblvm.engine.nets import Energy, Posterior
     from eblvm.engine.nets.bidvl import Generator
 
@@ -44,9 +43,6 @@ class Normalised(Model):
         choices=("auto", *checkpoints),
         mathematical=False,
     )
-
-    def check(self, config: Config) -> None:
-        check_modes(config)
 
     def generative(self, shape: tuple[int, ...], joint: bool) -> tuple[Energy, Posterior, Generator]:
         return modules.nets_for(self, shape, joint)

@@ -58,7 +58,6 @@ class SavedRun:
         if data is not None:
             config = config.replaced(data=data)
         config.check()
-        config.running.check_device()
         config = config.replaced(device=own_device(device))
         set_products(config.model.precision)
         if config.running.on_cuda:

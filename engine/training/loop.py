@@ -90,7 +90,6 @@ def train(
     Started by torchrun, each process takes its part of every batch (docs/scale.md), and the first one writes.
     """
     config.check()
-    config.running.check_device()
     config.optimisation.theta_optimizer().require()
     torch.set_num_threads(config.running.threads)
     with distributed.joined(config.running.device, config.running.timeout), subnormals_as_zero(), keep_freed_memory():
