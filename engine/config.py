@@ -100,11 +100,8 @@ class Config(Options):
         """The data set, on the run's device."""
         import torch
 
-        from eblvm.engine.data.input import check_input
-
-        found = self.dataset.load(self.model.images, self.running.threads)
-        check_input(self.dataset, found)
-        return found.to(self.running.device, getattr(torch, self.running.dtype))
+        dataset = self.dataset.load(self.model.images, self.running.threads)
+        return dataset.to(self.running.device, getattr(torch, self.running.dtype))
 
     def check(self) -> None:  # type: ignore[override]
         """Raise a `UserError` for the first mistake that can be seen without data and without torch."""

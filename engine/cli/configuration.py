@@ -31,12 +31,17 @@ GROUPS = ("method", "model", "data", "optimisation", "running")
 MACHINE_LIMIT = 2**31 - 1  # a range that ends here or above is that of a machine integer: errors show it, help does not
 
 
-def add_run_options(parser: Parser, without: tuple[str, ...] = ()) -> None:
-    """Add RECIPE and every option of every kind, read as text; `without` are a command's own."""
+def add_run_options(parser: Parser, without: tuple[str, ...] = (), places: bool = False) -> None:
+    """Add RECIPE and every option of every kind, read as text; `without` are a command's own. With `places` also the
+    run's folder and that of its parent."""
     parser.add_argument("recipe", metavar="RECIPE", nargs="?", help=", ".join(recipes.RECIPES))
     parser.add_argument("--help", "-h", action="store_true", help=argparse.SUPPRESS)
     parser.add_argument("--config", metavar="FILE", help="a saved config.json, or TOML; flags override it")
     parser.add_argument("--small", action="store_true", help="the recipe's variant that trains on a CPU in minutes")
+    if places:
+        parser.add_argument("--out", metavar="DIR", help="run folder (default runs/RECIPE-METHOD)")
+        parser.add_argument("--init", metavar="RUN[@STEP]", help="start from another run's weights; also @best, @ema")
+        parser.add_argument("--dry-run", action="store_true", help="print the configuration and stop")
     for name, is_switch in sorted(_every_option().items()):
         if name in without:
             continue
@@ -160,12 +165,6 @@ def _described(config: Config, leaf: Leaf) -> str:
     )
     default = NONE if value is None else ("yes" if value else "no") if isinstance(value, bool) else value
     return f"{facts['help']} [{'; '.join(x for x in (allowed, f'default {default}') if x)}]"
-
-
-def add_places(parser: Parser) -> None:
-    parser.add_argument("--out", metavar="DIR", help="run folder (default runs/RECIPE-METHOD)")
-    parser.add_argument("--init", metavar="RUN[@STEP]", help="start from another run's weights; also @best, @ema")
-    parser.add_argument("--dry-run", action="store_true", help="print the configuration and stop")
 
 
 def run_of(parser: Parser, arguments: argparse.Namespace) -> tuple[Config, Path, Parent | None]:

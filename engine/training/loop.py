@@ -12,7 +12,7 @@ import torch
 
 from eblvm.engine.autodiff import collectives
 from eblvm.engine.config import Config
-from eblvm.engine.data.dataset import Dataset, check_values
+from eblvm.engine.data.dataset import Dataset, check_input, check_values
 from eblvm.engine.data.input import Input, open_input
 from eblvm.engine.errors import UserError
 from eblvm.engine.machine import (
@@ -282,6 +282,7 @@ def on_this_process(config: Config, dataset: Dataset | None) -> tuple[Config, Da
     distributed.check_world(config)
     with distributed.shared_mistakes():
         dataset = dataset or config.load_data()
+    check_input(config.dataset, dataset)
     check_values(dataset, str(getattr(config.dataset, "data", None) or f"data set {config.dataset.kind!r}"))
     batch = config.optimisation.batch
     if batch > len(dataset.train):
