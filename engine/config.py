@@ -1,12 +1,12 @@
 """A run's configuration: the typed tree of the objects that it sets up. It knows trees, JSON and differences.
 
     Config
-      method         what is minimised: a product of an estimator and a loss, or a method of its own  engine/methods
-      model          the energy                                                                       engine/models
-      dataset        where the samples come from                                                      engine/data
-      optimisation   steps, batch, Adam, schedule, seeds                                              engine/optim
-      step           how a step runs: in chunks, fused, compiled                                      engine/training/step
-      running        device, logs, checkpoints                                                        engine/running.py
+      method         what is minimised: a product of an estimator and a loss, or its own method   engine/methods
+      model          the energy                                                                     engine/models
+      dataset        where the samples come from                                                    engine/data
+      optimisation   steps, batch, Adam, schedule, seeds                                            engine/optim
+      step           how a step runs: in chunks, fused, compiled                                    engine/training/step
+      running        device, logs, checkpoints                                                      engine/running.py
 
 Every option lives in the object that reads it; a recipe is a function that returns such a tree.
 """
@@ -124,8 +124,8 @@ class Config(Options):
         if model.generates != method.generates:
             wanted = "needs a model with a generator" if method.generates else "trains no generator"
             raise UserError(
-                f"method {method.kind!r} {wanted}, got model {model.kind!r}; methods and models with a generator belong "
-                "together, on a recipe of images"
+                f"method {method.kind!r} {wanted}, got model {model.kind!r}; methods and models with a generator "
+                "belong together, on a recipe of images"
             )
         if method.needs_conditionals and not model.conditionals:
             raise UserError(

@@ -96,7 +96,7 @@ class Leaf(NamedTuple):
 
     owner: Options
     path: tuple[str, ...]  # of field names, from the root to this one
-    field: "Field[Any]"
+    field: Field[Any]
     value: Any
 
     @property
