@@ -13,7 +13,7 @@ Every option lives in the object that reads it; a recipe is a function that retu
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any
 
@@ -26,7 +26,7 @@ from eblvm.engine.methods.base import Method
 from eblvm.engine.models import KINDS as MODELS
 from eblvm.engine.models.base import Model
 from eblvm.engine.optim.optimisation import Cosine, Optimisation
-from eblvm.engine.options import Leaf, Options, UnreadOptionError, flag, slot
+from eblvm.engine.options import Options, UnreadOptionError, flag, slot
 from eblvm.engine.running import Running
 from eblvm.engine.training.step import Step
 
@@ -77,17 +77,14 @@ class Config(Options):
 
     def __getitem__(self, name: str) -> Any:
         """The value of an option, or the kind in a slot, by name."""
-        for leaf in options.leaves(self):
+        for leaf in self.leaves():
             if leaf.name == name:
                 return leaf.value
         raise self.unread(name)
 
     def get(self, name: str, default: Any = None) -> Any:
         """The value of an option if this run reads it."""
-        return next((leaf.value for leaf in options.leaves(self) if leaf.name == name), default)
-
-    def leaves(self) -> list[Leaf]:
-        return list(options.leaves(self))
+        return next((leaf.value for leaf in self.leaves() if leaf.name == name), default)
 
     @property
     def replicated(self) -> bool:
@@ -102,17 +99,33 @@ class Config(Options):
         """The data set, on the run's device."""
         import torch
 
-        from eblvm.engine.data.input import check_input
-
-        found = self.dataset.load(self.model.images, self.running.threads)
-        check_input(self.dataset, found)
-        return found.to(self.running.device, getattr(torch, self.running.dtype))
+        dataset = self.dataset.load(self.model.images, self.running.threads)
+        return dataset.to(self.running.device, getattr(torch, self.running.dtype))
 
     def check(self) -> None:  # type: ignore[override]
         """Raise a `UserError` for the first mistake that can be seen without data and without torch."""
-        for part in (self.optimisation, self.running, self.step, self.model, self.method, self.dataset):
-            for node in options.nodes(part):
-                node.check(self)
+        for node in checking(self.optimisation, self.running, self.step, self.model):
+            node.check(self)
+
+        method, model, batch = self.method, self.model, self.optimisation.batch
+        if model.generates != method.generates:
+            wanted = "needs a model with a generator" if method.generates else "trains no generator"
+            raise UserError(
+                f"method {method.kind!r} {wanted}, got model {model.kind!r}; methods and models with a generator "
+                "belong together, on a recipe of images"
+            )
+        if method.needs_conditionals and not model.conditionals:
+            raise UserError(
+                f"method {method.kind!r} needs the GRBM's conditionals or its normaliser, model {model.kind!r} has "
+                "neither; use a score matching method"
+            )
+        if method.pairs_samples and batch % 2:
+            raise UserError(
+                f"method {method.kind!r} pairs the halves of a batch, got batch={batch}, expected an even number"
+            )
+
+        for node in checking(method, self.dataset):
+            node.check(self)
 
     def to_json(self) -> dict[str, Any]:
         return {"format": FORMAT, "recipe": self.recipe, "small": self.small, **options.to_json(self)}
@@ -153,7 +166,7 @@ class Config(Options):
 
     def unread(self, name: str) -> UserError:
         """The error for an option that this run does not read: who does, or the nearest names."""
-        own = sorted({leaf.name for leaf in options.leaves(self)})
+        own = sorted({leaf.name for leaf in self.leaves()})
         readers = who_reads(name)
         run = f"method {self.method.kind!r} on model {self.model.kind!r}"
         for f in (f for node in options.nodes(self) for f in fields(node) if f.name == name):
@@ -166,13 +179,18 @@ class Config(Options):
         return UserError(f"{who} does not read {flag(name)}; it is an option of {what}")
 
 
+def checking(*parts: Options) -> Iterator[Options]:
+    """Return the nodes of these parts that check the configuration."""
+    return (node for part in parts for node in options.nodes(part) if type(node).check is not Options.check)
+
+
 def who_reads(name: str) -> dict[str, list[str]]:
     """The kinds of every slot that have an option of this name; none for an unknown one."""
     found: dict[str, list[str]] = {}
     for slot_name, every in (("method", METHODS), ("model", MODELS), ("data set", DATASETS)):
         found[slot_name] = [kind for kind, node in every.items() if name in _names(node)]
     for node in (*METHODS.values(), *MODELS.values(), Optimisation()):
-        for leaf in (leaf for leaf in options.leaves(node) if leaf.is_slot):
+        for leaf in (leaf for leaf in node.leaves() if leaf.is_slot):
             every = leaf.field.metadata["kinds"]
             found[leaf.name] = [kind for kind, node in every.items() if name in _names(node)]
     return {slot_name: kinds for slot_name, kinds in found.items() if kinds}

@@ -9,8 +9,15 @@ from pathlib import Path
 from typing import IO
 
 from eblvm.engine.errors import UserError
-from eblvm.engine.system import FOLDER, NO_LINKS, flock
 
+try:
+    import fcntl
+except ImportError:  # Windows
+    fcntl = None  # type: ignore[assignment]
+
+# Flags for os.open: follow no link, do not pass to child processes, do not translate bytes.
+NO_LINKS = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
+FOLDER: int | None = getattr(os, "O_DIRECTORY", None)  # None: folders cannot be opened, so they cannot be synchronised
 OTHER = "give a path that can be read and written"
 # Error numbers of a lock that another process has, and of a file system without locks.
 HELD = (errno.EAGAIN, errno.EACCES)
@@ -115,6 +122,13 @@ def take_lock(path: Path, wait: bool) -> IO[bytes]:
             raise BlockingIOError(error.errno, "another process has the lock", str(path)) from None
         raise failed(path, error) from None
     return file
+
+
+def flock(file: int, *, exclusive: bool, wait: bool) -> None:
+    """Lock an open file, or raise OSError: EAGAIN if another process has it, ENOSYS if the system has no such locks."""
+    if fcntl is None:
+        raise OSError(errno.ENOSYS, "this system has no file locks")
+    fcntl.flock(file, (fcntl.LOCK_EX if exclusive else fcntl.LOCK_SH) | (0 if wait else fcntl.LOCK_NB))
 
 
 def is_locked(path: Path) -> bool:

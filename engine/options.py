@@ -42,6 +42,22 @@ class Options:
     def check(self, config: Config) -> None:
         """Raise a `UserError` if this node does not fit the rest of the run; without data and without torch."""
 
+    def leaves(self) -> list[Leaf]:
+        """Return all options that this tree reads, and its slots, in order."""
+        capable = cache(partial(can, self))
+
+        def under(node: Options, path: tuple[str, ...]) -> Iterator[Leaf]:
+            for f in fields(node):
+                value, here = getattr(node, f.name), (*path, f.name)
+                if isinstance(value, Options):
+                    if "kinds" in f.metadata:
+                        yield Leaf(node, here, f, value.kind)
+                    yield from under(value, here)
+                elif "help" in f.metadata and capable(f.metadata["needs"]):
+                    yield Leaf(node, here, f, value)
+
+        return list(under(self, ()))
+
 
 LARGEST, SMALLEST = 1e18, 1e-18  # of numbers; fp32 ends at 3e38, and steps square what they are given
 LARGEST_COUNT = 1_000_000  # of integers that state no limit of their own
@@ -142,21 +158,17 @@ def can(root: Options, capability: str) -> bool:
     return not capability or all(getattr(node, capability, True) for node in nodes(root))
 
 
-def leaves(root: Options) -> Iterator[Leaf]:
-    """All options that this tree reads, and its slots, in order."""
-    capable = cache(partial(can, root))
-
-    def under(node: Options, path: tuple[str, ...]) -> Iterator[Leaf]:
-        for f in fields(node):
-            value, here = getattr(node, f.name), (*path, f.name)
-            if isinstance(value, Options):
-                if "kinds" in f.metadata:
-                    yield Leaf(node, here, f, value.kind)
-                yield from under(value, here)
-            elif "help" in f.metadata and capable(f.metadata["needs"]):
-                yield Leaf(node, here, f, value)
-
-    yield from under(root, ())
+def every_option(node: Options) -> Iterator[tuple[Options, Field[Any]]]:
+    """Yield every option that a tree can have under a node, of every kind that its slots accept, with its owner."""
+    for f in fields(node):
+        if "kinds" in f.metadata:
+            yield node, f
+            for kind in f.metadata["kinds"].values():
+                yield from every_option(kind)
+        elif isinstance(value := getattr(node, f.name), Options):
+            yield from every_option(value)
+        elif "help" in f.metadata:
+            yield node, f
 
 
 def kinds_of(root: Options, leaf: Leaf) -> dict[str, Options]:
@@ -178,7 +190,7 @@ def with_values(root: T, changes: Mapping[str, Any], presets: Mapping[str, Any])
     known = {**presets, **changes}
     for _ in range(8):  # a slot's new kind may bring further slots
         before = root
-        for leaf in list(leaves(root)):
+        for leaf in root.leaves():
             if not leaf.is_slot:
                 continue
             kinds, asked = kinds_of(root, leaf), known.get(leaf.name)
@@ -193,7 +205,7 @@ def with_values(root: T, changes: Mapping[str, Any], presets: Mapping[str, Any])
                 break
         if root is before:
             break
-    found = {leaf.name: leaf for leaf in leaves(root)}
+    found = {leaf.name: leaf for leaf in root.leaves()}
     for name, value in changes.items():
         if name not in found:
             raise UnreadOptionError(name, root)
@@ -210,7 +222,7 @@ def with_presets(root: T, presets: Mapping[str, Any]) -> T:
     root = with_values(root, {}, presets)
     for _ in range(3):
         wanted = {}
-        for leaf in leaves(root):
+        for leaf in root.leaves():
             possible = kinds_of(root, leaf) if leaf.is_slot else leaf.choices
             if leaf.name in presets and (not possible or presets[leaf.name] in possible):
                 wanted[leaf.name] = presets[leaf.name]
@@ -220,7 +232,7 @@ def with_presets(root: T, presets: Mapping[str, Any]) -> T:
 
 def _filled(node: Options, known: Mapping[str, Any]) -> Options:
     """A kind's default node with what `known` says of its options and slots."""
-    for leaf in list(leaves(node)):
+    for leaf in node.leaves():
         if leaf.name not in known:
             continue
         value = known[leaf.name]
@@ -373,7 +385,7 @@ def from_json(node: T, values: Any, where: str = "") -> T:
 
 def differences(old: Options, new: Options) -> list[str]:
     """The mathematical options in which two trees differ, as 'name old -> new'."""
-    before, after = ({leaf.name: leaf for leaf in leaves(root)} for root in (old, new))
+    before, after = ({leaf.name: leaf for leaf in root.leaves()} for root in (old, new))
     found = []
     for name in dict.fromkeys((*before, *after)):
         values = [side[name].value if name in side else None for side in (before, after)]

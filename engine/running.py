@@ -6,8 +6,6 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-import torch
-
 from eblvm.engine.errors import UserError
 from eblvm.engine.options import Options, option
 
@@ -66,12 +64,3 @@ class Running(Options):
     def check(self, config: Config) -> None:
         if not re.fullmatch(r"cpu|cuda(:\d+)?", self.device):
             raise UserError(f"got device={self.device!r}, expected cpu or cuda (cuda:0, cuda:1, ...)")
-
-    def check_device(self) -> None:
-        """Refuse a device that is not there; this needs torch."""
-        if self.on_cuda:
-            if not torch.cuda.is_available():
-                raise UserError(f"got device {self.device!r}, but torch sees no CUDA device here; use --device cpu")
-            number, count = int(self.device.partition(":")[2] or 0), torch.cuda.device_count()
-            if number >= count:
-                raise UserError(f"got device {self.device!r}, but there are {count}, from 0 on; use --device cuda")

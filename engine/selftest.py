@@ -22,7 +22,7 @@ from torch.utils._pytree import tree_map
 
 from eblvm.engine.config import Config
 from eblvm.engine.data.pictures.stream import gpu_of
-from eblvm.engine.device import own_device, set_products
+from eblvm.engine.machine import own_device, set_products
 from eblvm.engine.methods.base import Rows
 from eblvm.engine.planning.plan import RESERVED, step_cost
 from eblvm.engine.recipes import recipe

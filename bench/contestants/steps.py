@@ -16,7 +16,7 @@ from eblvm.bench.naive import BiDsm, Dsm, VagesDsm
 from eblvm.bench.tools.registry import Case
 from eblvm.bench.tools.timing import Step
 from eblvm.engine.config import Config
-from eblvm.engine.device import set_products
+from eblvm.engine.machine import own_device, set_products
 from eblvm.engine.methods.base import Rows, State
 from eblvm.engine.methods.bism import linear_step_size
 from eblvm.engine.training.start import initial_state
@@ -59,7 +59,7 @@ class EngineStep:
 
     def __init__(self, config: Config, shape: tuple[int, ...], state: State | None = None):
         config.check()
-        config.running.check_device()
+        own_device(config.running.device)
         self.config, self.v, self.seed, self.count = (
             config,
             batch(config, shape),

@@ -21,7 +21,7 @@ from eblvm.bench.measurements.deep import DeepStep
 from eblvm.bench.tools import record
 from eblvm.bench.tools.columns import Table
 from eblvm.bench.tools.timing import Step, elapsed_ms, median, ratio_by_round
-from eblvm.engine.system import keep_freed_memory, page_faults
+from eblvm.engine.machine import keep_freed_memory, page_faults
 
 SCHEMA = "eblvm-freed-memory/1"
 COUNT = 6  # steps of a reading

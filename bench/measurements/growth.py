@@ -24,9 +24,9 @@ from eblvm.bench.tools.memory import GIB
 from eblvm.bench.tools.timing import elapsed_ms, interleaved, median
 from eblvm.engine import tables
 from eblvm.engine.config import Config
+from eblvm.engine.machine import keep_freed_memory
 from eblvm.engine.planning import plan
 from eblvm.engine.recipes import recipe
-from eblvm.engine.system import keep_freed_memory
 
 SCHEMA = "eblvm-growth/1"
 TOLERANCE = 0.1  # of an exponent

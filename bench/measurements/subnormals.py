@@ -14,8 +14,8 @@ from eblvm.bench.contestants.steps import EngineStep
 from eblvm.bench.tools import columns, record
 from eblvm.bench.tools.columns import Table
 from eblvm.bench.tools.timing import interleaved, median, ratio_by_round
-from eblvm.engine.device import subnormals_as_zero
 from eblvm.engine.errors import UserError
+from eblvm.engine.machine import subnormals_as_zero
 from eblvm.engine.methods.base import State
 from eblvm.engine.runs.saved import SavedRun
 from eblvm.engine.runs.state import from_tree

@@ -22,8 +22,8 @@ from eblvm.bench.tools.registry import Case
 from eblvm.bench.tools.timing import interleaved, median
 from eblvm.engine import recipes, tables
 from eblvm.engine.config import Config
-from eblvm.engine.device import device_memory
 from eblvm.engine.errors import UserError
+from eblvm.engine.machine import device_memory
 from eblvm.engine.methods.base import State
 from eblvm.engine.methods.score_matching import ScoreMatching
 from eblvm.engine.planning import plan

@@ -12,7 +12,7 @@ from eblvm.bench.suites import SUITES, Suite
 from eblvm.bench.tools.records import Record
 from eblvm.engine.cli.parser import Parser, at_least
 from eblvm.engine.errors import UserError, unknown
-from eblvm.engine.options import checked, flag, leaves, range_text
+from eblvm.engine.options import checked, flag, range_text
 
 CONTESTANTS = "--contestants"
 ROUNDS = 5  # of a contest
@@ -37,7 +37,7 @@ def main(name: str, argv: list[str]) -> None:
 def contest(name: str, argv: list[str]) -> None:
     parser = Parser(f"bench {name} {CONTESTANTS}", "The engine's step next to what other libraries give, case by case.")
     parser.add_argument("--rounds", type=int, default=ROUNDS, metavar="N", help=f"readings of every step ({ROUNDS})")
-    if "data" in {leaf.name for leaf in leaves(SUITES[name])}:
+    if "data" in {leaf.name for leaf in SUITES[name].leaves()}:
         parser.add_argument("--data", type=Path, metavar="PATH", help="the folder of CelebA's pictures")
     add_json(parser)
     arguments = parsed(parser, argv, name)
@@ -56,7 +56,7 @@ def parsed(parser: Parser, argv: list[str], name: str) -> argparse.Namespace:
 
 def add_options(parser: Parser, suite: Suite) -> None:
     """A flag for each option that the suite declares."""
-    for leaf in leaves(suite):
+    for leaf in suite.leaves():
         facts = leaf.field.metadata
         limits = ", ".join(filter(None, [range_text(facts), default_text(leaf.value)]))
         text = facts["help"] + (f" ({limits})" if limits else "")
@@ -75,7 +75,7 @@ def default_text(value: Any) -> str:
 def with_options(suite: Suite, given: Mapping[str, Any]) -> Suite:
     """The suite with those of the given options that it reads, each checked."""
     changes = {}
-    for leaf in leaves(suite):
+    for leaf in suite.leaves():
         if (value := given.get(leaf.name)) is not None:
             changes[leaf.name] = checked(leaf, leaf.parsed(value) if isinstance(value, str) else value)
     return replace(suite, **changes)

@@ -21,7 +21,7 @@ from eblvm.bench.tools.memory import mib
 from eblvm.bench.tools.timing import median
 from eblvm.bench.tools.version import Starter, Version, cases_of_both
 from eblvm.engine import tables
-from eblvm.engine.system import ENDINGS
+from eblvm.engine.machine import ENDINGS
 
 SCHEMA = "eblvm-compare/1"
 MINUTES = 10.0

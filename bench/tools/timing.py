@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 
 import torch
 
-from eblvm.engine.system import keep_freed_memory
+from eblvm.engine.machine import keep_freed_memory
 
 Step = Callable[[], None]
 BLOCK_MS = 20.0  # short steps are repeated until a reading is about this long

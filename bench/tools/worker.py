@@ -20,7 +20,7 @@ import eblvm.engine
 from eblvm.bench.contestants.steps import CaseStep
 from eblvm.bench.tools import gates, instructions, registry
 from eblvm.bench.tools.timing import BLOCK_MS, elapsed_ms, warmed_repeats
-from eblvm.engine.system import keep_freed_memory
+from eblvm.engine.machine import keep_freed_memory
 
 PROTOCOL = 1
 EXTRAS = ("block_ms", "repeat", "instructions")

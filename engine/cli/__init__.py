@@ -6,15 +6,16 @@ Another package adds commands by an entry point of the group `eblvm.commands`: a
 import importlib
 import io
 import os
+import signal
 import sys
 from functools import cache
 from typing import NamedTuple
 
 from eblvm.engine.cli.lazy_import import lazy
 from eblvm.engine.errors import DivergedError, LostPeerError, UserError, printable, unknown
-from eblvm.engine.system import CLOSED_PIPE
 
 LAZY = ("torch", "numpy", "eblvm.kernels", "eblvm.engine.autodiff", "eblvm.engine.nets")
+CLOSED_PIPE = 128 + getattr(signal, "SIGPIPE", 13)  # the exit code of a program whose reader has closed the pipe
 
 
 class Command(NamedTuple):
@@ -70,6 +71,8 @@ def overview() -> str:
 
 
 def run(argv: list[str]) -> None:
+    for name in LAZY:
+        lazy(name)
     if any("\0" in text for text in argv):  # no shell can pass one, a program can
         raise UserError("an argument contains a NUL character, which no path or option can contain; remove it")
     if not argv or argv[0] in ("-h", "--help"):
@@ -89,8 +92,6 @@ def run(argv: list[str]) -> None:
 def main(argv: list[str] | None = None) -> int:
     """Run a command and return its exit code: 0 done, 1 a gate failed, 2 a mistake in the input, 3 the run diverged,
     4 another process of the run was lost, 130 interrupted, 141 the reader of the output has closed it."""
-    for name in LAZY:
-        lazy(name)
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):  # file names that are not UTF-8 are escaped, not an error
             stream.reconfigure(errors="backslashreplace")

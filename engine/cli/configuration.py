@@ -8,8 +8,7 @@ that the tree does not read is an error that names what does. The help shows the
 
 import argparse
 import json
-from collections.abc import Iterator
-from dataclasses import fields, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -31,12 +30,17 @@ GROUPS = ("method", "model", "data", "optimisation", "running")
 MACHINE_LIMIT = 2**31 - 1  # a range that ends here or above is that of a machine integer: errors show it, help does not
 
 
-def add_run_options(parser: Parser, without: tuple[str, ...] = ()) -> None:
-    """Add RECIPE and every option of every kind, read as text; `without` are a command's own."""
+def add_run_options(parser: Parser, without: tuple[str, ...] = (), places: bool = False) -> None:
+    """Add RECIPE and every option of every kind, read as text; `without` are a command's own. With `places` also the
+    run's folder and that of its parent."""
     parser.add_argument("recipe", metavar="RECIPE", nargs="?", help=", ".join(recipes.RECIPES))
     parser.add_argument("--help", "-h", action="store_true", help=argparse.SUPPRESS)
     parser.add_argument("--config", metavar="FILE", help="a saved config.json, or TOML; flags override it")
     parser.add_argument("--small", action="store_true", help="the recipe's variant that trains on a CPU in minutes")
+    if places:
+        parser.add_argument("--out", metavar="DIR", help="run folder (default runs/RECIPE-METHOD)")
+        parser.add_argument("--init", metavar="RUN[@STEP]", help="start from another run's weights; also @best, @ema")
+        parser.add_argument("--dry-run", action="store_true", help="print the configuration and stop")
     for name, is_switch in sorted(_every_option().items()):
         if name in without:
             continue
@@ -49,24 +53,11 @@ def add_run_options(parser: Parser, without: tuple[str, ...] = ()) -> None:
 def _every_option() -> dict[str, bool]:
     """Return all names, and whether each is a switch."""
     is_switch = {"method": False, "model": False}
-    for node in (*METHODS.values(), *MODELS.values(), *DATASETS.values(), Optimisation(), Step(), Running()):
-        for owner, f in _fields(node):
+    for node in (*MODELS.values(), *METHODS.values(), *DATASETS.values(), Optimisation(), Step(), Running()):
+        for owner, f in options.every_option(node):
             if f.name != "kind":
                 is_switch[f.name] = "kinds" not in f.metadata and value_type(type(owner), f.name)[0] is bool
     return is_switch
-
-
-def _fields(node: options.Options) -> Iterator[tuple[options.Options, Any]]:
-    """Yield every option field of a node, and of every kind that its slots accept."""
-    for f in fields(node):
-        if "kinds" in f.metadata:
-            yield node, f
-            for kind in f.metadata["kinds"].values():
-                yield from _fields(kind)
-        elif isinstance(value := getattr(node, f.name), options.Options):
-            yield from _fields(value)
-        elif "help" in f.metadata:
-            yield node, f
 
 
 def configuration(
@@ -115,7 +106,8 @@ def _start(arguments: argparse.Namespace, given: dict[str, Any]) -> Config:
         raise UserError(f'{arguments.config} names no recipe; add recipe = "...", or give one')
     small = arguments.small or bool(saved.pop("small", False))
     kinds = {name: given.pop(name, saved.pop(name, None)) for name in ("method", "model")}
-    return recipes.recipe(recipe, kinds["model"], small, kinds["method"]).replaced(**saved)
+    config = recipes.recipe(recipe, kinds["model"], small, kinds["method"])
+    return config.replaced(**saved) if saved else config
 
 
 def read_file(path: Path) -> dict[str, Any]:
@@ -172,12 +164,6 @@ def _described(config: Config, leaf: Leaf) -> str:
     )
     default = NONE if value is None else ("yes" if value else "no") if isinstance(value, bool) else value
     return f"{facts['help']} [{'; '.join(x for x in (allowed, f'default {default}') if x)}]"
-
-
-def add_places(parser: Parser) -> None:
-    parser.add_argument("--out", metavar="DIR", help="run folder (default runs/RECIPE-METHOD)")
-    parser.add_argument("--init", metavar="RUN[@STEP]", help="start from another run's weights; also @best, @ema")
-    parser.add_argument("--dry-run", action="store_true", help="print the configuration and stop")
 
 
 def run_of(parser: Parser, arguments: argparse.Namespace) -> tuple[Config, Path, Parent | None]:

@@ -2,6 +2,7 @@
 
 import argparse
 import json
+from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -19,7 +20,7 @@ class Parser(argparse.ArgumentParser):
             description=description,
             epilog=epilog,
             allow_abbrev=False,
-            formatter_class=Formatter,
+            formatter_class=partial(argparse.RawDescriptionHelpFormatter, max_help_position=30, width=100),
             **kwargs,
         )
 
@@ -34,11 +35,6 @@ class Parser(argparse.ArgumentParser):
 
     def add_json(self) -> None:
         self.add_argument("--json", metavar="FILE", help="write the figures to FILE")
-
-
-class Formatter(argparse.RawDescriptionHelpFormatter):
-    def __init__(self, prog: str):
-        super().__init__(prog, max_help_position=30, width=100)
 
 
 def at_least(arguments: argparse.Namespace, **lowest: int) -> None:

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from eblvm.engine import options, recipes, tables
+from eblvm.engine import recipes, tables
 from eblvm.engine.cli.parser import Parser, write_json
 from eblvm.engine.errors import UserError
 from eblvm.engine.runs import summary
@@ -115,7 +115,7 @@ def compare(argv: list[str]) -> None:
         raise UserError("got one run, expected two or more to compare")
     runs = [summarise(Path(d)) for d in arguments.dirs]
     values: list[dict[str, Any]] = [
-        {"recipe": r.config.recipe, **{leaf.name: leaf.value for leaf in options.leaves(r.config)}} for r in runs
+        {"recipe": r.config.recipe, **{leaf.name: leaf.value for leaf in r.config.leaves()}} for r in runs
     ]
     names = dict.fromkeys(name for v in values for name in v)
     differing = [n for n in names if len({repr(v.get(n)) for v in values}) > 1 and n != "data"]

@@ -49,7 +49,7 @@ def sampler_options() -> dict[str, dict[str, Leaf]]:
     """The options of all samplers, by name and by the samplers that read them."""
     by_name: dict[str, dict[str, Leaf]] = {}
     for kind, sampler in sampling.KINDS.items():
-        for leaf in options.leaves(sampler):
+        for leaf in sampler.leaves():
             by_name.setdefault(leaf.name, {})[kind] = leaf
     return by_name
 

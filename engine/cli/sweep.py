@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from eblvm.engine import tables
-from eblvm.engine.cli.configuration import add_places, add_run_options, run_of
+from eblvm.engine.cli.configuration import add_run_options, run_of
 from eblvm.engine.cli.parser import Parser, write_json
 from eblvm.engine.cli.train import preview, show
 from eblvm.engine.errors import UserError
@@ -18,8 +18,7 @@ EXAMPLES = (
 def main(argv: list[str]) -> None:
     text = "Train seeds and learning rates at once. Rows: all seeds of the first rate, then of the second, ..."
     parser = Parser("sweep", text, EXAMPLES, add_help=False, usage=USAGE)
-    add_run_options(parser)
-    add_places(parser)
+    add_run_options(parser, places=True)
     parser.add_json()
     arguments = parser.parse(argv)
     arguments.out = arguments.out or (f"runs/{arguments.recipe}-sweep" if arguments.recipe else None)

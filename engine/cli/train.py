@@ -4,7 +4,7 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from eblvm.engine.cli.configuration import add_places, add_run_options, run_of
+from eblvm.engine.cli.configuration import add_run_options, run_of
 from eblvm.engine.cli.parser import Parser
 from eblvm.engine.config import Config
 from eblvm.engine.options import flag
@@ -26,8 +26,7 @@ EXAMPLES = (
 def main(argv: list[str]) -> None:
     text = "Train a recipe, continue the run in --out, or start from another run's weights."
     parser = Parser("train", text, EXAMPLES, add_help=False, usage=USAGE)
-    add_run_options(parser)
-    add_places(parser)
+    add_run_options(parser, places=True)
     parser.add_argument("--resume", metavar="RUN", help="continue this run; with --steps M for longer")
     arguments = parser.parse(argv)
     config, out, init = run_of(parser, arguments)
@@ -48,10 +47,9 @@ def for_gpu(config: Config, out: Path, argv: list[str], recorded: str | None) ->
     """The rule of training/gpu_defaults.py, said once; a configuration from a file or a run is taken as it is."""
     import torch
 
-    from eblvm.engine.device import own_device
+    from eblvm.engine.machine import own_device
     from eblvm.engine.training.gpu_defaults import CHOSEN, gpu_defaults, sentence
 
-    config.running.check_device()
     device = own_device(config.running.device)
     if not recorded:
         given = [n for n in CHOSEN if any(a.split("=")[0] in (flag(n), flag("no_" + n)) for a in argv)]

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 
 from eblvm.engine.data.members import Member
-from eblvm.engine.errors import UserError
+from eblvm.engine.errors import UserError, printable
 
 PictureFile = Path | Member
 
@@ -63,8 +63,8 @@ class Contents(NamedTuple):
             valid, test = sizes if sizes and n > sum(sizes) else (held, held)
             if n <= valid + test:
                 raise UserError(
-                    f"{self.where} has {n} images, expected at least {valid + test + 1}: {valid} to validate, {test} "
-                    "to test and one to train; give a larger set"
+                    f"{printable(self.where)} has {n} images, expected at least {valid + test + 1}: {valid} to "
+                    f"validate, {test} to test and one to train; give a larger set"
                 )
             bounds = (0, n - valid - test, n - test, n)
             splits = {name: whole.part(*bounds[i : i + 2]) for i, name in enumerate(("train", "valid", "test"))}
@@ -73,7 +73,8 @@ class Contents(NamedTuple):
             n = len(train.images)
             if n < 2:
                 raise UserError(
-                    f"{self.where} has {n} training image and none to validate, expected at least 2; give a larger set"
+                    f"{printable(self.where)} has {n} training image and none to validate, expected at least 2; give "
+                    "a larger set"
                 )
             kept = n - min(1000, max(1, n // 10))
             splits |= {"train": train.part(0, kept), "valid": train.part(kept, n)}

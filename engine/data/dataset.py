@@ -1,12 +1,17 @@
 """A data set in memory, as training and evaluation see it; its values are checked before the first step."""
 
-from typing import NamedTuple
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from eblvm.engine.errors import UserError
+
+if TYPE_CHECKING:
+    from eblvm.engine.data.sets.base import DataOptions
 
 LARGEST = 1e6  # models and their noise are scaled for data of about 1
 CHUNK = 4096  # samples that are looked at, or resized, together
@@ -22,7 +27,7 @@ class Dataset(NamedTuple):
     test_labels: Tensor | None = None
     dtype: torch.dtype = torch.float32  # of what `floats` gives
 
-    def to(self, device: str, dtype: torch.dtype) -> "Dataset":
+    def to(self, device: str, dtype: torch.dtype) -> Dataset:
         def place(t: Tensor) -> Tensor:
             return t.to(device) if t.dtype == torch.uint8 else t.to(device, dtype)
 
@@ -32,6 +37,14 @@ class Dataset(NamedTuple):
     def floats(self, v: Tensor) -> Tensor:
         """Samples as a model sees them; bytes become [0, 1]."""
         return v.to(self.dtype).div_(255) if v.dtype == torch.uint8 else v
+
+
+def check_input(options: DataOptions, dataset: Dataset) -> None:
+    """Refuse options of the input that this data cannot follow."""
+    if options.input != "memory" and isinstance(dataset.train, Tensor):
+        raise UserError(f"--input {options.input} decodes pictures, data set {options.kind!r} has none; remove --input")
+    if (options.flip or options.dequantize) and dataset.train.dtype != torch.uint8:
+        raise UserError(f"flip and dequantize are for images of bytes, data set {options.kind!r} has none; remove them")
 
 
 def check_values(dataset: Dataset, where: str) -> None:

@@ -14,8 +14,8 @@ from torch import Tensor
 from eblvm.engine.data.dataset import Dataset
 from eblvm.engine.data.pictures.stream import PicturesOnDemand, open_stream
 from eblvm.engine.data.sets.base import DataOptions
-from eblvm.engine.device import start_thread
 from eblvm.engine.errors import UserError
+from eblvm.engine.machine import start_thread
 from eblvm.kernels import philox
 from eblvm.kernels.philox import Key, Purpose, purpose
 
@@ -169,14 +169,6 @@ class Streaming:
         return places, self.batches.mirrored(step).flatten() if self.batches.options.flip else torch.zeros(self.rows)
 
 
-def check_input(options: DataOptions, dataset: Dataset) -> None:
-    """Refuse what a data set cannot do, in one sentence each."""
-    if options.input != "memory" and not isinstance(cast(object, dataset.train), PicturesOnDemand):
-        raise UserError(f"--input {options.input} decodes pictures, data set {options.kind!r} has none; remove --input")
-    if (options.flip or options.dequantize) and dataset.train.dtype != torch.uint8:
-        raise UserError(f"flip and dequantize are for images of bytes, data set {options.kind!r} has none; remove them")
-
-
 def open_input(
     options: DataOptions,
     dataset: Dataset,
@@ -188,7 +180,6 @@ def open_input(
     world: int = 1,
 ) -> Input:
     """The input of a run from its beginning, or from the `state` in a checkpoint of it."""
-    check_input(options, dataset)
     batches, train = Batches(options, dataset, seed, batch, rank, world), cast(object, dataset.train)
     if isinstance(train, PicturesOnDemand):
         return Streaming(batches, train, state or {}, threads)

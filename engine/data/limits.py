@@ -10,18 +10,18 @@ from pathlib import Path
 from typing import IO
 
 from eblvm.engine.errors import UserError, printable
-from eblvm.engine.system import physical_memory
+from eblvm.engine.machine import physical_memory
 
 BYTES, PIXELS = "EBLVM_MAX_BYTES", "EBLVM_MAX_PIXELS"
 DEFAULT_PIXELS = 100_000_000
 
 
 def max_bytes() -> int:
-    return _given(BYTES, physical_memory() // 4)
+    return _given(BYTES) or physical_memory() // 4
 
 
 def max_pixels() -> int:
-    return _given(PIXELS, DEFAULT_PIXELS)
+    return _given(PIXELS) or DEFAULT_PIXELS
 
 
 def check_bytes(where: object, count: int) -> None:
@@ -48,10 +48,11 @@ def too_many_pixels(width: int, height: int) -> str | None:
     return f"it has {width}x{height} pixels, the limit is {limit:,}; if you trust it, set {PIXELS}={width * height}"
 
 
-def _given(name: str, default: int) -> int:
+def _given(name: str) -> int | None:
+    """Return the limit that the environment sets, if it does."""
     text = os.environ.get(name)
     if not text:
-        return default
+        return None
     if not (text.isascii() and text.isdigit() and len(text) < 20 and int(text) > 0):
         raise UserError(f"got {name}={text!r}, expected a whole number above 0; unset it, or give such a number")
     return int(text)

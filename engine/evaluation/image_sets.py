@@ -14,7 +14,7 @@ from eblvm.engine.data import limits
 from eblvm.engine.data.dataset import resized
 from eblvm.engine.data.pictures.decoding import UnreadableError, rgb
 from eblvm.engine.data.pictures.stream import unreadable
-from eblvm.engine.data.readers.arrays import load_npz
+from eblvm.engine.data.readers.arrays import listed, load_npz
 from eblvm.engine.data.readers.picture_folder import SUFFIXES, pictures_in
 from eblvm.engine.durable import make_folder
 from eblvm.engine.errors import UserError, printable
@@ -85,7 +85,7 @@ def _archive(path: Path) -> Tensor:
     arrays, keys = load_npz(path, KEYS)
     key = next((k for k in KEYS if k in arrays), None)
     if key is None:
-        raise UserError(f"{path}: got keys {', '.join(keys) or 'none'}, expected one of {', '.join(KEYS)}")
+        raise UserError(f"{path}: got keys {listed(keys)}, expected one of {', '.join(KEYS)}")
     x = arrays[key]
     if x.dtype != np.uint8 or x.ndim not in (3, 4):
         raise UserError(f"{path}: got {key!r} of {x.ndim} axes, {x.dtype}, expected uint8 images n x height x width")

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol
 import torch
 
 from eblvm.engine import autodiff, nets
-from eblvm.engine.errors import UserError
 from eblvm.engine.optim.base import Weights
 from eblvm.engine.optim.sgd import Sgd
 from eblvm.engine.options import Options
@@ -120,24 +119,6 @@ class Method(Options):
     def blur(self) -> float:
         """The noise level of the density that the model learns; 0: that of the data itself."""
         return 0.0
-
-    def check(self, config: Config) -> None:
-        model, batch = config.model, config.optimisation.batch
-        if model.generates != self.generates:
-            wanted = "needs a model with a generator" if self.generates else "trains no generator"
-            raise UserError(
-                f"method {self.kind!r} {wanted}, got model {model.kind!r}; methods and models with a generator belong "
-                "together, on a recipe of images"
-            )
-        if self.needs_conditionals and not model.conditionals:
-            raise UserError(
-                f"method {self.kind!r} needs the GRBM's conditionals or its normaliser, model {model.kind!r} has "
-                "neither; use a score matching method"
-            )
-        if self.pairs_samples and batch % 2:
-            raise UserError(
-                f"method {self.kind!r} pairs the halves of a batch, got batch={batch}, expected an even number"
-            )
 
     def rates(self) -> dict[str, float | None]:
         """Return the learning rates of its own, of "phi" and "unroll"; none: those of theta and phi."""

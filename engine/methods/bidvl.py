@@ -95,7 +95,6 @@ class Bidvl(Method):
         return self.energy == "joint"
 
     def check(self, config: Config) -> None:
-        super().check(config)
         model, step = config.model, config.step
         if self.joint and self.opposite != "none":
             raise UserError(

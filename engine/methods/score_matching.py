@@ -57,7 +57,6 @@ class ScoreMatching(Method):
         return self.loss.blur
 
     def check(self, config: Config) -> None:
-        super().check(config)
         model, loss = config.model, self.loss
         if model.needs_q and not self.learns_q:
             raise UserError(

@@ -13,8 +13,8 @@ from torch import Tensor
 
 from eblvm.engine.config import Config
 from eblvm.engine.data.dataset import Dataset
-from eblvm.engine.device import own_device, set_products, set_repeatable
 from eblvm.engine.errors import UserError, unknown
+from eblvm.engine.machine import own_device, set_products, set_repeatable
 from eblvm.engine.methods.base import Nets, State, empty_weights
 from eblvm.engine.models.posteriors import PosteriorOptions
 from eblvm.engine.nets.base import Energy
@@ -58,7 +58,6 @@ class SavedRun:
         if data is not None:
             config = config.replaced(data=data)
         config.check()
-        config.running.check_device()
         config = config.replaced(device=own_device(device))
         set_products(config.model.precision)
         if config.running.on_cuda:

@@ -25,7 +25,7 @@ def sampler_of(run: SavedRun, name: str | None = None, **given: Any) -> Sampler:
         sampler = next(s for s in KINDS.values() if s.automatic and not s.suits(run))
     elif reason := (sampler := KINDS[name]).suits(run):
         raise UserError(reason)
-    leaves = {leaf.name: leaf for leaf in options.leaves(sampler)}
+    leaves = {leaf.name: leaf for leaf in sampler.leaves()}
     for option, value in given.items():
         if value is None:
             continue
@@ -38,9 +38,9 @@ def sampler_of(run: SavedRun, name: str | None = None, **given: Any) -> Sampler:
 
 def unread(sampler: Sampler, option: str) -> UserError:
     """The error for an option that this sampler does not read: who does, or the nearest names."""
-    readers = [repr(name) for name, other in KINDS.items() if option in {leaf.name for leaf in options.leaves(other)}]
+    readers = [repr(name) for name, other in KINDS.items() if option in {leaf.name for leaf in other.leaves()}]
     if not readers:
-        return unknown("option", flag_of(option), [flag_of(leaf.name) for leaf in options.leaves(sampler)])
+        return unknown("option", flag_of(option), [flag_of(leaf.name) for leaf in sampler.leaves()])
     return UserError(
         f"sampler {sampler.kind!r} does not read {flag_of(option)}; it is an option of {' or '.join(readers)}: "
         f"remove {flag_of(option)}, or choose another --sampler"

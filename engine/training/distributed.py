@@ -19,8 +19,8 @@ from torch import Tensor, nn
 
 from eblvm.engine.autodiff.collectives import gather_rows, local_slice, rank, size
 from eblvm.engine.config import Config
-from eblvm.engine.device import own_device
 from eblvm.engine.errors import LostPeerError, UserError
+from eblvm.engine.machine import own_device
 from eblvm.engine.methods.base import State
 from eblvm.engine.training.peers import Peers, patience_s
 

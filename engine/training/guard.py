@@ -12,11 +12,10 @@ from torch.utils._pytree import tree_leaves
 
 from eblvm.engine.autodiff import collectives
 from eblvm.engine.config import Config
-from eblvm.engine.device import device_memory
 from eblvm.engine.errors import DivergedError, UserError
+from eblvm.engine.machine import ENDINGS, device_memory
 from eblvm.engine.methods.base import Nets, State
 from eblvm.engine.planning import plan
-from eblvm.engine.system import ENDINGS
 from eblvm.engine.types import Params
 
 COPIES = 4  # at least: parameters, Adam's two moments, a gradient

@@ -15,10 +15,10 @@ import torch
 from tqdm import tqdm
 
 from eblvm.engine.durable import failed, open_to_append, write_atomic
+from eblvm.engine.machine import peak_memory_mib
 from eblvm.engine.optim.replicas import by_rate
 from eblvm.engine.progress import progress
 from eblvm.engine.runs.stats import MEASURED, read_rows
-from eblvm.engine.system import peak_memory_mib
 from eblvm.engine.training.loggers import LOGGERS, Logger
 
 

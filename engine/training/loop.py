@@ -12,10 +12,17 @@ import torch
 
 from eblvm.engine.autodiff import collectives
 from eblvm.engine.config import Config
-from eblvm.engine.data.dataset import Dataset, check_values
+from eblvm.engine.data.dataset import Dataset, check_input, check_values
 from eblvm.engine.data.input import Input
-from eblvm.engine.device import device_memory, own_device, set_products, set_repeatable, subnormals_as_zero
 from eblvm.engine.errors import UserError
+from eblvm.engine.machine import (
+    device_memory,
+    keep_freed_memory,
+    own_device,
+    set_products,
+    set_repeatable,
+    subnormals_as_zero,
+)
 from eblvm.engine.methods.base import Info, Rates, Rows
 from eblvm.engine.nets.base import Energy
 from eblvm.engine.nets.posteriors import Posterior
@@ -25,7 +32,6 @@ from eblvm.engine.runs.folder import open_run
 from eblvm.engine.runs.parent import PARENT, Parent, begins_at
 from eblvm.engine.runs.saved import SavedRun
 from eblvm.engine.runs.state import to_tree
-from eblvm.engine.system import keep_freed_memory
 from eblvm.engine.training import distributed, guard
 from eblvm.engine.training.fork import Fork
 from eblvm.engine.training.gpu_defaults import takes_graphs
@@ -70,6 +76,7 @@ def train(
         flags = distributed.Flags()
         with distributed.shared_mistakes():
             dataset = dataset or config.load_data()
+        check_input(config.dataset, dataset)
         check_values(dataset, str(getattr(config.dataset, "data", None) or f"data set {config.dataset.kind!r}"))
         if batch > len(dataset.train):
             raise UserError(f"got batch={batch}, expected at most the {len(dataset.train)} training samples")
@@ -211,16 +218,14 @@ def pictures(parts: Parts, preview: Preview, progress: Progress) -> dict[str, Pa
 
 def on_this_machine(config: Config) -> Config:
     """Return the configuration with this process's own device, set up as the run asks for."""
-    running = config.running
-    if running.on_cuda:
-        running.check_device()
+    running, device = config.running, own_device(config.running.device)
     if config.optimisation.optimizer == "apex":
         apex.require()
     torch.set_num_threads(running.threads)
     set_products(config.model.precision)
     if running.on_cuda:
         set_repeatable(running.deterministic)
-    return config.replaced(device=own_device(running.device))
+    return config.replaced(device=device)
 
 
 def as_planned(config: Config, shape: tuple[int, ...], say: Say) -> Config:

@@ -70,7 +70,7 @@ class Step(Options):
             )
         if model.precision == "fp16" and (self.compile or config.replicated):
             raise UserError(
-                "precision 'fp16' scales the gradients of eager, single steps; use bf16, or remove --compile and "
+                "precision 'fp16' scales the gradients of eager steps of one run; use bf16, or remove --compile and "
                 "--replicas"
             )
         if model.precision != "fp32" and config.running.dtype != "float32":
@@ -81,11 +81,8 @@ class Step(Options):
 
         A fused gradient and `move` take replica axes themselves; the plain gradient is vmapped, and closes over `nets`.
         """
-        method, optimizer, replicated = (
-            config.method,
-            config.optimisation.theta_optimizer(),
-            config.optimisation.replicated,
-        )
+        method, optimisation = config.method, config.optimisation
+        optimizer, replicated = optimisation.theta_optimizer(), optimisation.replicated
         device, dtype = torch.device(config.running.device), getattr(torch, config.running.dtype)
         in_place = not (self.compile or replicated)
         # Fused steps have their lower steps inside, where nothing can be averaged over processes.

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from eblvm.engine.cli import commands
-from eblvm.engine.cli.configuration import add_places, add_run_options
+from eblvm.engine.cli.configuration import add_run_options
 from eblvm.engine.cli.parser import Parser
 
 ROOT = Path(__file__).parents[2]
@@ -25,8 +25,7 @@ def shown(page: Path) -> list[list[str]]:
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_commands_and_options_that_are_shown_exist(page: Path) -> None:
     parser = Parser("train", add_help=False)
-    add_run_options(parser)
-    add_places(parser)
+    add_run_options(parser, places=True)
     known = {*parser._option_string_actions, "--resume", "--json"}
     for words in shown(page):
         name = words[1].strip("[]")

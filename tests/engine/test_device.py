@@ -17,10 +17,10 @@ from eblvm.engine.cli.train import for_gpu
 from eblvm.engine.config import Config
 from eblvm.engine.data.dataset import Dataset
 from eblvm.engine.data.pictures.stream import gpu_of
-from eblvm.engine.device import SUBNORMAL, own_device, set_products, set_repeatable, start_thread, subnormals_as_zero
 from eblvm.engine.errors import UserError
 from eblvm.engine.evaluation import provenance
 from eblvm.engine.evaluation.metrics.extractor import Extractor
+from eblvm.engine.machine import SUBNORMAL, own_device, set_products, set_repeatable, start_thread, subnormals_as_zero
 from eblvm.engine.recipes import recipe
 from eblvm.engine.runs.saved import SavedRun
 from eblvm.engine.selftest import decoding

@@ -133,8 +133,8 @@ def test_capabilities_decide_what_is_there() -> None:
         able: bool = False
         x: int = option(1, "x", needs="able")
 
-    assert [leaf.name for leaf in options.leaves(Leaf())] == []
-    assert [leaf.name for leaf in options.leaves(Leaf(able=True))] == ["x"]
+    assert [leaf.name for leaf in Leaf().leaves()] == []
+    assert [leaf.name for leaf in Leaf(able=True).leaves()] == ["x"]
     assert {name for name, model in MODELS.items() if model.images} >= {"deep", "sn-conv"}
 
 

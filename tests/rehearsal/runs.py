@@ -27,7 +27,7 @@ from eblvm.engine.data import input as data_input
 from eblvm.engine.data.dataset import Dataset
 from eblvm.engine.data.pictures.framing import Framing
 from eblvm.engine.data.pictures.stream import PicturesOnDemand
-from eblvm.engine.device import start_thread
+from eblvm.engine.machine import start_thread
 from eblvm.engine.recipes import recipe
 from eblvm.engine.training import distributed
 from eblvm.engine.training.loop import train

@@ -23,7 +23,7 @@ def read(path: Path) -> Contents:
     for name, split in contents.splits.items():
         if not len(split.images) or (isinstance(split.images, np.ndarray) and not split.images.size):
             raise UserError(f"{printable(path)} has no images in {name!r}; copy it again, or leave the split out")
-    return contents._replace(where=printable(path))
+    return contents._replace(where=str(path))
 
 
 def read_file(path: Path) -> Contents:

@@ -2,7 +2,7 @@
 
 import math
 import zipfile
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import IO, NamedTuple
 
@@ -27,7 +27,7 @@ def read_npz(path: Path) -> Contents:
         if x in arrays
     }
     if not splits:
-        raise UserError(f"{path}: got keys {', '.join(keys) or 'none'}, expected 'x', or 'x_train' and 'x_test'")
+        raise UserError(f"{path}: got keys {listed(keys)}, expected 'x', or 'x_train' and 'x_test'")
     return Contents(".npz archive", splits)
 
 
@@ -45,8 +45,13 @@ def load_npz(path: Path, wanted: Collection[str]) -> tuple[dict[str, np.ndarray]
             with damaged(*failing):
                 file = archive.open(info)
             with file:
-                arrays[key] = read_array(file, f"{printable(path)}: {key}", info.file_size, *failing)
-    return arrays, [printable(key[:40]) for key in list(members)[:20]]
+                arrays[key] = read_array(file, f"{path}: {key}", info.file_size, *failing)
+    return arrays, list(members)
+
+
+def listed(keys: Sequence[str]) -> str:
+    """Return the first keys of an archive for a message."""
+    return ", ".join(printable(key[:40]) for key in keys[:20]) or "none"
 
 
 def read_npy(path: Path) -> Contents:
@@ -105,5 +110,7 @@ def read_header(file: IO[bytes], name: str, size: int, where: object, what: str)
     expected = math.prod(shape) * dtype.itemsize
     if any(n < 0 for n in shape) or expected != size - start or not dtype.itemsize:
         sizes = "x".join(map(str, shape))
-        raise UserError(f"{name} has {size - start} bytes of data, its header says {sizes} {dtype}; copy it again")
+        raise UserError(
+            f"{printable(name)} has {size - start} bytes of data, its header says {sizes} {dtype}; copy it again"
+        )
     return Header(tuple(map(int, shape)), fortran, dtype, start)

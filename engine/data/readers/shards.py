@@ -70,7 +70,7 @@ def read_shards(paths: list[Path]) -> Contents:
     place, start, length, end = (np.array(column) for column in (which, offset, size, ends))
     pictures = Pictures(Members(shards, place, start, length, end, bytes(names)))
     labels = np.array(classes) if len(classes) == len(pictures) else None
-    whole = Contents("WebDataset shards", {"all": Split(pictures, labels)}, where=printable(paths[0].parent))
+    whole = Contents("WebDataset shards", {"all": Split(pictures, labels)}, where=str(paths[0].parent))
     held_out = min(MOST_HELD_OUT, max(1, len(pictures) // 20))
     return whole.divided((held_out, held_out)) if len(pictures) else whole
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from eblvm.engine.device import full_products
+from eblvm.engine.machine import full_products
 
 BATCH = 20  # images at once: 21 MB of Inception's input
 

@@ -12,7 +12,7 @@ from eblvm.bench import suites
 from eblvm.bench.suites import GROUPS, SUITES, Suite
 from eblvm.bench.tools import record, records
 from eblvm.engine.errors import UserError
-from eblvm.engine.options import flag, leaves
+from eblvm.engine.options import flag
 
 FOLDER = Path(suites.__file__).parent
 QUICK = """
@@ -47,7 +47,7 @@ def test_a_suite_shows_the_options_it_reads_and_no_others(
     with pytest.raises(SystemExit):
         run("bench", name, "--help")
     shown = set(re.findall(r"^  (?:-h, )?(--[\w-]+)", capsys.readouterr().out, re.MULTILINE))
-    own = {flag(leaf.name) for leaf in leaves(SUITES[name])}
+    own = {flag(leaf.name) for leaf in SUITES[name].leaves()}
     assert shown - {"--help", "--json", "--contestants"} == own
     assert ("--contestants" in shown) == SUITES[name].contested
 

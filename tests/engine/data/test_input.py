@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from eblvm.engine.config import Config
-from eblvm.engine.data.dataset import Dataset
+from eblvm.engine.data.dataset import Dataset, check_input
 from eblvm.engine.data.input import Input, Order, open_input
 from eblvm.engine.data.pictures.framing import has_dali
 from eblvm.engine.errors import UserError
@@ -77,7 +77,7 @@ def test_flips_and_dequantisation_are_what_they_say() -> None:
     assert abs(float(noisy.mean()) - 0.5) < 0.02
     assert noisy.unique().numel() > 9000
     with pytest.raises(UserError, match="flip and dequantize are for images of bytes"):
-        opened(base.replaced(flip=True), Dataset(x.float(), x, x), SEED)
+        check_input(base.replaced(flip=True).dataset, Dataset(x.float(), x, x))
 
 
 READER = """

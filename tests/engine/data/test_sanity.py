@@ -46,3 +46,10 @@ def test_training_says_so_before_its_first_step(tmp_path: Path) -> None:
             "checkerboard", method="dsm", steps=2, out=tmp_path / "run", data=Dataset(points(200), points(), bad)
         )
     assert not (tmp_path / "run").exists()
+
+
+def test_options_that_the_data_cannot_follow_make_no_folder(tmp_path: Path) -> None:
+    v = torch.rand(200, 3, 32, 32)
+    with pytest.raises(UserError, match="flip and dequantize are for images of bytes, data set 'cifar10' has none"):
+        eblvm.train("cifar10", steps=2, flip=True, out=tmp_path / "run", data=Dataset(v, v[:9], v[:9]))
+    assert not (tmp_path / "run").exists()

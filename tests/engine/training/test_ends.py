@@ -11,8 +11,8 @@ import pytest
 from eblvm.engine import recipes
 from eblvm.engine.config import Config
 from eblvm.engine.errors import DivergedError
+from eblvm.engine.machine import ENDINGS
 from eblvm.engine.optim.optimisation import Optimisation
-from eblvm.engine.system import ENDINGS
 from eblvm.engine.training import guard, loop
 from eblvm.engine.training.loop import train
 

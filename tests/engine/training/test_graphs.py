@@ -100,7 +100,6 @@ def test_a_run_captures_its_compiled_step(tmp_path: Path, monkeypatch: pytest.Mo
     monkeypatch.setattr(loop, "TriedStep", Tried)
     monkeypatch.setattr(loop, "CudaRecorder", Replayed)
     monkeypatch.setattr(Running, "on_cuda", property(lambda _: True))
-    monkeypatch.setattr(Running, "check_device", lambda _: None)
     monkeypatch.setattr(loop, "set_repeatable", lambda _: None)
     monkeypatch.setattr(torch, "compile", lambda step, dynamic: partial(step))
     said: list[str] = []

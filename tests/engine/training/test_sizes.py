@@ -6,7 +6,8 @@ import pytest
 import torch
 
 from eblvm.engine.cli import main
-from eblvm.engine.running import Running
+from eblvm.engine.errors import UserError
+from eblvm.engine.machine import own_device
 
 
 @pytest.mark.parametrize(
@@ -45,8 +46,11 @@ def test_counts_of_samples(arguments: str, capsys) -> None:
 
 
 def test_a_gpu_that_is_not_there(monkeypatch) -> None:
+    with pytest.raises(UserError, match="got device 'cuda', but torch sees no CUDA device here"):
+        own_device("cuda")
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
-    Running(device="cuda:1").check_device()
-    with pytest.raises(Exception, match="got device 'cuda:2', but there are 2, from 0 on"):
-        Running(device="cuda:2").check_device()
+    monkeypatch.setattr(torch.cuda, "set_device", lambda _: None)
+    assert own_device("cuda:1") == "cuda:1"
+    with pytest.raises(UserError, match="got device='cuda:2' on a machine with 2 GPUs, expected cuda:0 to cuda:1"):
+        own_device("cuda:2")

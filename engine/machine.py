@@ -1,24 +1,37 @@
-"""The device of a process: its GPU, the precision and determinism of its arithmetic, and its memory.
+"""The machine that a run is on: its GPU, the precision and determinism of its arithmetic, its memory and its signals.
 
-'cuda' is resolved once to the process's own GPU, which each of its threads has to select."""
+'cuda' is resolved once to the process's own GPU, which each of its threads has to select. What an operating system does
+not have, as Windows lacks several things here, is left out or answered by a default.
+"""
 
+import ctypes
 import os
+import signal
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 import torch
 
 from eblvm.engine.errors import UserError
-from eblvm.engine.system import physical_memory
+
+try:
+    import resource
+except ImportError:  # Windows
+    resource = None  # type: ignore[assignment]
 
 SUBNORMAL = 1e-40
+ENDINGS = tuple(getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name))
+UNKNOWN_MEMORY = 8 * 2**30  # assumed if the machine does not report its memory
 
 
 def own_device(device: str) -> str:
     """Return `device` with its number and make it this thread's current one; 'cuda' is the GPU of torchrun's local
-    rank, or the current one."""
+    rank, or the current one. A device that is not there is an error."""
     if torch.device(device).type != "cuda":
         return device
+    if not torch.cuda.is_available():
+        raise UserError(f"got device {device!r}, but torch sees no CUDA device here; use --device cpu")
     index: int | None = torch.device(device).index
     count = torch.cuda.device_count()
     local, processes = int(os.environ.get("LOCAL_RANK", 0)), int(os.environ.get("LOCAL_WORLD_SIZE", 1))
@@ -96,3 +109,52 @@ def device_memory(device: str) -> int:
     if torch.device(device).type == "cuda":
         return torch.cuda.mem_get_info(torch.device(device))[0]
     return physical_memory() // int(os.environ.get("LOCAL_WORLD_SIZE", 1))
+
+
+def peak_memory_mib() -> float:
+    """Return this process's peak use of the machine's memory; 0 if the system does not count it."""
+    peak = 0 if resource is None else resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak / (2**20 if sys.platform == "darwin" else 2**10)
+
+
+def page_faults() -> int:
+    """Return how many page faults this process has had since it started; 0 if the system does not count them."""
+    return 0 if resource is None else resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+
+
+# glibc's numbers for mallopt, and the values that it reaches by itself: the number of mapped blocks,
+# the largest block of its heap.
+TRIM_THRESHOLD, MMAP_THRESHOLD, MMAP_MAX = -1, -3, -4
+MAPPED_BLOCKS, LARGEST_IN_HEAP = 65536, 32 * 2**20
+
+
+@contextmanager
+def keep_freed_memory() -> Iterator[None]:
+    """Inside the block, keep freed memory in this process for its next step; afterwards, return it to the system.
+
+    glibc returns the end of its heap whenever that is free, and large blocks at once. Every page of them comes back
+    by a page fault and is cleared; docs/performance.md has the cost per step. If the environment tunes the heap, or
+    the C library is another, nothing changes.
+    """
+    tuned = any(name.startswith("MALLOC_") for name in os.environ) or "malloc" in os.environ.get("GLIBC_TUNABLES", "")
+    c = ctypes.CDLL(None) if sys.platform == "linux" and not tuned else None
+    if c is None or not hasattr(c, "mallopt") or not hasattr(c, "malloc_trim"):
+        yield
+        return
+    c.mallopt(MMAP_MAX, 0)
+    c.mallopt(TRIM_THRESHOLD, -1)  # never
+    try:
+        yield
+    finally:
+        c.mallopt(MMAP_MAX, MAPPED_BLOCKS)
+        c.mallopt(MMAP_THRESHOLD, LARGEST_IN_HEAP)
+        c.mallopt(TRIM_THRESHOLD, 2 * LARGEST_IN_HEAP)
+        c.malloc_trim(0)
+
+
+def physical_memory() -> int:
+    """Return the bytes of the machine's memory."""
+    try:
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    except (AttributeError, ValueError, OSError):
+        return UNKNOWN_MEMORY
