@@ -6,7 +6,7 @@ A subcommand is a file in `bench/subcommands`, a suite one in `bench/suites`. Ea
 import importlib
 from typing import NamedTuple
 
-from eblvm.engine.cli.lazy_import import lazy
+from eblvm.engine.cli import lazy
 from eblvm.engine.errors import unknown
 
 # Besides those of the engine's command line: what suites import to measure.

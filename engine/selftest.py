@@ -27,7 +27,7 @@ from eblvm.engine.methods.base import Rows
 from eblvm.engine.planning.plan import RESERVED, step_cost
 from eblvm.engine.recipes import recipe
 from eblvm.engine.runs import checkpoint
-from eblvm.engine.runs.state import check_payload
+from eblvm.engine.runs.checkpoint import check_payload
 from eblvm.engine.selftest_finding import Finding, guarded
 from eblvm.engine.selftest_kernels import kernels
 from eblvm.engine.training.graphs import CudaRecorder, GraphedStep, distance

@@ -24,17 +24,15 @@ from eblvm.bench.tools import record
 from eblvm.bench.tools.columns import Table
 from eblvm.engine.errors import UserError
 from eblvm.engine.evaluation.metrics.grid_likelihood import grid_log_likelihood
-from eblvm.engine.methods.base import Nets, Rows, State
+from eblvm.engine.methods.base import Nets, Rows, State, from_tree
 from eblvm.engine.methods.bism import Bism
-from eblvm.engine.methods.divergences import Fisher, Kl
-from eblvm.engine.methods.lower_level import Head, LowerLevel
+from eblvm.engine.methods.lower_level import Fisher, Head, Kl, LowerLevel
 from eblvm.engine.methods.newton import Newton
 from eblvm.engine.methods.newton_step import antithetic, best_response
 from eblvm.engine.methods.score_matching import ScoreMatching
 from eblvm.engine.nets.posteriors import Gaussian
 from eblvm.engine.optim import replicas
 from eblvm.engine.runs.saved import SavedRun
-from eblvm.engine.runs.state import from_tree
 from eblvm.engine.training.log import read_rows
 from eblvm.kernels import philox
 from eblvm.kernels.philox import Key

@@ -21,7 +21,7 @@ from eblvm.engine.evaluation.metrics.likelihood import exact_log_z, log_likeliho
 from eblvm.engine.evaluation.studies.fisher_critic import fisher_divergence
 from eblvm.engine.evaluation.studies.posterior_bias import gaussian_bias, grbm_bias
 from eblvm.engine.methods.base import Nets
-from eblvm.engine.methods.divergences import Kl
+from eblvm.engine.methods.lower_level import Kl
 from eblvm.engine.methods.vages import Vages
 from eblvm.engine.nets.grbm import GRBM
 from eblvm.engine.nets.posteriors import Bernoulli

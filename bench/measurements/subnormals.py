@@ -16,9 +16,8 @@ from eblvm.bench.tools.columns import Table
 from eblvm.bench.tools.timing import interleaved, median, ratio_by_round
 from eblvm.engine.errors import UserError
 from eblvm.engine.machine import subnormals_as_zero
-from eblvm.engine.methods.base import State
+from eblvm.engine.methods.base import State, from_tree
 from eblvm.engine.runs.saved import SavedRun
-from eblvm.engine.runs.state import from_tree
 
 SCHEMA = "eblvm-subnormals/1"
 COLUMNS = {"case": "state", "ms": "ms", "to_the_first": "to the first"}

@@ -6,7 +6,7 @@ import torch
 from torch.profiler import ProfilerActivity, profile
 
 from eblvm.bench.contestants.steps import EngineStep
-from eblvm.engine.autodiff.ranges import switched_on
+from eblvm.engine.autodiff.derivatives import switched_on
 from eblvm.engine.config import Config
 
 STEPS = 3

@@ -1,10 +1,9 @@
-"""The derivatives that methods use. Files with options read them as `autodiff.grad`, see cli/lazy_import.py."""
+"""The derivatives that methods use. Files with options read them as `autodiff.grad`, see cli/__init__.py."""
 
 from torch.utils._pytree import tree_flatten, tree_leaves, tree_map, tree_unflatten
 
 from eblvm.engine.autodiff.curvature import score_and_curvature
-from eblvm.engine.autodiff.derivatives import detached, grad, vjp
-from eblvm.engine.autodiff.ranges import named
+from eblvm.engine.autodiff.derivatives import detached, grad, named, vjp
 from eblvm.engine.autodiff.unroll import unroll
 
 __all__ = [

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from torch.overrides import handle_torch_function, has_torch_function
 
 from eblvm.engine.autodiff.derivatives import inside_torch_func, visited
-from eblvm.kernels.runtime.function import Function
+from eblvm.kernels.runtime.dispatch import Function
 
 Pair = tuple[int, int]
 FEW_PIXELS = 16  # 4 x 4; from 8 x 8 on the library is as fast

@@ -8,9 +8,14 @@ reads, unless grad mode is off.
 Plain autograd is used by default: it is the faster dialect in eager mode and the only one in which saved-tensor hooks
 can count memory. Inside `torch.func` transforms and `torch.compile` only `torch.func` works, so it is used there. A
 test compares the two.
+
+`named` names the parts of a step for a profiler. Names cost nothing until they are switched on, by `eblvm profile
+--trace`, or by EBLVM_NVTX=1 for NVIDIA's tools, as in `EBLVM_NVTX=1 nsys profile eblvm train ...`.
 """
 
-from collections.abc import Callable, Sequence
+import os
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
 from typing import Any
 
@@ -19,6 +24,9 @@ from torch import Tensor
 from torch.utils._pytree import tree_flatten, tree_map, tree_unflatten
 
 Finish = Callable[[int, Tensor], Tensor]  # (number of a leaf, its gradient) -> what is returned instead of the gradient
+NVTX = os.environ.get("EBLVM_NVTX", "0") == "1"
+_NONE = nullcontext()
+_on = NVTX
 
 
 def inside_torch_func() -> bool:
@@ -140,3 +148,29 @@ def vjp(fn: Callable[[Any], Any], x: Any) -> tuple[Any, Callable[..., Any]]:
 def detached(tree: Any) -> Any:
     """Return the same tensors without their graph."""
     return tree_map(Tensor.detach, tree)
+
+
+def named(part: str) -> AbstractContextManager[Any]:
+    """Name a part of a step."""
+    return _range(part) if _on else _NONE
+
+
+@contextmanager
+def switched_on() -> Iterator[None]:
+    """Show the names inside the block to torch's profiler, which writes them to its traces."""
+    global _on
+    before, _on = _on, True
+    try:
+        yield
+    finally:
+        _on = before
+
+
+@contextmanager
+def _range(part: str) -> Iterator[None]:
+    with torch.profiler.record_function(f"eblvm: {part}"):
+        if NVTX and torch.cuda.is_available():
+            with torch.cuda.nvtx.range(part):
+                yield
+        else:
+            yield

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol
 import torch
 
 from eblvm.engine import autodiff, nets
-from eblvm.engine.optim.base import Weights
+from eblvm.engine.optim.base import Moments, Weights
 from eblvm.engine.optim.sgd import Sgd
 from eblvm.engine.options import Options
 
@@ -208,3 +208,43 @@ def blank(p: Tensor, dtype: torch.dtype) -> Tensor:
 def sliced(tree: Any, first: int, count: int) -> Any:
     """Return `count` rows of every leaf of a tree."""
     return autodiff.tree_map(lambda x: x.narrow(0, first, count), tree)
+
+
+def to_tree(state: State) -> dict[str, Any]:
+    """Return the state as dicts; a method without a posterior has an empty phi."""
+    theta, phi = state.theta, state.phi
+    return {
+        "theta": theta.params,
+        "phi": phi.params,
+        "theta_opt": theta.moments._asdict(),
+        "phi_opt": phi.moments._asdict() if phi.params else (),
+        "chain": state.chain,
+        "ema": theta.average,
+        "scale": state.scale,
+        "buffers": state.buffers,
+        "phi_ema": phi.average,
+    }
+
+
+def from_tree(tree: dict[str, Any], device: torch.device, dtype: torch.dtype | None = None) -> State:
+    """Return the state on a device, and of a type if one is given."""
+    placed = _placed(tree, device, dtype)
+    theta = Weights(placed["theta"], _moments(placed["theta_opt"]), placed["ema"])
+    phi = Weights({}, Moments({}, {}, torch.zeros_like(theta.moments.step_count)))  # with its replica axis
+    if placed["phi"]:
+        phi = Weights(placed["phi"], _moments(placed["phi_opt"]), placed.get("phi_ema", {}))
+    return State(theta, phi, placed["chain"], placed["scale"], placed.get("buffers", {}))
+
+
+def _moments(tree: Any) -> Moments:
+    """Return the moments of an optimiser; `taken` is what format 1 called the step count."""
+    if not tree:  # an exported model has none
+        return empty_weights().moments
+    named = {"step_count" if name == "taken" else name: value for name, value in tree.items()}
+    return Moments(**named)
+
+
+def _placed(value: Any, device: torch.device, dtype: torch.dtype | None) -> Any:
+    if isinstance(value, dict):
+        return {k: _placed(v, device, dtype) for k, v in value.items()}
+    return value.to(device, dtype) if isinstance(value, torch.Tensor) else value

@@ -23,7 +23,6 @@ import torch
 from eblvm.engine import autodiff
 from eblvm.engine import nets as modules
 from eblvm.engine.autodiff import derivatives
-from eblvm.engine.methods.divergences import Divergence, Fisher
 from eblvm.engine.nets import deep
 
 if TYPE_CHECKING:
@@ -31,6 +30,7 @@ if TYPE_CHECKING:
 
     from eblvm.engine.methods.base import Nets, Rates
     from eblvm.engine.methods.estimates import Batch
+    from eblvm.engine.methods.lower_level import Divergence
     from eblvm.engine.nets import Gaussian, Posterior
     from eblvm.engine.types import Params
 
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 def serves(divergence: Divergence, nets: Nets, f: Any) -> bool:
     """Is this lower level of the form, outside of torch.func?"""
     energy, alone = nets.energy, isinstance(f, torch.Tensor) and not derivatives.inside_torch_func()
-    if not alone or type(divergence) is not Fisher or not isinstance(nets.posterior, modules.Gaussian):
+    if not alone or divergence.kind != "fisher" or not isinstance(nets.posterior, modules.Gaussian):
         return False
     return isinstance(energy, modules.Separable) and type(energy.head_net) is deep.CoupledHead
 

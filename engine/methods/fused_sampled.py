@@ -19,9 +19,9 @@ from typing import TYPE_CHECKING, NamedTuple
 import torch
 
 from eblvm.engine import nets as modules
-from eblvm.engine.methods.divergences import Kl, KlExact
 from eblvm.engine.methods.losses.dsm import Dsm
 from eblvm.engine.methods.losses.ksd import Ksd
+from eblvm.engine.methods.lower_level import Kl, KlExact
 from eblvm.engine.optim.adam import Adam
 from eblvm.engine.optim.base import Moments
 from eblvm.kernels import grbm_bilevel, grbm_dsm

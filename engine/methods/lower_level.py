@@ -1,24 +1,28 @@
-"""The lower level: q(h|v; phi) follows the model by steps on a divergence D(q(h|v) || p(h|v)) (BiSM Eq. 12)."""
+"""The lower level: q(h|v; phi) follows the model by steps on a divergence D(q(h|v) || p(h|v)) (BiSM Eq. 10, 12).
+
+A divergence is `divergence(head, posterior, p, noise) -> d[B]`, up to constants in phi: `head` is the energy at the
+batch's fixed features, `p` the posterior's parameters at the batch, `noise` [S, B, H] what `posterior.rsample` takes.
+"""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple, Self
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self
 
 import torch
 
 from eblvm.engine import autodiff
 from eblvm.engine.autodiff import collectives
 from eblvm.engine.errors import UserError
-from eblvm.engine.methods import divergences, fused_fisher
+from eblvm.engine.methods import fused_fisher
 from eblvm.engine.methods.base import Nets, State
-from eblvm.engine.methods.divergences import Divergence, KlExact
 from eblvm.engine.methods.estimates import Batch, Estimator
 from eblvm.engine.models import posteriors
 from eblvm.engine.models.posteriors import Linear, PosteriorOptions
-from eblvm.engine.options import option, slot
+from eblvm.engine.options import Options, declared, option, slot
 from eblvm.kernels import philox
 
 if TYPE_CHECKING:
@@ -54,6 +58,76 @@ class Head(NamedTuple):
 
 
 @dataclass(frozen=True)
+class Divergence(Options):
+    group = "method"
+    reads_samples: ClassVar[bool] = True  # of h, drawn from q
+    latent_samples: ClassVar[int] = 1  # of h per sample of v
+
+    def __call__(self, head: Head, posterior: Posterior, p: Any, noise: Tensor) -> Tensor:
+        raise NotImplementedError
+
+
+@dataclass(frozen=True)
+class Kl(Divergence):
+    """E_q [log q(h|v) + E(v, h)] over S reparameterised samples."""
+
+    kind = "kl"
+    latent_samples: int = option(1, "samples of h in the divergence", low=1)  # type: ignore[misc]
+
+    def __call__(self, head: Head, posterior: Posterior, p: Any, noise: Tensor) -> Tensor:
+        h = posterior.rsample(p, noise)
+        return (posterior.log_prob(p, h) + head(h)).mean(0)
+
+
+@dataclass(frozen=True)
+class KlExact(Divergence):
+    """The same in closed form, -entropy(q) + E_q E(v, h): the gradient has no noise from h.
+
+    For a Bernoulli q and an energy linear in h, and for a Gaussian q and the deep head."""
+
+    kind = "kl-exact"
+    needs = ("exact_kl",)
+    reads_samples = False
+
+    def __call__(self, head: Head, posterior: Posterior, p: Any, noise: Tensor) -> Tensor:
+        if hasattr(posterior, "negative_entropy"):
+            return posterior.negative_entropy(p) + head.expected(p)
+        mean = posterior.mean(p)
+        return posterior.log_prob(p, mean) + head(mean)
+
+
+@dataclass(frozen=True)
+class Iwae(Divergence):
+    """-E_q log 1/k sum_i p~(v, h_i) / q(h_i|v) over k reparameterised samples (Burda et al. 2016).
+
+    The KL where k = 1; tighter with more, and then at its least for a q wider than the KL's."""
+
+    kind = "iwae"
+    latent_samples: int = option(5, "k, samples of h in the bound", low=1)  # type: ignore[misc]
+
+    def __call__(self, head: Head, posterior: Posterior, p: Any, noise: Tensor) -> Tensor:
+        h = posterior.rsample(p, noise)
+        return math.log(len(noise)) - (-head(h) - posterior.log_prob(p, h)).logsumexp(0)
+
+
+@dataclass(frozen=True)
+class Fisher(Divergence):
+    """E_q 1/2 |grad_h log q(h|v) + grad_h E(v, h)|^2 over S reparameterised samples, for a continuous h."""
+
+    kind = "fisher"
+    needs = ("continuous_h",)
+    latent_samples: int = option(1, "samples of h in the divergence", low=1)  # type: ignore[misc]
+
+    def __call__(self, head: Head, posterior: Posterior, p: Any, noise: Tensor) -> Tensor:
+        h = posterior.rsample(p, noise)
+        difference, _ = autodiff.grad(lambda x: ((posterior.log_prob(p, x) + head(x)).sum(), ()), h)
+        return 0.5 * difference.square().sum(-1).mean(0)
+
+
+DIVERGENCES = declared(Divergence, (KlExact, Fisher, Kl, Iwae))
+
+
+@dataclass(frozen=True)
 class LowerLevel(Estimator):
     """An estimator with a posterior q(h|v; phi) that makes K real steps per minibatch on the mean of a divergence."""
 
@@ -63,7 +137,7 @@ class LowerLevel(Estimator):
     lower_lr: float | None = option(None, "Adam's learning rate for phi; none: that of theta", above=0)
     lower_clip_norm: float | None = option(None, "clip phi's gradient to this norm, in its K real steps", above=0)
     posterior: PosteriorOptions = slot(posteriors.KINDS, "net of q(h|v); 'exact' is the GRBM's own", Linear())
-    divergence: Divergence = slot(divergences.KINDS, "lower level's divergence", KlExact())
+    divergence: Divergence = slot(DIVERGENCES, "lower level's divergence", KlExact())
     noise: str = option(
         "shared",
         "draw the perturbed batch once per minibatch or in every step",

@@ -1,4 +1,4 @@
-"""The nn.Modules of energies and posteriors. Files with options read them as `nets.GRBM`, see cli/lazy_import.py."""
+"""The nn.Modules of energies and posteriors. Files with options read them as `nets.GRBM`, see cli/__init__.py."""
 
 from eblvm.engine.nets.base import Energy, Net, Separable
 from eblvm.engine.nets.contrast import Contrast

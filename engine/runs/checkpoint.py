@@ -18,6 +18,7 @@ import torch
 from eblvm.engine.damage import damaged
 from eblvm.engine.durable import make_folder, write_atomic
 from eblvm.engine.errors import UserError
+from eblvm.engine.methods.base import from_tree
 
 VERSION = 1
 NAME = re.compile(r"step-(\d{8,})\.pt")
@@ -152,3 +153,13 @@ def rescued(path: Path, check: Check | None = None) -> dict[str, Any]:
     except UserError as error:  # a folder that may only be read is good enough to read from
         print(f"warning: {error}", file=sys.stderr)
     return payload
+
+
+def check_payload(payload: dict[str, Any]) -> None:
+    """Raise a `UserError` if a checkpoint does not hold what a run needs to go on."""
+    try:
+        if not isinstance(payload["step"], int) or not isinstance(payload["best"], dict):
+            raise TypeError("its step or its best model has another type")
+        from_tree(payload["state"], torch.device("meta"))
+    except (KeyError, TypeError, AttributeError) as error:
+        raise UserError(f"it does not hold a run's state ({error!r})") from None

@@ -24,9 +24,9 @@ from eblvm.engine.optim import replicas
 from eblvm.engine.optim.base import Weights
 from eblvm.engine.options import nodes
 from eblvm.engine.runs import checkpoint, exported
+from eblvm.engine.runs.checkpoint import check_payload
 from eblvm.engine.runs.folder import expect_same_models, read_config
 from eblvm.engine.runs.parent import SAVED_MODELS
-from eblvm.engine.runs.state import check_payload
 from eblvm.engine.types import Params
 
 

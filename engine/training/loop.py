@@ -23,7 +23,7 @@ from eblvm.engine.machine import (
     set_repeatable,
     subnormals_as_zero,
 )
-from eblvm.engine.methods.base import Info, Rates, Rows
+from eblvm.engine.methods.base import Info, Rates, Rows, to_tree
 from eblvm.engine.nets.base import Energy
 from eblvm.engine.nets.posteriors import Posterior
 from eblvm.engine.optim import apex
@@ -31,7 +31,6 @@ from eblvm.engine.planning import plan
 from eblvm.engine.runs.folder import open_run
 from eblvm.engine.runs.parent import PARENT, Parent, begins_at
 from eblvm.engine.runs.saved import SavedRun
-from eblvm.engine.runs.state import to_tree
 from eblvm.engine.training import distributed, guard
 from eblvm.engine.training.fork import Fork
 from eblvm.engine.training.gpu_defaults import takes_graphs

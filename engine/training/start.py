@@ -12,11 +12,11 @@ from torch import Tensor
 from eblvm.engine.autodiff import collectives, mixed_precision
 from eblvm.engine.config import Config
 from eblvm.engine.data.input import Input, open_input
-from eblvm.engine.methods.base import Nets, State
+from eblvm.engine.methods.base import Nets, State, from_tree, to_tree
 from eblvm.engine.optim import replicas
 from eblvm.engine.optim.base import Weights
 from eblvm.engine.runs import checkpoint
-from eblvm.engine.runs.state import check_payload, from_tree, to_tree
+from eblvm.engine.runs.checkpoint import check_payload
 from eblvm.engine.training import distributed, guard
 from eblvm.engine.training.fork import Fork
 from eblvm.engine.training.parts import Parts, Progress, Say

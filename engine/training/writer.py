@@ -15,9 +15,9 @@ from torch.utils._pytree import tree_map
 
 from eblvm.engine.config import Config
 from eblvm.engine.errors import UserError
+from eblvm.engine.methods.base import to_tree
 from eblvm.engine.runs import checkpoint
 from eblvm.engine.runs.folder import write_config
-from eblvm.engine.runs.state import to_tree
 from eblvm.engine.training import distributed
 from eblvm.engine.training.log import Log, NullLog, Pace
 from eblvm.engine.training.parts import Progress

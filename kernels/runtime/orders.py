@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from eblvm.kernels.runtime.function import Function
+from eblvm.kernels.runtime.dispatch import Function
 
 # pull(backend, arguments, kept, cotangents, wanted) -> a gradient for every argument, None where there is none.
 Pull = Callable[[Any, list[Any], Sequence[Tensor], tuple[Tensor, ...], tuple[bool, ...]], Sequence[Any]]

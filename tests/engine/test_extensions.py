@@ -103,7 +103,7 @@ DIVERGENCE = '''
 from dataclasses import dataclass
 
 from eblvm.engine import autodiff
-from eblvm.engine.methods.divergences import Divergence
+from eblvm.engine.methods.lower_level import Divergence
 
 
 @dataclass(frozen=True)

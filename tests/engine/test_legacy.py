@@ -15,11 +15,11 @@ import torch
 from torch.utils._pytree import tree_flatten
 
 from eblvm.engine.config import FORMAT, Config
+from eblvm.engine.methods.base import from_tree, to_tree
 from eblvm.engine.recipes import recipe
 from eblvm.engine.runs import checkpoint
 from eblvm.engine.runs.folder import read_config
 from eblvm.engine.runs.saved import SavedRun
-from eblvm.engine.runs.state import from_tree, to_tree
 from eblvm.engine.sampling import sampler_of
 from eblvm.engine.training.loop import train
 from eblvm.kernels.runtime.dispatch import native_status

@@ -6,13 +6,13 @@ from torch import Tensor
 
 from eblvm.engine.methods.base import Nets, Noise
 from eblvm.engine.methods.bism import Bism
-from eblvm.engine.methods.divergences import Kl, KlExact
 from eblvm.engine.methods.estimates import Loss
 from eblvm.engine.methods.exact import FreeEnergy
 from eblvm.engine.methods.losses.dsm import Dsm
 from eblvm.engine.methods.losses.mdsm import Mdsm
 from eblvm.engine.methods.losses.sm import Sm
 from eblvm.engine.methods.losses.ssm import Ssm
+from eblvm.engine.methods.lower_level import Kl, KlExact
 from eblvm.engine.methods.score_matching import ScoreMatching
 from eblvm.engine.models.posteriors import Exact
 from eblvm.engine.nets.grbm import GRBM

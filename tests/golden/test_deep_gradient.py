@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from eblvm.engine.methods import divergences
+from eblvm.engine.methods import lower_level
 from eblvm.engine.methods.base import Nets
 from eblvm.engine.methods.losses.mdsm import Mdsm
 from eblvm.engine.methods.score_matching import ScoreMatching
@@ -97,7 +97,9 @@ def lower(kind: str, divergence: str, theta: dict, phi: dict, v: Tensor, noise: 
 
 def bilevel(divergence: str, K: int, N: int, sgd: bool, memory: str, shared: bool) -> ScoreMatching:
     unroll_lr = UNROLL_LR if sgd else None
-    bism = bism_of(K, N, divergences.KINDS[divergence], shared=shared, sgd=sgd, unroll_lr=unroll_lr, memory=memory)
+    bism = bism_of(
+        K, N, lower_level.DIVERGENCES[divergence], shared=shared, sgd=sgd, unroll_lr=unroll_lr, memory=memory
+    )
     return ScoreMatching(bism, LOSS)
 
 

@@ -10,8 +10,8 @@ from eblvm.engine import recipes
 from eblvm.engine.evaluation.studies.gradient_bias import gradient_bias
 from eblvm.engine.methods.base import Nets
 from eblvm.engine.methods.bism import Bism
-from eblvm.engine.methods.divergences import KlExact
 from eblvm.engine.methods.losses.dsm import Dsm
+from eblvm.engine.methods.lower_level import KlExact
 from eblvm.engine.methods.score_matching import ScoreMatching
 from eblvm.engine.nets.grbm import GRBM
 from eblvm.engine.nets.posteriors import Bernoulli

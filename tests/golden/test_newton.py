@@ -20,7 +20,7 @@ from eblvm.engine.autodiff.derivatives import grad, vjp
 from eblvm.engine.autodiff.inverse import conjugate_gradients, floored_inverse
 from eblvm.engine.errors import UserError
 from eblvm.engine.methods import newton
-from eblvm.engine.methods.divergences import Fisher
+from eblvm.engine.methods.lower_level import Fisher
 from eblvm.engine.methods.newton import Newton
 from eblvm.engine.methods.newton_step import antithetic, best_response
 from eblvm.engine.nets.base import Energy, Separable

@@ -14,7 +14,6 @@ from torch import Tensor
 from torch.utils._pytree import tree_map
 
 from eblvm.engine.methods.base import Nets, Rows
-from eblvm.engine.methods.divergences import Fisher, Kl
 from eblvm.engine.methods.estimates import ScoreEstimate
 from eblvm.engine.methods.exact import FreeEnergy
 from eblvm.engine.methods.importance import Importance
@@ -22,6 +21,7 @@ from eblvm.engine.methods.losses.dsm import Dsm
 from eblvm.engine.methods.losses.ksd import Ksd
 from eblvm.engine.methods.losses.mdsm import Mdsm
 from eblvm.engine.methods.losses.ssm import Ssm
+from eblvm.engine.methods.lower_level import Fisher, Kl
 from eblvm.engine.methods.score_matching import ScoreMatching
 from eblvm.engine.methods.vages import Vages
 from eblvm.engine.models.posteriors import Exact

@@ -5,8 +5,8 @@ from typing import Any
 import torch
 
 from eblvm.engine.methods.base import Nets
-from eblvm.engine.methods.divergences import Kl, KlExact
 from eblvm.engine.methods.losses.dsm import Dsm
+from eblvm.engine.methods.lower_level import Kl, KlExact
 from eblvm.engine.methods.score_matching import ScoreMatching
 from eblvm.engine.nets.grbm import GRBM
 from eblvm.engine.nets.posteriors import Bernoulli

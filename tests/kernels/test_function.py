@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 from torch.autograd import gradcheck, gradgradcheck
 
-from eblvm.kernels.runtime.function import Function
+from eblvm.kernels.runtime.dispatch import Function
 
 
 def cube(base: type) -> type:

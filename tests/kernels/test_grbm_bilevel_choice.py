@@ -12,8 +12,8 @@ from torch.utils._pytree import tree_map
 
 from eblvm.engine.errors import UserError
 from eblvm.engine.methods.base import Nets
-from eblvm.engine.methods.divergences import Kl, KlExact
 from eblvm.engine.methods.losses.ssm import Ssm
+from eblvm.engine.methods.lower_level import Kl, KlExact
 from eblvm.engine.methods.newton import Newton
 from eblvm.engine.models.posteriors import Exact
 from eblvm.engine.nets.grbm import GRBM

@@ -18,10 +18,9 @@ from torch._subclasses.fake_tensor import unset_fake_temporarily
 from eblvm.engine import selftest, selftest_kernels
 from eblvm.engine.cli import doctor, train
 from eblvm.engine.config import Config
-from eblvm.engine.methods.base import State, empty_weights
+from eblvm.engine.methods.base import State, empty_weights, to_tree
 from eblvm.engine.optim.sgd import Sgd
 from eblvm.engine.runs import checkpoint
-from eblvm.engine.runs.state import to_tree
 from tests.rehearsal.steps import nothing_drawn_on_the_host
 from tests.rehearsal.watch import Watch
 

@@ -11,7 +11,7 @@ from torch import Tensor
 from eblvm.engine.autodiff.unroll import unroll
 from eblvm.engine.methods.base import Nets
 from eblvm.engine.methods.bism import Bism
-from eblvm.engine.methods.divergences import Kl
+from eblvm.engine.methods.lower_level import Kl
 from eblvm.engine.nets.grbm import GRBM
 from eblvm.engine.nets.posteriors import Bernoulli
 from eblvm.engine.optim.adam import Adam

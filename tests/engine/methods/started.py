@@ -9,7 +9,7 @@ from torch.utils._pytree import tree_map
 from eblvm.engine.config import Config
 from eblvm.engine.methods.base import Info, Method, Nets, Noise, Rates, Rows, State
 from eblvm.engine.methods.bism import Bism
-from eblvm.engine.methods.divergences import Divergence
+from eblvm.engine.methods.lower_level import Divergence
 from eblvm.engine.optim.adam import Adam
 from eblvm.engine.optim.base import Weights
 from eblvm.engine.training.start import initial_state

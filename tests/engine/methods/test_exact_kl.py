@@ -8,8 +8,7 @@ from torch import Tensor, nn
 
 import eblvm
 from eblvm.engine.errors import UserError
-from eblvm.engine.methods.divergences import KlExact
-from eblvm.engine.methods.lower_level import Head
+from eblvm.engine.methods.lower_level import Head, KlExact
 from eblvm.engine.nets.base import Separable
 from eblvm.engine.nets.posteriors import Gaussian
 from eblvm.engine.recipes import recipe

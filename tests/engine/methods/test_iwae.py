@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from eblvm.engine.methods.divergences import Iwae, Kl
+from eblvm.engine.methods.lower_level import Iwae, Kl
 from eblvm.engine.nets.posteriors import Bernoulli, Gaussian
 from eblvm.kernels import philox
 from eblvm.kernels.philox import Key

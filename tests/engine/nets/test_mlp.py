@@ -9,8 +9,8 @@ from eblvm.engine.errors import UserError
 from eblvm.engine.evaluation.metrics.grid_likelihood import grid_log_likelihood
 from eblvm.engine.methods.base import Nets
 from eblvm.engine.methods.bism import Bism
-from eblvm.engine.methods.divergences import Kl
 from eblvm.engine.methods.losses.dsm import Dsm
+from eblvm.engine.methods.lower_level import Kl
 from eblvm.engine.methods.score_matching import ScoreMatching
 from eblvm.engine.nets.mlp import MlpEnergy, MlpGaussian
 from eblvm.engine.nets.posteriors import check_fit

@@ -10,10 +10,10 @@ from torch.utils._pytree import tree_flatten, tree_leaves
 
 from eblvm.engine.config import Config
 from eblvm.engine.errors import UserError
-from eblvm.engine.methods.base import State
+from eblvm.engine.methods.base import State, from_tree, to_tree
 from eblvm.engine.optim.base import Moments, Weights
 from eblvm.engine.recipes import recipe
-from eblvm.engine.runs.state import check_payload, from_tree, to_tree
+from eblvm.engine.runs.checkpoint import check_payload
 from tests.engine.methods.started import first_step
 
 CPU = torch.device("cpu")

@@ -3,7 +3,7 @@
 import torch
 
 from eblvm.engine.evaluation.studies.fisher_critic import Critic, fisher_divergence
-from eblvm.engine.methods.divergences import Kl
+from eblvm.engine.methods.lower_level import Kl
 from eblvm.engine.methods.vages import Vages, VagesScore
 from eblvm.engine.nets.grbm import GRBM
 from eblvm.engine.nets.posteriors import Bernoulli
