@@ -374,7 +374,8 @@ def from_json(node: T, values: Any, where: str = "") -> T:
         if "kinds" in f.metadata:
             kinds, kind = f.metadata["kinds"], value.get("kind") if isinstance(value, dict) else value
             if not isinstance(kind, str) or kind not in kinds:
-                raise unknown(f"{name} in config{where}", str(kind), list(kinds))
+                error = unknown(f"{name} in config{where}", str(kind), list(kinds))
+                raise UserError(f"{error}; if it is of your own, import its file first: --with FILE.py")
             node = replace(node, **{name: from_json(kinds[kind], value if isinstance(value, dict) else {}, inner)})
         elif is_dataclass(getattr(node, name)):
             node = replace(node, **{name: from_json(getattr(node, name), value, inner)})

@@ -20,6 +20,7 @@ import os
 import signal
 import sys
 from functools import cache
+from pathlib import Path
 from threading import RLock
 from types import ModuleType
 from typing import NamedTuple
@@ -28,6 +29,7 @@ from eblvm.engine.errors import DivergedError, LostPeerError, UserError, printab
 
 LAZY = ("torch", "numpy", "eblvm.kernels", "eblvm.engine.autodiff", "eblvm.engine.nets")
 OURS = "eblvm."
+WITH = "--with"  # of every command: a file with kinds of the user's own
 _lock = RLock()
 CLOSED_PIPE = 128 + getattr(signal, "SIGPIPE", 13)  # the exit code of a program whose reader has closed the pipe
 
@@ -81,12 +83,18 @@ def overview() -> str:
         members = [(name, c.help) for name, c in table.items() if c.group == group]
         if members:
             lines += ["", f"{title}:", *(f"  {name:<9} {text}" for name, text in members)]
-    return "\n".join([*lines, "", "'eblvm COMMAND --help' explains a command; 'eblvm --version' prints the version."])
+    last = (
+        "'eblvm COMMAND --help' explains a command; 'eblvm --version' prints the version.",
+        "'--with FILE.py', with any command, imports kinds of your own: a loss, a model, a data set, a sampler, ...",
+    )
+    return "\n".join([*lines, "", *last])
 
 
 def run(argv: list[str]) -> None:
     for name in LAZY:
         lazy(name)
+    if any(text == WITH or text.startswith(f"{WITH}=") for text in argv):
+        argv = import_own(argv)
     if any("\0" in text for text in argv):  # no shell can pass one, a program can
         raise UserError("an argument contains a NUL character, which no path or option can contain; remove it")
     if not argv or argv[0] in ("-h", "--help"):
@@ -101,6 +109,29 @@ def run(argv: list[str]) -> None:
     if command is None:
         raise unknown("command", argv[0], list(commands()))
     importlib.import_module(command.module).main(argv[1:])
+
+
+def import_own(argv: list[str]) -> list[str]:
+    """Import the files of the user's own that `--with FILE.py` names; return the arguments without it."""
+    rest, paths, texts = [], [], iter(argv)
+    for text in texts:
+        if text == WITH:
+            paths.append(next(texts, ""))
+        elif text.startswith(f"{WITH}="):
+            paths.append(text.partition("=")[2])
+        else:
+            rest.append(text)
+    for path in map(Path, paths):
+        if path.suffix != ".py" or not path.is_file():
+            raise UserError(f"got {WITH} {path}, expected a Python file; {path} does not exist or is none")
+        sys.path.insert(0, str(path.resolve().parent))  # it may import files next to it
+        try:
+            importlib.import_module(path.stem)
+        except UserError:
+            raise
+        except Exception as error:
+            raise UserError(f"{path} cannot be imported ({type(error).__name__}: {error}); mend it") from error
+    return rest
 
 
 def main(argv: list[str] | None = None) -> int:
