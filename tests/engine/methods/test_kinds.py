@@ -7,7 +7,7 @@ from pathlib import Path
 MINE = """
 from dataclasses import dataclass
 
-from eblvm.engine.methods.base import Loss, Method, half_square
+from eblvm.engine.methods.base import Loss, Method
 from eblvm.engine.options import option
 
 
@@ -18,7 +18,7 @@ class Mine(Loss):
     strength: float = option(1.0, "factor of the score", above=0)
 
     def __call__(self, estimate, batch, noise):
-        return half_square(self.strength * estimate.score())
+        return (self.strength * estimate.score()).square().flatten(1).sum(1) / 2
 
 
 @dataclass(frozen=True)
