@@ -2,7 +2,7 @@
 
 `tests/data/runs` has a run of each format of config.json, of 6 steps with the checkpoints of steps 3 and 6: format 1 is
 one flat record of options, here of BiDVL, whose options have other names today and whose nets have buffers; format 2
-is the to_tree, here of replicas with a moving average. `tests/data/configs-format-1.json` has flat records of 24 runs, one
+is the tree, here of replicas with a moving average. `tests/data/configs-format-1.json` has flat records of 24 runs, one
 per method or option."""
 
 import json

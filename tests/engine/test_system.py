@@ -69,14 +69,15 @@ def test_no_other_file_asks_for_them() -> None:
 FAULTS = """
 import json, sys
 from pathlib import Path
+from eblvm.engine.optim.optimisation import Optimisation
 from eblvm.engine.recipes import recipe
 from eblvm.engine.system import page_faults
 from eblvm.engine.training import loop
-faults, rates = [], loop.step_rates
+faults, rates = [], Optimisation.rates
 def counted(*arguments):
     faults.append(page_faults())
     return rates(*arguments)
-loop.step_rates = counted
+Optimisation.rates = counted
 config = recipe("digits", method="mdsm", model="deep").replaced(steps=20, validations=0, batch=100)
 loop.train(config, Path(sys.argv[1]), say=lambda sentence: None)
 print(json.dumps([after - before for before, after in zip(faults[:-1], faults[1:])][-10:]))
