@@ -56,7 +56,7 @@ class PlainDeep:
 
 def pairs(noise: Any) -> Iterator[tuple[Tensor, Tensor]]:
     """(eps, noise of h) of every step, from the engine's noise."""
-    latents = [latent[:, 0] for latent in noise["latent"]] or [torch.empty(0)]
+    latents = [latent[:, 0] for latent in noise.get("latent", ())] or [torch.empty(0)]
     perturb = noise["perturb"]
     return iter(zip(perturb if len(perturb) > 1 else perturb * len(latents), latents, strict=True))
 

@@ -151,7 +151,7 @@ def difference(config: Config, shape: tuple[int, int, int] = (3, 8, 8)) -> float
     load(naive, engine.state)
     with torch.no_grad():
         gradient, *_ = engine.method.gradient(engine.nets)(engine.state, engine.v, noise, engine.rates)
-    latents = [latent[:, 0] for latent in noise["latent"]] or [torch.empty(0)]
+    latents = [latent[:, 0] for latent in noise.get("latent", ())] or [torch.empty(0)]
     if isinstance(naive, VagesMdsm):
         latents[-1] = (noise["samples"].movedim(-2, -3), [z.movedim(-2, -3) for z in noise["langevin"]])
     draws = iter(zip(noise["perturb"], latents, strict=True))
