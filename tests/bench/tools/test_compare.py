@@ -22,33 +22,43 @@ from eblvm.engine.errors import UserError
 SLOW = """
 import time
 
-_call = Update.__call__
+_of = Step.of
 
 
 def _slow(self, *arguments):
-    end = time.process_time() + 0.15
-    while time.process_time() < end:
-        pass
-    return _call(self, *arguments)
+    step = _of(self, *arguments)
+
+    def slow(*given):
+        end = time.process_time() + 0.15
+        while time.process_time() < end:
+            pass
+        return step(*given)
+
+    return slow
 
 
-Update.__call__ = _slow
+Step.of = _slow
 """
 SAVING = """
-_call = Update.__call__
+_of = Step.of
 
 
 def _saving(self, *arguments):
-    with torch.enable_grad():
-        held = torch.zeros(10_000, requires_grad=True).exp()
-    result = _call(self, *arguments)
-    del held
-    return result
+    step = _of(self, *arguments)
+
+    def saving(*given):
+        with torch.enable_grad():
+            held = torch.zeros(10_000, requires_grad=True).exp()
+        result = step(*given)
+        del held
+        return result
+
+    return saving
 
 
-Update.__call__ = _saving
+Step.of = _saving
 """
-STEP = Path("engine", "methods", "update.py")
+STEP = Path("engine", "training", "step.py")
 
 
 def git(repository: Path, *words: str) -> None:
