@@ -60,13 +60,13 @@ def overview() -> str:
     from eblvm.bench.suites import GROUPS, SUITES
 
     lines = ["usage: eblvm bench [SUITE] [options]", "       eblvm bench SUBCOMMAND ...", ""]
-    lines += ["Speed, memory and figures of the engine, as records. Exit code 1: a gate failed.", "", "Subcommands:"]
+    lines += ["Speed, memory and figures of the engine, as records. Exit code 1: a gate failed."]
+    lines += ["'eblvm bench SUITE --help' shows a suite's options, with --contestants those of its contest."]
+    lines += ["", "Subcommands:"]
     lines += [f"  {subcommand.usage:<20} {subcommand.help}" for subcommand in SUBCOMMANDS.values()]
     for group, title in GROUPS.items():
         lines += ["", f"{title}:"]
         for name, suite in SUITES.items():
             if suite.group == group:
                 lines.append(f"  {name + ('*' if suite.standard else ''):<20} {suite.help}")
-    lines += ["", "examples:", *(f"  {line}" for line in EXAMPLES), ""]
-    last = "'eblvm bench SUITE --help' shows a suite's options, with --contestants those of its contest."
-    return "\n".join([*lines, last])
+    return "\n".join([*lines, "", "examples:", *(f"  {line}" for line in EXAMPLES)])

@@ -26,7 +26,7 @@ from eblvm.bench.tools.registry import Case
 from eblvm.bench.tools.timing import Step, interleaved, median, ratio_by_round
 from eblvm.engine import tables
 from eblvm.engine.config import Config
-from eblvm.engine.methods.base import State, samples_first
+from eblvm.engine.methods.base import State
 from eblvm.engine.methods.score_matching import ScoreMatching
 from eblvm.engine.planning.footprint import footprint, held_bytes
 from eblvm.engine.recipes import recipe
@@ -153,7 +153,7 @@ def difference(config: Config, shape: tuple[int, int, int] = (3, 8, 8)) -> float
         gradient, *_ = engine.method.gradient(engine.nets)(engine.state, engine.v, noise, engine.rates)
     latents = [latent[:, 0] for latent in noise.get("latent", [])] or [torch.empty(0)]
     if isinstance(naive, VagesMdsm):
-        latents[-1] = (samples_first(noise["samples"]), [samples_first(z) for z in noise["langevin"]])
+        latents[-1] = (noise["samples"].movedim(-2, -3), [z.movedim(-2, -3) for z in noise["langevin"]])
     draws = iter(zip(noise["perturb"], latents, strict=True))
     worst = 0.0
     for (name, g), expected in zip(gradient.items(), naive.gradient(engine.v, lambda: next(draws)), strict=True):

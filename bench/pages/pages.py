@@ -6,7 +6,7 @@ from pathlib import Path
 from eblvm.bench.pages import contest, newton, performance, results, scale
 from eblvm.bench.pages.templates import fill
 from eblvm.bench.tools.records import RECORDS, SOURCE, Record
-from eblvm.engine.plotting import fingerprint
+from eblvm.engine.plotting import facts_digest
 
 DOCS = SOURCE / "docs"
 TEMPLATES = DOCS / "templates"
@@ -59,4 +59,4 @@ def shows(path: Path, record: Record) -> bool:
     if not path.exists():
         return False
     with Image.open(path) as picture:
-        return picture.info.get("Description") == fingerprint(record["rows"])
+        return picture.info.get("Description") == facts_digest(record["rows"])

@@ -68,8 +68,10 @@ def count(config: Config) -> Cost:
     rates = optimisation.rates(0, method.rates(), torch.empty(0))
     given = tree_map(lambda t: t.to("meta") if isinstance(t, torch.Tensor) else t, (state, v, noise, rates))
     tensors = [t for t in tree_leaves(given) if isinstance(t, torch.Tensor)]
-    alternating = method.alternating(nets, optimizer, None, in_place=False)
-    step = alternating or moved(method.gradient(nets), nets, optimizer, in_place=False)
+    if method.alternates:
+        step = method.alternating(nets, optimizer, None, in_place=False)
+    else:
+        step = moved(method.gradient(nets), nets, optimizer, in_place=False)
     with torch.no_grad(), Operators(Storages(tensors)) as counted:
         step(*given)
     held = sum(t.nbytes for t in tree_leaves(given[0]) if isinstance(t, torch.Tensor))

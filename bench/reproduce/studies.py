@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 import torch
 
+from eblvm.bench.measurements.studies import LEVELS, fisher_rows
+from eblvm.bench.profiling import profile
 from eblvm.bench.reproduce import running
 from eblvm.bench.reproduce.experiments import Experiment, Row
-from eblvm.bench.suites import profile
-from eblvm.bench.suites.studies import LEVELS, fisher_rows
 from eblvm.engine import evaluation
 from eblvm.engine.evaluation.studies.posterior_bias import Point, gaussian_bias, grbm_bias
 from eblvm.engine.recipes import recipe

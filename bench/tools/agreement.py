@@ -13,7 +13,7 @@ from torch import Tensor
 from eblvm.bench.contestants.steps import CaseStep, Naive, naive_method
 from eblvm.bench.naive import BiDsm, VagesDsm
 from eblvm.bench.tools.registry import Case
-from eblvm.engine.methods.base import State, samples_first
+from eblvm.engine.methods.base import State
 from eblvm.engine.methods.bism import linear_step_size
 from eblvm.engine.optim import replicas
 from eblvm.engine.training.step import moved
@@ -79,7 +79,7 @@ def naive_gradient(
         steps = len(noise["latent"])
         latents = [latent[:, 0] for latent in noise["latent"]]  # the sampled KL with one sample
         if isinstance(method, VagesDsm):
-            latents[-1] = (samples_first(noise["samples"]), [samples_first(z) for z in noise["langevin"]])
+            latents[-1] = (noise["samples"].movedim(-2, -3), [z.movedim(-2, -3) for z in noise["langevin"]])
         pairs = iter(zip(perturb if len(perturb) > 1 else perturb * steps, latents, strict=True))
         if method.sgd_rate is not None and case.config["unroll_lr"] is None:
             method.sgd_rate = float(linear_step_size(v + method.sigma * perturb[-1]))

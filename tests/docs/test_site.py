@@ -41,7 +41,7 @@ def pages(site: Path) -> list[str]:
     """The addresses of the navigation, and a few of the repository's files."""
     home = (site / "index.html").read_text()
     links = re.findall(r'<a href="([^":#]+)" class="md-nav__link', home)
-    files = ["source/engine/methods/bilevel.py/", "source/kernels/grbm/", "source/CONTRIBUTING/"]
+    files = ["source/engine/methods/bism.py/", "source/kernels/grbm/", "source/CONTRIBUTING/"]
     return [f"/{address}".replace("/./", "/") for address in dict.fromkeys([*links, *files])]
 
 

@@ -2,8 +2,9 @@
 
 `tests/data/runs` has a run of each format of config.json, of 6 steps with the checkpoints of steps 3 and 6: format 1 is
 one flat record of options, here of BiDVL, whose options have other names today and whose nets have buffers; format 2
-is the tree, here of replicas with a moving average. `tests/data/configs-format-1.json` has flat records of 24 runs, one
-per method or option."""
+is the tree, here of replicas with a moving average; format 3 has the options of the step in a node of their own, here
+chunks of 5 samples with the moving averages of both nets. `tests/data/configs-format-1.json` has flat records of 24
+runs, one per method or option."""
 
 import json
 import shutil
@@ -29,7 +30,11 @@ RUNS = sorted((DATA / "runs").iterdir())
 FLAT = json.loads((DATA / "configs-format-1.json").read_text())
 # Other instructions round otherwise, and torch's library chooses its products by the vendor too: there the end is
 # compared to rounding.
-MADE_ON = {"format-1": ("AVX512", "GenuineIntel"), "format-2": ("AVX512", "AuthenticAMD")}
+MADE_ON = {
+    "format-1": ("AVX512", "GenuineIntel"),
+    "format-2": ("AVX512", "AuthenticAMD"),
+    "format-3": ("AVX512", "AuthenticAMD"),
+}
 NEEDS_NATIVE = {"format-2"}  # made by the native kernels of a fused step, which round otherwise than their references
 PROCESSOR = Path("/proc/cpuinfo")
 
@@ -93,7 +98,9 @@ def test_bidvl_keeps_its_renamed_options() -> None:
 
 
 @pytest.mark.parametrize(
-    ("old", "shape"), list(zip(RUNS, [(3, 1, 8, 8), (3, 2)], strict=True)), ids=lambda p: getattr(p, "name", None)
+    ("old", "shape"),
+    list(zip(RUNS, [(3, 1, 8, 8), (3, 2), (3, 2)], strict=True)),
+    ids=lambda p: getattr(p, "name", None),
 )
 def test_an_old_run_can_be_sampled(old: Path, shape: tuple[int, ...]) -> None:
     run = SavedRun.open(old)

@@ -69,6 +69,7 @@ def test_two_files_ask_for_them() -> None:
 FAULTS = """
 import json, sys
 from pathlib import Path
+from eblvm.engine.optim.optimisation import Optimisation
 from eblvm.engine.recipes import recipe
 from eblvm.engine.machine import page_faults
 from eblvm.engine.optim.optimisation import Optimisation

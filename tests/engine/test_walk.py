@@ -32,7 +32,9 @@ def walk() -> str:
         command = [sys.executable, str(Path(__file__).with_name("walk.py")), "--list", *COMMAND.split(), *places]
         done = subprocess.run(command, capture_output=True, text=True, check=True)
     # The command's own lines come first.
-    return "".join(f"{line}\n" for line in done.stdout.splitlines() if re.match(r"(engine|kernels|bench)/|\d+ func", line))
+    return "".join(
+        f"{line}\n" for line in done.stdout.splitlines() if re.match(r"(engine|kernels|bench)/|\d+ func", line)
+    )
 
 
 @pytest.fixture(scope="module")

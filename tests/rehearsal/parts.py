@@ -12,8 +12,8 @@ from torch._subclasses import FakeTensorMode
 from torch.utils._pytree import tree_leaves
 
 from eblvm.bench.contestants.steps import CaseStep, NaiveStep, published
-from eblvm.bench.suites import deep as deep_suite
-from eblvm.bench.suites import kernels as kernels_suite
+from eblvm.bench.measurements import deep as deep_suite
+from eblvm.bench.measurements import kernels as kernels_suite
 from eblvm.bench.tools.floor import FloorStep
 from eblvm.bench.tools.registry import Case
 from eblvm.engine.config import Config

@@ -22,11 +22,11 @@ from eblvm.engine.errors import UserError
 SLOW = """
 import time
 
-_moved = moved
+_of = Step.of
 
 
-def moved(*arguments, **how):
-    step = _moved(*arguments, **how)
+def _slow(self, *arguments):
+    step = _of(self, *arguments)
 
     def slow(*given):
         end = time.process_time() + 0.15
@@ -35,13 +35,21 @@ def moved(*arguments, **how):
         return step(*given)
 
     return slow
+
+    def slow(*given):
+        end = time.process_time() + 0.15
+        while time.process_time() < end:
+            pass
+        return step(*given)
+
+Step.of = _slow
 """
 SAVING = """
-_moved = moved
+_of = Step.of
 
 
-def moved(*arguments, **how):
-    step = _moved(*arguments, **how)
+def _saving(self, *arguments):
+    step = _of(self, *arguments)
 
     def saving(*given):
         with torch.enable_grad():
@@ -51,6 +59,15 @@ def moved(*arguments, **how):
         return result
 
     return saving
+
+    def saving(*given):
+        with torch.enable_grad():
+            held = torch.zeros(10_000, requires_grad=True).exp()
+        result = step(*given)
+        del held
+        return result
+
+Step.of = _saving
 """
 STEP = Path("engine", "training", "step.py")
 

@@ -53,7 +53,7 @@ def test_prepare_then_info(pictures: Path, tmp_path: Path, capsys) -> None:
         ("data prepare . store", "has no .jpg or .png pictures and no other data set"),
         ("train checkerboard --input dali", "data set 'checkerboard' does not read --input; it is an option of"),
         ("train checkerboard --flip", "data set 'checkerboard' does not read --flip; it is an option of"),
-        ("bench toy --data .", "suite 'toy' needs no data"),
+        ("bench toy --data .", "unknown option '--data'; valid: --compile, --contestants, --device"),
     ],
 )
 def test_bad_input(arguments: str, sentence: str, capsys, tmp_path: Path, monkeypatch) -> None:

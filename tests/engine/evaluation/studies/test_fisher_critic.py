@@ -3,8 +3,9 @@
 import torch
 
 from eblvm.engine.evaluation.studies.fisher_critic import Critic, fisher_divergence
+from eblvm.engine.methods.base import Nets
 from eblvm.engine.methods.lower_level import Kl
-from eblvm.engine.methods.vages import Vages, VagesScore
+from eblvm.engine.methods.vages import Vages
 from eblvm.engine.nets.grbm import GRBM
 from eblvm.engine.nets.posteriors import Bernoulli
 from eblvm.engine.optim.adam import Adam
@@ -33,12 +34,12 @@ def test_it_tracks_the_true_divergence() -> None:
     data = philox.normal(Key(0, 0), 0, 6000, (D,))
     energy = GRBM(D, H)
     start = energy.initial(Key(1, 0))
-    options = Vages(K=2, L=1, divergence=Kl(), covariance="none")
-    vages = VagesScore(options, energy, Bernoulli(D, H), Adam((0.9, 0.95)))
-    phi = vages.posterior.initial(Key(2, 0))
+    vages = Vages(K=2, L=1, divergence=Kl(), covariance="none")
+    nets = Nets(energy, Bernoulli(D, H), phi_optimizer=Adam((0.9, 0.95)))
+    phi = nets.posterior.initial(Key(2, 0))
     for size in (0.0, 1.0):
         theta = {k: size * p for k, p in start.items()}
         with torch.no_grad():
             true = 0.5 * (energy.at(theta).score(data) + data).square().sum(-1).mean()
-        found = fisher_divergence(vages, theta, phi, data[:4000], data[4000:], width=32, steps=600, lr=5e-3)
+        found = fisher_divergence(vages, nets, theta, phi, data[:4000], data[4000:], width=32, steps=600, lr=5e-3)
         assert abs(found.value - float(true)) < 0.15 * float(true) + 0.03, (size, found, float(true))
