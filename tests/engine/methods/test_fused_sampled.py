@@ -23,9 +23,10 @@ from eblvm.engine.nets.posteriors import Bernoulli
 from eblvm.engine.optim.adam import Adam
 from eblvm.engine.training.step import moved, vectorised
 from eblvm.engine.types import Params
-from eblvm.kernels import philox
+from eblvm.kernels import grbm_dsm, philox
 from eblvm.kernels.philox import Key
 from tests.engine.methods.started import ADAM, BETAS, Started, assert_trees_close, cast, counted, drawn, rates_of
+from tests.kernels.comparison import needs_native
 
 LOSSES = {"dsm": Dsm(0.3), "ksd": Ksd(1.3)}
 CPU, META = torch.device("cpu"), torch.device("meta")
@@ -102,6 +103,7 @@ def test_uniform_proposal_is_the_mean_over_fair_coins() -> None:
     assert 0.3 < float(h.mean()) < 0.7
 
 
+@needs_native(grbm_dsm)
 @pytest.mark.parametrize("B", [6, 7])
 def test_exact_ksd(B: int) -> None:
     assert_fused_equals_autograd(start(ScoreMatching(FreeEnergy(), LOSSES["ksd"]), B, 5, 4))
