@@ -197,7 +197,7 @@ class LowerLevel(Estimator):
             for k in range(self.K):
                 f_k = autodiff.tree_map(torch.Tensor.detach, features_of(k, energy))
                 batch, latent_SBH = batches[k % len(batches)], noise["latent"][k].movedim(-2, -3)
-                if batch.v.is_cuda and fused_fisher.serves(self.divergence, nets, f_k):
+                if fused_fisher.serves(self.divergence, nets, f_k):
                     head = head if head is not None and len(batches) == 1 else fused_fisher.head_of(theta, f_k)
                     gradient, r = fused_fisher.gradient(head, nets.posterior, phi.params, batch, latent_SBH, rates)
                     if k == self.K - 1:

@@ -66,9 +66,9 @@ def train(
     Started by torchrun, each process takes its part of every batch (docs/scale.md), and the first one writes.
     """
     config.check()
-    config = on_this_machine(config)
-    running, batch = config.running, config.optimisation.batch
-    with subnormals_as_zero(), keep_freed_memory(), distributed.joined(running.device, running.timeout):
+    asked, config = config.running, on_this_machine(config)
+    batch = config.optimisation.batch
+    with subnormals_as_zero(), keep_freed_memory(), distributed.joined(asked.device, asked.timeout):
         say = say if distributed.is_first() else silent
         here = collectives.local_slice(batch)
         distributed.check_world(config)
@@ -217,9 +217,9 @@ def pictures(parts: Parts, preview: Preview, progress: Progress) -> dict[str, Pa
 
 def on_this_machine(config: Config) -> Config:
     """Return the configuration with this process's own device, set up as the run asks for."""
-    running, device = config.running, own_device(config.running.device)
     if config.optimisation.optimizer == "apex":
         apex.require()
+    running, device = config.running, own_device(config.running.device)
     torch.set_num_threads(running.threads)
     set_products(config.model.precision)
     if running.on_cuda:

@@ -85,9 +85,9 @@ class Step(Options):
         optimizer, replicated = optimisation.theta_optimizer(), optimisation.replicated
         device, dtype = torch.device(config.running.device), getattr(torch, config.running.dtype)
         in_place = not (self.compile or replicated)
-        # Fused steps have their lower steps inside, where nothing can be averaged over processes.
+        # Fused steps take the whole batch, and have their lower steps inside, where nothing is averaged over processes.
         fused = None
-        if self.fused and not self.compile and collectives.size() == 1:
+        if self.fused and not self.compile and self.micro_batch is None and collectives.size() == 1:
             fused = method.fused(nets, device, dtype)
         if method.alternates:
             alternating = method.alternating(nets, optimizer, self.micro_batch, in_place)

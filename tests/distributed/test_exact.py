@@ -93,7 +93,7 @@ def trained(config: Config) -> dict[str, Any]:
     method, size = config.method, config.step.micro_batch
     nets = method.nets(config, data, *own_models(config))
     gradient = method.chunked(nets, size) if size else method.gradient(nets)
-    take_step = replace(config.step, fused=False).of(method, nets, config.optimisation, data.device, data.dtype)
+    take_step = replace(config.step, fused=False).of(config, nets)
     state = initial_state(config, nets, torch.tensor(0), data[:B])
     shard = collectives.local_slice(B)
     results: dict[str, Any] = {}
@@ -183,7 +183,7 @@ def test_buckets_of_all_kinds() -> None:
 
 def agreed_flags() -> tuple[list[int], int]:
     """Return the steps at which this rank knows that rank 1 raised its flag in step 30, and how often all asked."""
-    flags, asked, knows = distributed.Flags(0), 0, []
+    flags, asked, knows = distributed.Flags(), 0, []
     for done in range(1, 101):
         asked += done == flags.next
         time.sleep(0.002)
@@ -198,4 +198,4 @@ def test_flags_are_agreed_without_asking_in_every_step() -> None:
     assert first
     assert min(first) >= 30
     assert asked < 50
-    assert distributed.Flags(0).agreed(1, True, False) == [True, False]
+    assert distributed.Flags().agreed(1, True, False) == [True, False]

@@ -64,12 +64,12 @@ def full_disk(folder: str) -> tuple[int, str]:
     import io
 
     from eblvm.engine.cli import main
-    from eblvm.engine.training import loop
+    from eblvm.engine.runs import checkpoint
 
     def full(*_: object) -> None:
         raise UserError(f"{folder}/step-00000010.pt cannot be written ({os.strerror(errno.ENOSPC)})")
 
-    loop.checkpoint.save = full
+    checkpoint.save = full
     said = io.StringIO()
     with contextlib.redirect_stderr(said):
         return main([*OPTIONS, "--out", folder]), said.getvalue()

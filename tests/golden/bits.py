@@ -94,8 +94,7 @@ def cases() -> dict[str, Case]:
             found[f"grbm {m}, unfused"] = board(m, fused=False, **own(m))
             found[f"grbm {m}, unfused replicas"] = board(m, fused=False, replicas=2, **own(m))
         if m in CHUNKED:
-            found[f"grbm {m}, micro-batch"] = board(m, micro_batch=7, fused=False, **own(m)) if m in FUSED else (
-                board(m, micro_batch=7, **own(m)))  # fmt: skip
+            found[f"grbm {m}, micro-batch"] = board(m, micro_batch=7, **own(m))
     for m in LATENT:
         found[f"mlp {m}"] = points(m, **own(m))
         found[f"mlp {m}, replicas"] = points(m, replicas=2, **own(m))
@@ -130,7 +129,7 @@ def cases() -> dict[str, Case]:
         "grbm bidsm, mlp posterior": board("bidsm", N=2, posterior="mlp"),
         "grbm bidsm, mlp posterior, newton": board("bidsm", posterior="mlp", best_response="newton"),
         "grbm bidsm, exact posterior": board("bidsm", N=0, K=0, posterior="exact"),
-        "grbm bidsm, exact, micro-batch": board("bidsm", N=0, K=0, posterior="exact", micro_batch=7, fused=False),
+        "grbm bidsm, exact, micro-batch": board("bidsm", N=0, K=0, posterior="exact", micro_batch=7),
         "grbm bidsm, clipped": board("bidsm", N=2, clip_norm=0.5, lower_clip_norm=0.1),
         "grbm bidsm, ema": board("bidsm", N=2, ema=0.9, schedule="cosine"),
         "grbm bidsm, ema replicas": board("bidsm", N=2, ema=0.9, replicas=2, lr=(1e-3, 1e-2)),

@@ -116,12 +116,13 @@ def test_no_method_has_a_fused_form_where_no_kernel_runs(kind: str) -> None:
 
 def test_the_default_step_without_the_native_library_is_the_generic_one() -> None:
     program = (
+        "from dataclasses import replace\n"
         "import torch\n"
         "from eblvm.engine.recipes import recipe\n"
         "from tests.engine.methods.test_fused_exact import CPU, DSM, SIZES, start\n"
         "begun = start(SIZES[0])\n"
         "assert DSM.fused(begun.nets, CPU, torch.float64) is None\n"
-        "config = recipe('checkerboard', method='dsm')\n"
+        "config = replace(recipe('checkerboard', method='dsm').replaced(dtype='float64'), method=DSM)\n"
         "step = config.step.of(config, begun.nets)\n"
         "print(float(step(*begun.given)[1]['loss']))"
     )

@@ -13,7 +13,7 @@ from eblvm.engine.config import Config
 from eblvm.engine.errors import DivergedError
 from eblvm.engine.machine import ENDINGS
 from eblvm.engine.optim.optimisation import Optimisation
-from eblvm.engine.training import guard, loop
+from eblvm.engine.training import guard, start
 from eblvm.engine.training.loop import train
 
 AT = 3  # the step at which a run is broken or interrupted
@@ -49,7 +49,7 @@ class Opened:
 @pytest.fixture
 def opened(monkeypatch: pytest.MonkeyPatch) -> Opened:
     found = Opened()
-    monkeypatch.setattr(loop, "open_input", found.counting(loop.open_input))
+    monkeypatch.setattr(start, "open_input", found.counting(start.open_input))
     return found
 
 

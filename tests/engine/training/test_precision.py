@@ -68,7 +68,7 @@ def test_scaled_steps_are_the_unscaled_ones_in_exact_arithmetic(method: str) -> 
     v = philox.uniform(Key(0, 0), 0, 8, (1, 8, 8), dtype=torch.float64)
     nets, noise, rates = built(config, v)
     state, gradient = initial_state(config, nets, torch.tensor(0), v), config.method.gradient(nets)
-    scaled = state._replace(scale=mixed_precision.initial_scale("fp16", torch.zeros((), dtype=v.dtype)))
+    scaled = state._replace(scale=mixed_precision.initial_scale(torch.zeros((), dtype=v.dtype)))
     with torch.no_grad():
         plain, plain_state, _ = gradient(state, v, noise, rates)
         found, found_state, _ = gradient(scaled, v, noise, rates)
@@ -82,7 +82,7 @@ def test_an_overflow_skips_the_step_and_lowers_the_scale() -> None:
     v = philox.uniform(Key(0, 0), 0, 8, (1, 8, 8))
     nets, noise, rates = built(DEEP, v)
     state = initial_state(DEEP, nets, torch.tensor(0), v)
-    state = state._replace(scale=mixed_precision.initial_scale("fp16", torch.zeros(())))
+    state = state._replace(scale=mixed_precision.initial_scale(torch.zeros(())))
     take_step = moved(DEEP.method.gradient(nets), nets, DEEP.optimisation.theta_optimizer(), in_place=False)
     after_one, info = take_step(state, v, noise, rates)
     assert float(info["loss_scale"]) == mixed_precision.START

@@ -8,6 +8,7 @@ import time
 from itertools import pairwise
 from pathlib import Path
 from statistics import median
+from typing import Any
 
 import pytest
 import torch
@@ -15,10 +16,13 @@ import torch
 from eblvm.engine import recipes
 from eblvm.engine.config import Config
 from eblvm.engine.errors import DivergedError, UserError
+from eblvm.engine.methods.base import State, empty_weights
 from eblvm.engine.optim.optimisation import Optimisation
+from eblvm.engine.optim.sgd import Sgd
 from eblvm.engine.runs import checkpoint
 from eblvm.engine.training import guard
 from eblvm.engine.training.loop import train
+from eblvm.engine.training.parts import Progress
 from eblvm.engine.training.writer import Writer
 
 PATIENCE_S = 60
@@ -29,13 +33,13 @@ def small(**changes: object) -> Config:
     return recipes.recipe("checkerboard", method="dsm").replaced(**settings | changes)
 
 
-def payload(step: int, w: torch.Tensor) -> dict:
-    return {"step": step, "best": {}, "state": {"w": w}, "input": {}}
+def progress(step: int, w: torch.Tensor) -> Progress:
+    return Progress(step, State(Sgd().init({"w": w}), empty_weights()), {})
 
 
 @pytest.fixture
 def writer(tmp_path: Path):
-    found = Writer(small(), tmp_path, 0, None, None)
+    found = Writer(small(), tmp_path, [""], progress(0, torch.ones(3)), None, None)
     yield found
     found.close()
 
@@ -61,28 +65,28 @@ def test_what_moves_after_a_save_is_not_in_the_checkpoint(
     writer: Writer, held: threading.Event, tmp_path: Path
 ) -> None:
     w = torch.ones(3)
-    writer.save(payload(1, w))
+    writer.save(progress(1, w), {})
     w.fill_(2.0)
     assert checkpoint.steps(tmp_path / "checkpoints") == []  # the step did not wait for it
     held.set()
     writer.wait()
     found, _ = checkpoint.newest(tmp_path / "checkpoints")
     assert found is not None
-    assert found["state"]["w"].tolist() == [1, 1, 1]
+    assert found["state"]["theta"]["w"].tolist() == [1, 1, 1]
     assert writer.kept() == 1
 
 
 def test_the_next_save_waits_for_the_one_before(writer: Writer, held: threading.Event, tmp_path: Path) -> None:
-    writer.save(payload(1, torch.ones(3)))
+    writer.save(progress(1, torch.ones(3)), {})
     threading.Timer(0.1, held.set).start()
-    writer.save(payload(2, torch.ones(3)))
+    writer.save(progress(2, torch.ones(3)), {})
     assert 1 in checkpoint.steps(tmp_path / "checkpoints")
     writer.wait()
     assert checkpoint.steps(tmp_path / "checkpoints") == [2, 1]
 
 
 def test_kept_is_on_disk(writer: Writer, held: threading.Event, tmp_path: Path) -> None:
-    writer.save(payload(1, torch.ones(3)))
+    writer.save(progress(1, torch.ones(3)), {})
     threading.Timer(0.1, held.set).start()
     with pytest.raises(DivergedError, match="the checkpoint of step 1 is kept"):
         guard.check(2, {"theta": [float("nan")]}, writer.kept)
@@ -90,10 +94,10 @@ def test_kept_is_on_disk(writer: Writer, held: threading.Event, tmp_path: Path) 
 
 
 def test_kept_does_not_name_one_that_could_not_be_written(writer: Writer, monkeypatch, capsys) -> None:
-    writer.save(payload(1, torch.ones(3)))
+    writer.save(progress(1, torch.ones(3)), {})
     writer.wait()
     monkeypatch.setattr(checkpoint, "save", full)
-    writer.save(payload(2, torch.ones(3)))
+    writer.save(progress(2, torch.ones(3)), {})
     with pytest.raises(DivergedError, match="the checkpoint of step 1 is kept"):
         guard.check(3, {"theta": [float("nan")]}, writer.kept)
     writer.close()
@@ -180,9 +184,9 @@ def test_a_save_costs_the_steps_less_than_5_percent(tmp_path: Path, monkeypatch:
     saves: list[float] = []
     begun: list[float] = []
 
-    def timed(writer: Writer, content: dict) -> None:
+    def timed(writer: Writer, *arguments: Any) -> None:
         before = time.thread_time()
-        save(writer, content)
+        save(writer, *arguments)
         saves.append(time.thread_time() - before)
 
     def stamped(*arguments: object) -> object:
