@@ -44,10 +44,7 @@ DAMAGE = (
 
 @contextmanager
 def damaged(
-    where: object,
-    what: str,
-    advice: str = TRUNCATED,
-    passing: tuple[type[Exception], ...] = (),
+    where: object, what: str, advice: str = TRUNCATED, passing: tuple[type[Exception], ...] = ()
 ) -> Iterator[None]:
     """Turn a library's error into "`where` `what` (reason); `advice`". Put its call in the block, nothing else.
 

@@ -1,5 +1,7 @@
 """The result of a reader: the splits of a data set, as arrays in memory or as names of pictures still to be decoded."""
 
+from __future__ import annotations
+
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,7 +24,7 @@ class Pictures:
     def __len__(self) -> int:
         return len(self.files)
 
-    def __getitem__(self, places: slice) -> "Pictures":
+    def __getitem__(self, places: slice) -> Pictures:
         return Pictures(self.files[places])
 
 
@@ -35,7 +37,7 @@ class Split(NamedTuple):
         assert isinstance(self.images, np.ndarray)
         return self.images if self.images.flags.writeable else self.images.copy()
 
-    def part(self, first: int, end: int) -> "Split":
+    def part(self, first: int, end: int) -> Split:
         return Split(self.images[first:end], None if self.labels is None else self.labels[first:end])
 
 
@@ -49,7 +51,7 @@ class Contents(NamedTuple):
     crop_fraction: float | None = None  # of a picture's width that the centre crop keeps; None: the largest square
     where: str = "the data set"  # the path that it was read from, for messages
 
-    def divided(self, sizes: tuple[int, int] | None = None) -> "Contents":
+    def divided(self, sizes: tuple[int, int] | None = None) -> Contents:
         """Divide into train, valid and test. `sizes` are those of valid and test where one set has all
         images and is larger; a caller that gives them checks the number of images.
 

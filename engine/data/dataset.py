@@ -1,17 +1,13 @@
 """A data set in memory, as training and evaluation see it; its values are checked before the first step."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from eblvm.engine.data.sets.base import DataOptions
 from eblvm.engine.errors import UserError
-
-if TYPE_CHECKING:
-    from eblvm.engine.data.sets.base import DataOptions
 
 LARGEST = 1e6  # models and their noise are scaled for data of about 1
 CHUNK = 4096  # samples that are looked at, or resized, together
@@ -27,7 +23,7 @@ class Dataset(NamedTuple):
     test_labels: Tensor | None = None
     dtype: torch.dtype = torch.float32  # of what `floats` gives
 
-    def to(self, device: str, dtype: torch.dtype) -> Dataset:
+    def to(self, device: str, dtype: torch.dtype) -> "Dataset":
         def place(t: Tensor) -> Tensor:
             return t.to(device) if t.dtype == torch.uint8 else t.to(device, dtype)
 
@@ -90,5 +86,4 @@ def resized(v: Tensor, size: int | None) -> Tensor:
     """uint8 images [n, C, H, W] averaged over areas to squares of `size` pixels."""
     if size is None or v.shape[-2:] == (size, size):
         return v
-    chunks = [F.adaptive_avg_pool2d(chunk.float(), size).round().byte() for chunk in v.split(CHUNK)]
-    return torch.cat(chunks)
+    return torch.cat([F.adaptive_avg_pool2d(chunk.float(), size).round().byte() for chunk in v.split(CHUNK)])

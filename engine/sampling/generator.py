@@ -35,9 +35,8 @@ class GeneratorSampler(Sampler):
     target: str | None = option(None, f"{', '.join(TARGETS)}; none: marginal")
 
     def suits(self, run: SavedRun) -> str:
-        return (
-            "" if run.config.model.generates else f"model {run.config.model.kind!r} has no generator; remove --sampler"
-        )
+        model = run.config.model
+        return "" if model.generates else f"model {model.kind!r} has no generator; remove --sampler"
 
     @property
     def work(self) -> str:
