@@ -60,7 +60,7 @@ def _check_finite(v: Tensor, split: str, where: str) -> None:
     for first, chunk in zip(range(0, len(v), CHUNK), v.split(CHUNK), strict=True):
         size = chunk.abs().flatten(1).amax(1) if chunk[0].numel() else chunk.new_zeros(len(chunk))
         bad = ~(size <= LARGEST)  # NaN is not
-        if not bool(bad.any()):
+        if not bad.any():
             continue
         number = int(bad.nonzero()[0])
         value = chunk[number].flatten()

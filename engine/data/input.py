@@ -23,17 +23,12 @@ FLIP, DEQUANTIZE = purpose(Purpose.DATA, 1), purpose(Purpose.DATA, 2)
 
 
 class Input(Protocol):
-    def batch(self, step: int) -> Tensor:
-        """The minibatch of `step` (a rank's slice of it) as the model sees it: [*seed.shape, B, ...]."""
-        ...
+    """A step's minibatch (a rank's slice of it) as the model sees it, [*seed.shape, B, ...]; what a checkpoint must
+    contain apart from the step; and an end to the threads and the pipeline that decode."""
 
-    def state(self) -> dict[str, Any]:
-        """Everything that a checkpoint must contain apart from the step."""
-        ...
-
-    def close(self) -> None:
-        """Stop the threads and the pipeline that decode."""
-        ...
+    def batch(self, step: int) -> Tensor: ...
+    def state(self) -> dict[str, Any]: ...
+    def close(self) -> None: ...
 
 
 class Order:
@@ -52,21 +47,13 @@ class Order:
         """
         if self.batch % world:
             raise UserError(f"got batch={self.batch} for {world} processes, expected a multiple of their number")
-        local = self.batch // world
-        return self._minibatch(step)[..., rank * local : (rank + 1) * local]
-
-    def position(self, step: int) -> tuple[int, int]:
-        """(epoch, samples of it already seen) before `step`."""
-        return divmod(step * self.batch, self.size)
-
-    def _minibatch(self, step: int) -> Tensor:
-        start, stop = step * self.batch, (step + 1) * self.batch
+        start, stop, local = step * self.batch, (step + 1) * self.batch, self.batch // world
         epochs = start // self.size, (stop - 1) // self.size
         if epochs != self._epochs:
             self._stream = torch.cat([self._permutation(e) for e in range(epochs[0], epochs[1] + 1)], -1)
             self._epochs = epochs
-        offset = epochs[0] * self.size
-        return self._stream[..., start - offset : stop - offset]
+        first = start - epochs[0] * self.size + rank * local
+        return self._stream[..., first : first + local]
 
     def _permutation(self, epoch: int) -> Tensor:
         key, device = Key(self.seed, epoch), self.seed.device
@@ -118,8 +105,7 @@ class Memory:
         # Whole rows are copied, where an index by a tensor would go element by element.
         x = train.index_select(0, places.flatten()).view(*places.shape, *train.shape[1:])
         if batches.options.flip:
-            mirrored = batches.mirrored(step)[..., None, None, None]
-            x = torch.where(mirrored, x.flip(-1), x)
+            x = torch.where(batches.mirrored(step)[..., None, None, None], x.flip(-1), x)
         return batches.floats(x, step)
 
     def state(self) -> dict[str, Any]:

@@ -5,7 +5,7 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 
-from eblvm.engine.data.contents import Contents, PictureFile, Pictures
+from eblvm.engine.data.contents import Contents, Pictures
 from eblvm.engine.data.members import Member
 from eblvm.engine.data.pictures import store
 from eblvm.engine.data.pictures.framing import PIXEL_RULES
@@ -43,12 +43,10 @@ def pictures_digest(contents: Contents, size: int) -> str:
     for name, split in contents.splits.items():
         assert isinstance(split.images, Pictures)
         for file in split.images.files:
-            digest.update(os.fsencode(f"{name} {identity(file)}\n"))
+            if isinstance(file, Member):
+                identity = file.identity
+            else:
+                facts = file.stat()
+                identity = f"{file} {facts.st_size} {facts.st_mtime_ns}"
+            digest.update(os.fsencode(f"{name} {identity}\n"))
     return digest.hexdigest()
-
-
-def identity(file: PictureFile) -> str:
-    if isinstance(file, Member):
-        return file.identity
-    facts = file.stat()
-    return f"{file} {facts.st_size} {facts.st_mtime_ns}"

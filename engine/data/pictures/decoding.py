@@ -25,7 +25,7 @@ LOW_BYTES = {
     GREY_ALPHA: "RGBA",
     COLOUR: "RGB;16L",
     COLOUR_ALPHA: "RGBA;16L",
-}  # Pillow's names, of what follows a high one
+}  # by Pillow's names: what follows a high one
 
 
 class UnreadableError(Exception):
@@ -96,9 +96,8 @@ def _colours(picture: Image.Image, content: bytes) -> np.ndarray:
         return np.broadcast_to((wide + 128) // 257, (*wide.shape[:2], 3)).astype(np.uint8)
     if picture.mode == "CMYK":
         ink = np.asarray(picture).astype(np.uint16)
-        light = (
-            255 - ink if "adobe" in picture.info else ink
-        )  # Pillow reads every such file as one of Adobe's, which are inverted
+        # Pillow reads every such file as one of Adobe's, which are inverted.
+        light = 255 - ink if "adobe" in picture.info else ink
         return (light[..., :3] * light[..., 3:] // 255).astype(np.uint8)
     picture.info.pop("transparency", None)
     return np.asarray(picture.convert("RGB"))
@@ -119,9 +118,8 @@ def _sixteen_bits(picture: Image.Image, content: bytes) -> np.ndarray:
 
 def _orientation(picture: Image.Image) -> int:
     """By EXIF alone; Pillow's own function also looks into XMP, DALI does not."""
-    exif = Image.Exif()
     try:
-        exif.load(picture.info.get("exif", b""))
+        (exif := Image.Exif()).load(picture.info.get("exif", b""))
         orientation = exif.get(ORIENTATION, 1)
     except DAMAGE:  # the pixels do not depend on it
         return 1

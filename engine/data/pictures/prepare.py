@@ -23,13 +23,8 @@ from eblvm.engine.progress import progress
 PROGRESS = "progress.json"
 CHUNK = 512  # pictures between two records of the progress
 SKIP_LIMIT = 0.001  # fraction of the pictures that may be unreadable
-OURS = {
-    store.MANIFEST,
-    store.IMAGES,
-    store.LABELS,
-    PROGRESS,
-    *(f".{name}.tmp" for name in (PROGRESS, store.MANIFEST, store.LABELS)),
-}
+REPLACED = (store.MANIFEST, store.LABELS, PROGRESS)  # as a whole, by way of a temporary file
+OURS = {store.IMAGES, *REPLACED, *(f".{name}.tmp" for name in REPLACED)}
 
 
 class Position(NamedTuple):
@@ -109,16 +104,9 @@ def prepare(
         np.save(buffer, labels)
         write_atomic(folder / store.LABELS, buffer.getvalue())
     manifest = store.Manifest(
-        contents.kind,
-        position.written,
-        position.shape,
-        splits,
-        of | {"sha256": position.digest},
-        settings,
-        list(position.skipped),
-        contents.attributes,
-        contents.published,
-    )
+        contents.kind, position.written, position.shape, splits, of | {"sha256": position.digest}, settings,
+        list(position.skipped), contents.attributes, contents.published,
+    )  # fmt: skip
     store.write_manifest(folder, manifest)
     (folder / PROGRESS).unlink()
     return store.open_store(folder)
@@ -137,12 +125,9 @@ def open_folder(folder: Path, identity: dict[str, Any]) -> Position | None:
     elif not folder.is_dir() or any(path.name not in OURS for path in folder.iterdir()):
         raise UserError(f"{folder} exists and is not a store; nothing was overwritten: give another folder")
     saved = saved_progress(folder)
-    if saved is None:
-        return Position()
-    if saved["identity"] != identity:
+    if saved is not None and saved[0] != identity:
         raise UserError(f"{folder} was begun with another source or other settings; give another folder, or remove it")
-    position: Position = saved["position"]
-    return position
+    return saved[1] if saved is not None else Position()
 
 
 def cut_back(path: Path, file: IO[bytes], length: int) -> None:
@@ -164,8 +149,8 @@ def append(path: Path, file: IO[bytes], batch: np.ndarray) -> None:
         raise failed(path, error, "the pictures prepared before are kept") from None
 
 
-def saved_progress(folder: Path) -> dict[str, Any] | None:
-    """The recorded position; None, to begin anew, if there is none, it is damaged, or it is beyond what was written."""
+def saved_progress(folder: Path) -> tuple[Any, Position] | None:
+    """The recorded identity and position; None, to begin anew, if they are missing, damaged, or beyond what was written."""
     try:
         saved = json.loads((folder / PROGRESS).read_bytes())
         values: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in saved["position"].items()}
@@ -174,16 +159,13 @@ def saved_progress(folder: Path) -> dict[str, Any] | None:
         names = [one["name"] + one["reason"] + position.digest for one in position.skipped]
         sound = all(type(n) is int and n >= 0 for n in numbers) and all(isinstance(name, str) for name in names)
         written = position.written * math.prod(position.shape)
-        if not sound or (folder / store.IMAGES).stat().st_size < written:
-            return None
+        return (identity, position) if sound and (folder / store.IMAGES).stat().st_size >= written else None
     except (OSError, ValueError, TypeError, LookupError, AttributeError, RecursionError):
         return None
-    return {"identity": identity, "position": position}
 
 
 def record_progress(folder: Path, identity: dict[str, Any], position: Position) -> None:
-    content = json.dumps({"identity": identity, "position": position._asdict()})
-    write_atomic(folder / PROGRESS, content.encode())
+    write_atomic(folder / PROGRESS, json.dumps({"identity": identity, "position": position._asdict()}).encode())
 
 
 def chunks(
@@ -227,13 +209,10 @@ def decoded(files: Sequence[PictureFile], decode: Decoder, position: Position) -
 
 def kept_labels(contents: Contents, position: Position) -> np.ndarray | None:
     """The labels of all splits, without those of the skipped pictures; None if a split has none."""
-    if any(split.labels is None for split in contents.splits.values()):
-        return None
     skipped, labels = {one["name"] for one in position.skipped}, []
-    for split in contents.splits.values():
-        assert split.labels is not None
-        if isinstance(split.images, Pictures):
-            labels.append(split.labels[[file.name not in skipped for file in split.images.files]])
-        else:
-            labels.append(split.labels)
+    for images, of_split in contents.splits.values():
+        if of_split is None:
+            return None
+        kept = [f.name not in skipped for f in images.files] if isinstance(images, Pictures) else slice(None)
+        labels.append(of_split[kept])
     return np.concatenate(labels)
