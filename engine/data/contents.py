@@ -64,20 +64,15 @@ class Contents(NamedTuple):
             n, held = len(whole.images), max(1, len(whole.images) // 20)
             valid, test = sizes if sizes and n > sum(sizes) else (held, held)
             if n <= valid + test:
-                raise UserError(
-                    f"{printable(self.where)} has {n} images, expected at least {valid + test + 1}: {valid} to "
-                    f"validate, {test} to test and one to train; give a larger set"
-                )
+                needs = f"{valid + test + 1}: {valid} to validate, {test} to test and one to train"
+                raise UserError(f"{printable(self.where)} has {n} images, expected at least {needs}; give a larger set")
             bounds = (0, n - valid - test, n - test, n)
             splits = {name: whole.part(*bounds[i : i + 2]) for i, name in enumerate(("train", "valid", "test"))}
         elif "valid" not in splits and "train" in splits:
             train = splits["train"]
-            n = len(train.images)
-            if n < 2:
-                raise UserError(
-                    f"{printable(self.where)} has {n} training image and none to validate, expected at least 2; give "
-                    "a larger set"
-                )
+            if (n := len(train.images)) < 2:
+                has = f"{printable(self.where)} has {n} training image and none to validate"
+                raise UserError(f"{has}, expected at least 2; give a larger set")
             kept = n - min(1000, max(1, n // 10))
             splits |= {"train": train.part(0, kept), "valid": train.part(kept, n)}
         return self._replace(splits={name: splits[name] for name in ("train", "valid", "test") if name in splits})

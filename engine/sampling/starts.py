@@ -25,20 +25,13 @@ def started(run: SavedRun, start: str | None, key: philox.Key, count: int, first
 
 
 def normal_start(key: philox.Key, count: int, shape: tuple[int, ...], first: int = 0, **kwargs: Any) -> torch.Tensor:
-    """The published start: v = 1/2 + z with z ~ N(0, 1), [count, *shape], for images in [0, 1].
-
-    `kwargs` are dtype and device."""
+    """The published start: v = 1/2 + z with z ~ N(0, 1), [count, *shape], for images in [0, 1]."""
     return 0.5 + philox.normal(key, philox.purpose(philox.Purpose.SAMPLE_V), count, shape, first=first, **kwargs)
 
 
 def random_h(run: SavedRun, key: philox.Key, count: int, first: int = 0) -> torch.Tensor:
-    """h ~ N(0, I) of chains first, first + 1, ... of a model with a posterior, [count, H]."""
-    assert run.posterior is not None
-    return normal_h(run, run.posterior.latent, key, count, first)
-
-
-def normal_h(run: SavedRun, latent: int, key: philox.Key, count: int, first: int = 0) -> torch.Tensor:
-    """h ~ N(0, I) of samples first, first + 1, ..., [count, latent]."""
+    """h ~ N(0, I) of samples first, first + 1, ..., [count, H]."""
+    latent = run.config.model.latent if run.posterior is None else run.posterior.latent
     purpose = philox.purpose(philox.Purpose.SAMPLE_H)
     return philox.normal(key, purpose, count, (latent,), first=first, **dtype_and_device(run))
 

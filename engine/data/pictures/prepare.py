@@ -150,7 +150,7 @@ def append(path: Path, file: IO[bytes], batch: np.ndarray) -> None:
 
 
 def saved_progress(folder: Path) -> tuple[Any, Position] | None:
-    """The recorded identity and position; None, to begin anew, if they are missing, damaged, or beyond what was written."""
+    """The recorded identity and position; None, to begin anew, if missing, damaged, or beyond what was written."""
     try:
         saved = json.loads((folder / PROGRESS).read_bytes())
         values: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in saved["position"].items()}
