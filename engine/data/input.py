@@ -6,7 +6,7 @@ resume, and no sample is lost or repeated within an epoch.
 """
 
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Any, Protocol, cast
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -20,15 +20,6 @@ from eblvm.kernels import philox
 from eblvm.kernels.philox import Key, Purpose, purpose
 
 FLIP, DEQUANTIZE = purpose(Purpose.DATA, 1), purpose(Purpose.DATA, 2)
-
-
-class Input(Protocol):
-    """A step's minibatch (a rank's slice of it) as the model sees it, [*seed.shape, B, ...]; what a checkpoint must
-    contain apart from the step; and an end to the threads and the pipeline that decode."""
-
-    def batch(self, step: int) -> Tensor: ...
-    def state(self) -> dict[str, Any]: ...
-    def close(self) -> None: ...
 
 
 class Order:
@@ -60,8 +51,8 @@ class Order:
         return philox.permutation(key, purpose(Purpose.ORDER), self.size, device=device)
 
 
-class Batches:
-    """The seed's order and noise over a data set, in one process of `world`.
+class Input:
+    """Minibatches in the seed's order and with its noise, in one process of `world`, from the data set on the device.
 
     The order lives where the samples are chosen: with the data set in memory, on the host for pictures decoded by name.
     """
@@ -74,6 +65,22 @@ class Batches:
         self.rank, self.world = rank, world
         self.count = batch // world
         self.first = rank * self.count  # the global index of this process's first sample
+
+    def batch(self, step: int) -> Tensor:
+        """The minibatch of `step` (a rank's slice of it) as the model sees it: [*seed.shape, B, ...]."""
+        train, places = self.dataset.train, self.indices(step)
+        # Whole rows are copied, where an index by a tensor would go element by element.
+        x = train.index_select(0, places.flatten()).view(*places.shape, *train.shape[1:])
+        if self.options.flip:
+            x = torch.where(self.mirrored(step)[..., None, None, None], x.flip(-1), x)
+        return self.floats(x, step)
+
+    def state(self) -> dict[str, Any]:
+        """Everything that a checkpoint must contain apart from the step: in memory nothing."""
+        return {}
+
+    def close(self) -> None:
+        """Stop the threads and the pipeline that decode."""
 
     def indices(self, step: int) -> Tensor:
         return self.order.indices(step, self.rank, self.world)
@@ -93,33 +100,12 @@ class Batches:
         return u.add_(x).div_(256)
 
 
-class Memory:
-    """The data set on the device; the position is the step, and nothing else needs to be saved."""
-
-    def __init__(self, batches: Batches):
-        self.batches = batches
-
-    def batch(self, step: int) -> Tensor:
-        batches, train = self.batches, self.batches.dataset.train
-        places = batches.indices(step)
-        # Whole rows are copied, where an index by a tensor would go element by element.
-        x = train.index_select(0, places.flatten()).view(*places.shape, *train.shape[1:])
-        if batches.options.flip:
-            x = torch.where(batches.mirrored(step)[..., None, None, None], x.flip(-1), x)
-        return batches.floats(x, step)
-
-    def state(self) -> dict[str, Any]:
-        return {}
-
-    def close(self) -> None: ...
-
-
-class Streaming:
+class Streaming(Input):
     """Pictures decoded ahead, and made a minibatch by a thread of their own, while the step before computes."""
 
-    def __init__(self, batches: Batches, pictures: PicturesOnDemand, state: dict[str, Any], threads: int):
-        self.batches = batches
-        self.rows = batches.seed.numel() * batches.count
+    def __init__(self, *given: Any, pictures: PicturesOnDemand, threads: int, state: dict[str, Any]):
+        super().__init__(*given)
+        self.rows = self.seed.numel() * self.count
         self.stream = open_stream(pictures, self._choose, self.rows, threads)
         self.stream.restore(state)
         self._state = state  # after the minibatch given last; the stream itself is ahead of it
@@ -147,12 +133,12 @@ class Streaming:
 
     def _make(self, step: int) -> tuple[Tensor, dict[str, Any]]:
         x = self.stream.read(step)
-        v = self.batches.floats(x.view(*self.batches.seed.shape, self.batches.count, *x.shape[1:]), step)
+        v = self.floats(x.view(*self.seed.shape, self.count, *x.shape[1:]), step)
         return v, self.stream.state()
 
     def _choose(self, step: int) -> tuple[Tensor, Tensor]:
-        places = self.batches.indices(step).flatten()
-        return places, self.batches.mirrored(step).flatten() if self.batches.options.flip else torch.zeros(self.rows)
+        places = self.indices(step).flatten()
+        return places, self.mirrored(step).flatten() if self.options.flip else torch.zeros(self.rows)
 
 
 def open_input(
@@ -166,7 +152,7 @@ def open_input(
     world: int = 1,
 ) -> Input:
     """The input of a run from its beginning, or from the `state` in a checkpoint of it."""
-    batches, train = Batches(options, dataset, seed, batch, rank, world), cast(object, dataset.train)
+    given, train = (options, dataset, seed, batch, rank, world), cast(object, dataset.train)
     if isinstance(train, PicturesOnDemand):
-        return Streaming(batches, train, state or {}, threads)
-    return Memory(batches)
+        return Streaming(*given, pictures=train, threads=threads, state=state or {})
+    return Input(*given)

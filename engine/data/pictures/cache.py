@@ -16,9 +16,8 @@ from eblvm.engine.errors import printable
 
 def root(given: str | None) -> Path:
     """--cache, $EBLVM_CACHE, $XDG_CACHE_HOME/eblvm, or ~/.cache/eblvm: the first that is set."""
-    for chosen in (given, os.environ.get("EBLVM_CACHE")):
-        if chosen:
-            return Path(chosen)
+    if chosen := given or os.environ.get("EBLVM_CACHE"):
+        return Path(chosen)
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "eblvm"
 
 

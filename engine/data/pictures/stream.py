@@ -144,9 +144,10 @@ class DaliStream(Stream):
         dali, device = self.dali, self.pictures.device
         place = "gpu" if device.type == "cuda" else "cpu"
 
-        settings = {"enable_checkpointing": True, "checkpoint": checkpoint, "prefetch_queue_depth": PREFETCH}
+        settings: dict[str, Any] = {"batch_size": self.batch, "num_threads": self.threads, "device_id": gpu_of(device)}
+        settings |= {"prefetch_queue_depth": PREFETCH, "enable_checkpointing": True, "checkpoint": checkpoint}
 
-        @dali.pipeline_def(batch_size=self.batch, num_threads=self.threads, device_id=gpu_of(device), **settings)
+        @dali.pipeline_def(**settings)  # type: ignore[untyped-decorator]
         def streaming() -> Any:
             chosen = Chosen(self._found, self.choose, self._first)
             source, mirror = dali.fn.external_source(

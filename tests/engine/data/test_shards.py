@@ -244,7 +244,7 @@ def test_long_names_of_both_kinds(tmp_path: Path) -> None:
             info.size = len(content)
             archive.addfile(info, io.BytesIO(content))
         assert list(tar.entries(path))[1].name == name
-        ((found, label),) = shards.samples(members.Shard.of(path))
+        ((found, label),) = shards.samples(members.TarShard.of(path))
         assert found.read_bytes() == content
         assert label is None
 
