@@ -2,6 +2,7 @@
 
 import copy
 import warnings
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -28,30 +29,19 @@ def export(
     if out.exists() and any(out.iterdir()) and not exported.is_export(out):
         raise UserError(f"{out} exists and is not an export; nothing was overwritten: give another --out")
     thetas = run.thetas(model)
-    parts = {
-        "theta": replicas.stack(thetas) if run.config.replicated else thetas[0],
-        "phi": run.phi(model),
-        "buffers": run.buffers(model),
-    }
-    tensors: dict[str, Tensor] = {f"{part}.{name}": p for part, tree in parts.items() for name, p in tree.items()}
+    theta = replicas.stack(thetas) if run.config.replicated else thetas[0]
+    parts = {"theta": theta, "phi": run.phi(model), "buffers": run.buffers(model)}
+    tensors = {f"{part}.{name}": p for part, tree in parts.items() for name, p in tree.items()}
     formats = [name for name, wanted in ((exported.SAFE, safetensors), (exported.STATE_DICT, state_dict)) if wanted]
-    config = run.config.replaced(device="cpu")
-    for place in ("data", "cache"):
-        if config.get(place) is not None:
-            config = config.replaced(**{place: None})
+    places = {name: None for name in ("data", "cache") if run.config.get(name) is not None}
+    config = run.config.replaced(device="cpu", **places)
     facts = {
-        "recipe": config.recipe,
-        "method": config.method.kind,
-        "model_kind": config.model.kind,
-        "model": model,
-        "step": run.step_of(model),
-        "shape": list(run.shape),
-        "image_shape": run.image_shape,
+        "recipe": config.recipe, "method": config.method.kind, "model_kind": config.model.kind, "model": model,
+        "step": run.step_of(model), "shape": list(run.shape), "image_shape": run.image_shape,
         "replicas": config.optimisation.names(),
         "parameters": sum(p.numel() for tree in (parts["theta"], parts["phi"]) for p in tree.values()),
-        "parent": parent.read(run.folder),
-        "versions": versions(),
-    }
+        "parent": parent.read(run.folder), "versions": versions(),
+    }  # fmt: skip
     exported.write(out, tensors | {"extent": run.extent}, facts, formats)
     if (run.folder / CUSTOM_MODELS).is_file():
         write_atomic(out / CUSTOM_MODELS, (run.folder / CUSTOM_MODELS).read_bytes())
@@ -103,12 +93,11 @@ def onnx_energy(run: SavedRun, model: str, path: Path) -> None:
 def card(run: SavedRun, model: str, facts: dict[str, Any], name: str) -> str:
     """The model card: what it is, how it was made, how good it is, how to load it."""
     config = run.config
-    try:
-        figures = read_evaluation(run.folder)
-    except UserError:
-        figures = None
+    figures: dict[str, Any] = {}
     rows = []
-    if figures is not None and (figures.get("model"), figures.get("step")) == (model, facts["step"]):
+    with suppress(UserError):  # not evaluated
+        figures = read_evaluation(run.folder)
+    if (figures.get("model"), figures.get("step")) == (model, facts["step"]):
         spread = figures["deviation"] if config.replicated else {}
         for name, value in figures["mean"].items():
             shown = value if isinstance(value, str) else f"{value:.6g}"

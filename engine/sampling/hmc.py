@@ -96,8 +96,6 @@ class Hmc(MetropolisSampler):
 
 @dataclass(frozen=True)
 class Mala(MetropolisSampler):
-    """Langevin dynamics with Metropolis's rejections."""
-
     kind = "mala"
 
 

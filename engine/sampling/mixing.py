@@ -116,11 +116,8 @@ def several_starts(
     """Chains at the data, at the weighted ends of an annealed walk, and by a tempered transition from the data."""
     order = philox.permutation(key, philox.purpose(philox.Purpose.EVAL, 7), len(data)).to(data.device)
     at_data = data[order[torch.arange(chains, device=data.device) % len(data)]]
-    return {
-        "data": at_data,
-        "annealing": resampled(ends, key, chains),
-        "tempering": tempered(theta, key, at_data, temperatures),
-    }
+    annealing, tempering = resampled(ends, key, chains), tempered(theta, key, at_data, temperatures)
+    return {"data": at_data, "annealing": annealing, "tempering": tempering}
 
 
 def _directions(energy: grbm.GRBM, theta: Params) -> torch.Tensor:

@@ -98,8 +98,7 @@ def prepare(
     splits = {name: (bounds[i], bounds[i + 1]) for i, name in enumerate(contents.splits)}
     if empty := [name for name, (first, end) in splits.items() if first == end]:
         raise UserError(f"{printable(source)} has no picture of {empty[0]!r} that can be read; copy them again")
-    labels = kept_labels(contents, position)
-    if labels is not None:
+    if (labels := kept_labels(contents, position)) is not None:
         buffer = io.BytesIO()
         np.save(buffer, labels)
         write_atomic(folder / store.LABELS, buffer.getvalue())

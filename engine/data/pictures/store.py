@@ -42,8 +42,8 @@ class Manifest:
         lacking = {f.name for f in fields(cls) if f.default is MISSING and f.default_factory is MISSING} - set(values)
         _require(not unknown and not lacking, "its keys", sorted(unknown or lacking), "those of a store")
         count, shape, attributes = values["count"], values["shape"], values.get("attributes", [])
-        _require(_whole(count) and count > 0, "count", count, "a number of images above 0")
-        sizes = isinstance(shape, list) and len(shape) == 3 and all(_whole(n) and n > 0 for n in shape)
+        _require(type(count) is int and count > 0, "count", count, "a number of images above 0")
+        sizes = isinstance(shape, list) and len(shape) == 3 and all(type(n) is int and n > 0 for n in shape)
         _require(sizes, "shape", shape, "[channels, height, width]")
         words = isinstance(attributes, list) and all(isinstance(name, str) for name in attributes)
         _require(words, "attributes", attributes, "a list of names")
@@ -60,17 +60,13 @@ def _splits(given: dict[str, Any], count: int) -> dict[str, tuple[int, int]]:
     """Splits as places [first, end), none empty, none overlapping, all within the images."""
     _require(bool(given) and set(given) <= SPLITS, "splits", sorted(given), "some of train, valid, test, or all")
     for name, bounds in given.items():
-        fits = isinstance(bounds, list | tuple) and len(bounds) == 2 and all(map(_whole, bounds))
+        fits = isinstance(bounds, list | tuple) and len(bounds) == 2 and all(type(n) is int for n in bounds)
         fits = fits and 0 <= bounds[0] < bounds[1] <= count
         _require(fits, f"split {name!r}", bounds, f"[first, end] with 0 <= first < end <= {count}")
     ordered = sorted(given.items(), key=lambda item: item[1][0])
     for (name, (_, end)), (other, (first, _)) in pairwise(ordered):
         _require(end <= first, f"split {other!r}", f"from {first} on", f"none over {name!r}, which ends at {end}")
     return {name: (first, end) for name, (first, end) in given.items()}
-
-
-def _whole(value: Any) -> bool:
-    return type(value) is int
 
 
 def _require(right: bool, name: str, got: Any, expected: str) -> None:

@@ -83,10 +83,8 @@ class FileData(DataOptions):
             images = split.array()
             if images.shape[1:] != self.array_shape:
                 got, expected = ("x".join(map(str, s)) for s in (images.shape[1:], self.array_shape))
-                raise UserError(
-                    f"{self.path} ({contents.kind}) has images of {got}, expected {expected} of recipe {self.kind!r}; "
-                    "give the recipe's own data set"
-                )
+                fitting = f"{expected} of recipe {self.kind!r}; give the recipe's own data set"
+                raise UserError(f"{self.path} ({contents.kind}) has images of {got}, expected {fitting}")
             parts.append(self.framed(torch.from_numpy(images)))
             if split.labels is not None and split.labels.ndim == 1:
                 labels[name] = torch.from_numpy(np.ascontiguousarray(split.labels))
