@@ -49,9 +49,10 @@ def check_values(dataset: Dataset, where: str) -> None:
         v = getattr(dataset, split)
         if isinstance(v, Tensor) and v.dtype.is_floating_point:
             _check_finite(v, split, where)
-    if isinstance(dataset.train, Tensor) and len(dataset.train) > 1 and _all_the_same(dataset.train):
+    v = dataset.train
+    if isinstance(v, Tensor) and len(v) > 1 and all(chunk.equal(v[:1].expand_as(chunk)) for chunk in v.split(CHUNK)):
         raise UserError(
-            f"{where}: all {len(dataset.train)} training samples are the same, so there is nothing to learn; look at "
+            f"{where}: all {len(v)} training samples are the same, so there is nothing to learn; look at "
             "the data ('eblvm data info'), and give a set that varies"
         )
 
@@ -70,10 +71,6 @@ def _check_finite(v: Tensor, split: str, where: str) -> None:
             f"{where}: sample {first + number} of the {split} split contains {float(worst):g}, which {what}; repair or "
             "remove such samples, and scale values to about 1"
         )
-
-
-def _all_the_same(v: Tensor) -> bool:
-    return all(bool(torch.equal(chunk, v[:1].expand_as(chunk))) for chunk in v.split(CHUNK))
 
 
 def grey(v: Tensor) -> Tensor:

@@ -41,14 +41,12 @@ class Order:
         start, stop, local = step * self.batch, (step + 1) * self.batch, self.batch // world
         epochs = start // self.size, (stop - 1) // self.size
         if epochs != self._epochs:
-            self._stream = torch.cat([self._permutation(e) for e in range(epochs[0], epochs[1] + 1)], -1)
+            order, device = purpose(Purpose.ORDER), self.seed.device
+            keys = (Key(self.seed, epoch) for epoch in range(epochs[0], epochs[1] + 1))
+            self._stream = torch.cat([philox.permutation(key, order, self.size, device=device) for key in keys], -1)
             self._epochs = epochs
         first = start - epochs[0] * self.size + rank * local
         return self._stream[..., first : first + local]
-
-    def _permutation(self, epoch: int) -> Tensor:
-        key, device = Key(self.seed, epoch), self.seed.device
-        return philox.permutation(key, purpose(Purpose.ORDER), self.size, device=device)
 
 
 class Input:

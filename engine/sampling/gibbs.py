@@ -49,9 +49,8 @@ class Gibbs(Sampler):
 
     def draw(self, run: SavedRun, model: str, count: int, seed: int, first: int, total: int) -> Samples:
         if self.target != "marginal":
-            raise UserError(
-                f"a GRBM is sampled from its marginal by Gibbs sweeps, got kind {self.target!r}; remove --kind"
-            )
+            told = f"got kind {self.target!r}; remove --kind"
+            raise UserError(f"a GRBM is sampled from its marginal by Gibbs sweeps, {told}")
         theta, key = run.thetas(model)[0], philox.Key(seed, 0)
         start = uniform_start(key, count, run.extent, first)
         with progress(self.steps, "Gibbs", "sweep") as bar:

@@ -2,7 +2,8 @@
 
 import hashlib
 import os
-from collections.abc import Callable
+import sys
+from functools import partial
 from pathlib import Path
 
 from eblvm.engine.data.contents import Contents, Pictures
@@ -21,9 +22,7 @@ def root(given: str | None) -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "eblvm"
 
 
-def cached(
-    source: Path, contents: Contents, size: int, given: str | None, threads: int, say: Callable[[str], None]
-) -> store.Store:
+def cached(source: Path, contents: Contents, size: int, given: str | None, threads: int) -> store.Store:
     """The store of these pictures at this size, prepared now if it is not there. Another process's work is awaited."""
     key = pictures_digest(contents, size)
     splits = "" if len(contents.splits) == 3 else "-" + "-".join(contents.splits)
@@ -32,6 +31,7 @@ def cached(
     with take_lock(folder.parent / f".{folder.name}.lock", wait=True):
         if (folder / store.MANIFEST).exists():
             return store.open_store(folder)
+        say = partial(print, file=sys.stderr)
         say(f"preparing {printable(source)} at {size} pixels, once, into {printable(folder)}")
         return prepare(source, contents, folder, size, threads=threads, fingerprint=key, say=say)
 

@@ -6,6 +6,7 @@ import json
 import math
 import os
 from collections.abc import Callable, Iterator, Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import IO, Any, NamedTuple
 
@@ -82,10 +83,8 @@ def prepare(
                 say(f"skipped {printable(one['name'])}: {one['reason']}")
             if len(position.skipped) > limit:
                 worst, why = printable(position.skipped[-1]["name"]), position.skipped[-1]["reason"]
-                raise UserError(
-                    f"{worst} cannot be read as a picture ({why}): {len(position.skipped)} of "
-                    f"{of['count']} pictures are unreadable, at most {limit} may be; copy them again, or raise --skip"
-                )
+                bad = f"{len(position.skipped)} of {of['count']} pictures are unreadable, at most {limit} may be"
+                raise UserError(f"{worst} cannot be read as a picture ({why}): {bad}; copy them again, or raise --skip")
             append(images, file, batch)
             record_progress(folder, identity, position)
             bar.update(position.read - start.read)
@@ -94,8 +93,7 @@ def prepare(
         raise UserError(f"{printable(source)} has no picture that can be read; nothing was prepared")
     if len(position.ends) != len(contents.splits):
         raise UserError(f"{folder / PROGRESS} does not fit the source; remove {folder} and prepare it again")
-    bounds = [0, *position.ends]
-    splits = {name: (bounds[i], bounds[i + 1]) for i, name in enumerate(contents.splits)}
+    splits = dict(zip(contents.splits, pairwise((0, *position.ends)), strict=True))
     if empty := [name for name, (first, end) in splits.items() if first == end]:
         raise UserError(f"{printable(source)} has no picture of {empty[0]!r} that can be read; copy them again")
     if (labels := kept_labels(contents, position)) is not None:

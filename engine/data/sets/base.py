@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import sys
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, cast
 
@@ -157,8 +155,7 @@ class PictureData(ImageData):
         from eblvm.engine.data.pictures.stream import PicturesOnDemand
 
         def prepared(contents: Contents) -> Contents:
-            say = partial(print, file=sys.stderr)
-            return self.squares(cached(self.path, contents, self.pixels, self.cache, threads, say).contents())
+            return self.squares(cached(self.path, contents, self.pixels, self.cache, threads).contents())
 
         if self.input == "memory":
             return self.dataset(prepared(contents))
