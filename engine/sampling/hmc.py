@@ -21,14 +21,14 @@ from eblvm.engine.options import option
 from eblvm.engine.progress import progress
 from eblvm.engine.sampling.base import MOST_STEPS, Sampler, Samples
 from eblvm.engine.sampling.diagnostics import FEWEST_DRAWS, effective_sample_size, r_hat
-from eblvm.engine.sampling.langevin import STEP_SIZE, Position, normal_like
+from eblvm.engine.sampling.langevin import STEP_SIZE, Coordinates, normal_like
 from eblvm.engine.sampling.starts import START_HELP, STARTS, posterior_means, random_h, started, training_samples
 from eblvm.kernels import philox
 
 if TYPE_CHECKING:
     from eblvm.engine.runs.saved import SavedRun
 
-LogDensity: TypeAlias = "Callable[[Position], torch.Tensor]"  # of chains [n], up to a constant
+LogTarget: TypeAlias = "Callable[[Coordinates], torch.Tensor]"  # of chains [n], up to a constant
 TARGETS = ("marginal", "joint", "given-h", "posterior")
 ACCEPT = 2**15  # the stream that decides, beyond those of the parts' momenta
 
@@ -65,7 +65,7 @@ class MetropolisSampler(Sampler):
         facts = told | mixed(chains)
         return Samples(chains.x[0], facts, sentence(facts))
 
-    def _density(self, run: SavedRun, model: str, count: int, seed: int, first: int) -> tuple[LogDensity, Position]:
+    def _density(self, run: SavedRun, model: str, count: int, seed: int, first: int) -> tuple[LogTarget, Coordinates]:
         """The log density that the chains keep, and their start."""
         has_h = run.config.method.learns_q and not run.is_grbm
         target = self.target or ("given-h" if has_h else "marginal")
@@ -100,14 +100,14 @@ class Mala(MetropolisSampler):
 
 
 class Chains(NamedTuple):
-    x: Position  # where the chains end
+    x: Coordinates  # where the chains end
     accepted: torch.Tensor  # [n], the fraction of each chain's proposals
     log_density: torch.Tensor  # [n, steps], after every step
 
 
 def hmc(
-    log_density: LogDensity,
-    x: Position,
+    log_density: LogTarget,
+    x: Coordinates,
     key: philox.Key,
     steps: int,
     step_size: float,
@@ -141,10 +141,10 @@ def hmc(
         return Chains(x, accepted / max(steps, 1), torch.stack(values, 1) if values else value[:, None][:, :0])
 
 
-def value_and_slope(log_density: LogDensity, x: Position) -> tuple[torch.Tensor, Position]:
+def value_and_slope(log_density: LogTarget, x: Coordinates) -> tuple[torch.Tensor, Coordinates]:
     """log p~ [n] and its gradient for every part of x."""
 
-    def total(y: Position) -> tuple[torch.Tensor, torch.Tensor]:
+    def total(y: Coordinates) -> tuple[torch.Tensor, torch.Tensor]:
         value = log_density(y)
         return value.sum(), value.detach()
 
@@ -172,15 +172,15 @@ def sentence(facts: dict[str, Any]) -> str:
     return f"{said}; log p~ over the second half: R-hat {facts['r_hat']:.3f}, {worth}"
 
 
-def _chosen(accept: torch.Tensor, new: Position, old: Position) -> Position:
+def _chosen(accept: torch.Tensor, new: Coordinates, old: Coordinates) -> Coordinates:
     """`new` of the chains that accept, `old` of the others."""
     return tuple(torch.where(accept.view(-1, *[1] * (b.dim() - 1)), a, b) for a, b in zip(new, old, strict=True))
 
 
-def _plus(x: Position, y: Position, factor: float) -> Position:
+def _plus(x: Coordinates, y: Coordinates, factor: float) -> Coordinates:
     return tuple(a + factor * b for a, b in zip(x, y, strict=True))
 
 
-def _kinetic(p: Position) -> torch.Tensor:
+def _kinetic(p: Coordinates) -> torch.Tensor:
     """|p|^2 / 2 over all parts, [n]."""
     return torch.stack([0.5 * part.flatten(1).square().sum(1) for part in p]).sum(0)

@@ -51,7 +51,7 @@ class Inpainting(Sampler):
         truth = run.dataset.floats(test[first : first + count])
         mask = known_pixels(run.shape, self.known).to(truth.device)
         v = torch.where(mask, truth, started(run, self.start, key, count, first))
-        x: ld.Position = (v,)
+        x: ld.Coordinates = (v,)
         score = ld.marginal_score(energy, theta)
         if run.config.method.learns_q:
             x, score = (v, random_h(run, key, count, first)), ld.joint_score(energy, theta)

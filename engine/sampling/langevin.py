@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from eblvm.engine.nets.base import Energy
     from eblvm.engine.runs.saved import SavedRun
 
-Position: TypeAlias = "tuple[torch.Tensor, ...]"  # (v,) or (v, h)
-Score: TypeAlias = "Callable[[Position], Position]"
+Coordinates: TypeAlias = "tuple[torch.Tensor, ...]"  # (v,) or (v, h)
+Score: TypeAlias = "Callable[[Coordinates], Coordinates]"
 
 STEP_SIZE = 0.02
 HOTTEST = 100.0
@@ -111,14 +111,14 @@ def temperatures(steps: int = STEPS) -> list[float]:
 
 def langevin(
     score: Score,
-    x: Position,
+    x: Coordinates,
     key: philox.Key,
     schedule: list[float],
     step_size: float = STEP_SIZE,
     on_step: Callable[[int], object] | None = None,
     first: int = 0,
     held: tuple[torch.Tensor, torch.Tensor] | None = None,
-) -> Position:
+) -> Coordinates:
     """One step for every temperature of the schedule; step i uses the noise of step key.step + i.
 
     `first` is the global index of the first chain: a chain does not depend on the others. `held` is a mask of
@@ -162,13 +162,13 @@ def marginal_score(energy: Energy, theta: Params) -> Score:
     return lambda x: derivatives.grad(lambda y: (-marginal.free_energy(*y).sum(), ()), x)[0]
 
 
-def denoised(score: Score, x: Position, sigma0: float) -> torch.Tensor:
+def denoised(score: Score, x: Coordinates, sigma0: float) -> torch.Tensor:
     """v + sigma0^2 s(v): the mean of the data given the blurred sample."""
     with torch.no_grad():
         return x[0] + sigma0**2 * score(x)[0]
 
 
-def shown(score: Score, x: Position, key: philox.Key, schedule: list[float], **options: Any) -> Position:
+def shown(score: Score, x: Coordinates, key: philox.Key, schedule: list[float], **options: Any) -> Coordinates:
     """`langevin` with a bar of its progress."""
     with progress(len(schedule), "Langevin", "step") as bar:
         return langevin(score, x, key, schedule, on_step=lambda _: bar.update(), **options)

@@ -47,8 +47,8 @@ class Mixing:
         if self.r_hat < MIXED:
             return None
         means = ", ".join(f"{value:.6g} from {name}" for name, value in self.free_energy.items())
-        figures = f"R-hat {self.r_hat:.3g}, expected below {MIXED}; mean free energy {means}"
-        return f"chains from different starts have not mixed ({figures})"
+        told = f"R-hat {self.r_hat:.3g}, expected below {MIXED}; mean free energy {means}"
+        return f"chains from different starts have not mixed ({told})"
 
     @property
     def sentence(self) -> str:
