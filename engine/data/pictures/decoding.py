@@ -21,11 +21,8 @@ from eblvm.engine.errors import reason
 FORMATS = ("JPEG", "PNG", "WEBP", "BMP")  # what both decoders read, whatever the file's suffix says
 ORIENTATION = 0x0112  # EXIF's tag
 GREY, COLOUR, GREY_ALPHA, COLOUR_ALPHA = 0, 2, 4, 6  # PNG's colour types
-LOW_BYTES = {
-    GREY_ALPHA: "RGBA",
-    COLOUR: "RGB;16L",
-    COLOUR_ALPHA: "RGBA;16L",
-}  # by Pillow's names: what follows a high one
+# Pillow's names of what follows a high byte.
+LOW_BYTES = {GREY_ALPHA: "RGBA", COLOUR: "RGB;16L", COLOUR_ALPHA: "RGBA;16L"}
 
 
 class UnreadableError(Exception):
