@@ -44,15 +44,11 @@ DAMAGE = (
 
 @contextmanager
 def damaged(
-    where: object,
-    what: str,
-    advice: str = TRUNCATED,
-    passing: tuple[type[Exception], ...] = (),
+    where: object, what: str, advice: str = TRUNCATED, passing: tuple[type[Exception], ...] = ()
 ) -> Iterator[None]:
     """Turn a library's error into "`where` `what` (reason); `advice`". Put its call in the block, nothing else.
 
-    Its warnings about the content are dropped: the content is used or refused. Errors of the types `passing` pass.
-    """
+    Its warnings about the content are dropped: the content is used or refused. Errors of the types `passing` pass."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")

@@ -28,8 +28,7 @@ def write_atomic(path: Path, content: bytes) -> None:
     """Replace `path` by `content`, completely or not at all, even if the power fails.
 
     The temporary file next to it is always a new one, so that neither a link at its path nor one at `path` is followed.
-    The folder is synchronised after the rename, else a power cut could bring the old file back.
-    """
+    The folder is synchronised after the rename, else a power cut could bring the old file back."""
     temporary = path.with_name(f".{path.name}.tmp")
     try:
         temporary.unlink(missing_ok=True)
@@ -101,21 +100,14 @@ def failed(path: Path, error: OSError, kept: str = "") -> UserError:
 def take_lock(path: Path, wait: bool) -> IO[bytes]:
     """Return the lock file, locked until it is closed. If another process has it: wait, or raise `BlockingIOError`.
 
-    If the file system cannot lock, a warning says so and the file is returned unlocked. The file's content is not
-    touched, and a link at its path is not followed.
-    """
-    try:
-        file = os.fdopen(os.open(path, os.O_RDWR | os.O_CREAT | NO_LINKS, 0o666), "r+b", buffering=0)
-    except OSError as error:
-        raise failed(path, error) from None
+    If the file system cannot lock, a warning says so and the file is returned unlocked. Its content is not touched."""
+    file = open_to_update(path)
     try:
         flock(file.fileno(), exclusive=True, wait=wait)
     except OSError as error:
         if error.errno in UNSUPPORTED:
-            print(
-                f"warning: {path.parent} cannot be locked ({error.strerror}); let only one process write there",
-                file=sys.stderr,
-            )
+            why = f"{path.parent} cannot be locked ({error.strerror})"
+            print(f"warning: {why}; let only one process write there", file=sys.stderr)
             return file
         file.close()
         if error.errno in HELD:

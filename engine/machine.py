@@ -4,6 +4,8 @@
 not have, as Windows lacks several things here, is left out or answered by a default.
 """
 
+from __future__ import annotations
+
 import ctypes
 import os
 import signal

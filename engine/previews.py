@@ -3,8 +3,6 @@
 They read the state and draw from noise of their own: the run's numbers do not depend on them.
 """
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 

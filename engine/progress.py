@@ -32,13 +32,7 @@ def progress(total: int, description: str, unit: str, start: int = 0) -> "tqdm[A
     """Return a progress bar with rate and time left; in a log file, a line every ten seconds by the first process."""
     from tqdm import tqdm  # 25 ms, which an error in a command need not wait for
 
-    interval = 0.2 if sys.stderr.isatty() else 10.0
     return tqdm(
-        total=total,
-        initial=start,
-        desc=description,
-        unit=unit,
-        mininterval=interval,
-        dynamic_ncols=True,
-        disable=not is_first() or QUIET.get(),
-    )
+        total=total, initial=start, desc=description, unit=unit, mininterval=0.2 if sys.stderr.isatty() else 10.0,
+        dynamic_ncols=True, disable=not is_first() or QUIET.get(),
+    )  # fmt: skip

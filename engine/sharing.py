@@ -1,9 +1,8 @@
 """`eblvm export`: a trained model as a folder that can be given away, with a model card."""
 
-from __future__ import annotations
-
 import copy
 import warnings
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -30,30 +29,19 @@ def export(
     if out.exists() and any(out.iterdir()) and not exported.is_export(out):
         raise UserError(f"{out} exists and is not an export; nothing was overwritten: give another --out")
     thetas = run.thetas(model)
-    parts = {
-        "theta": replicas.stack(thetas) if run.config.replicated else thetas[0],
-        "phi": run.phi(model),
-        "buffers": run.buffers(model),
-    }
-    tensors: dict[str, Tensor] = {f"{part}.{name}": p for part, tree in parts.items() for name, p in tree.items()}
+    theta = replicas.stack(thetas) if run.config.replicated else thetas[0]
+    parts = {"theta": theta, "phi": run.phi(model), "buffers": run.buffers(model)}
+    tensors = {f"{part}.{name}": p for part, tree in parts.items() for name, p in tree.items()}
     formats = [name for name, wanted in ((exported.SAFE, safetensors), (exported.STATE_DICT, state_dict)) if wanted]
-    config = run.config.replaced(device="cpu")
-    for place in ("data", "cache"):
-        if config.get(place) is not None:
-            config = config.replaced(**{place: None})
+    places = {name: None for name in ("data", "cache") if run.config.get(name) is not None}
+    config = run.config.replaced(device="cpu", **places)
     facts = {
-        "recipe": config.recipe,
-        "method": config.method.kind,
-        "model_kind": config.model.kind,
-        "model": model,
-        "step": run.step_of(model),
-        "shape": list(run.shape),
-        "image_shape": run.image_shape,
+        "recipe": config.recipe, "method": config.method.kind, "model_kind": config.model.kind, "model": model,
+        "step": run.step_of(model), "shape": list(run.shape), "image_shape": run.image_shape,
         "replicas": config.optimisation.names(),
         "parameters": sum(p.numel() for tree in (parts["theta"], parts["phi"]) for p in tree.values()),
-        "parent": parent.read(run.folder),
-        "versions": versions(),
-    }
+        "parent": parent.read(run.folder), "versions": versions(),
+    }  # fmt: skip
     exported.write(out, tensors | {"extent": run.extent}, facts, formats)
     if (run.folder / CUSTOM_MODELS).is_file():
         write_atomic(out / CUSTOM_MODELS, (run.folder / CUSTOM_MODELS).read_bytes())
@@ -89,37 +77,31 @@ def onnx_energy(run: SavedRun, model: str, path: Path) -> None:
     if run.config.model.generates:
         raise UserError(f"model {run.config.model.kind!r} keeps its energy in its method; ONNX is for the other models")
     graph = EnergyGraph(run, model).eval()
-    closed = hasattr(run.energy, "free_energy")
     v = torch.zeros(2, *run.shape, dtype=getattr(torch, run.config.running.dtype))
-    inputs, names = (v,), ["v"]
-    if not closed:
-        inputs, names = (v, torch.zeros(2, run.config.model.latent, dtype=v.dtype)), ["v", "h"]  # type: ignore[assignment]
+    inputs = (v,) if hasattr(run.energy, "free_energy") else (v, torch.zeros(2, run.config.model.latent, dtype=v.dtype))
     batch = torch.export.Dim("batch")
     # torch.export reads the old switch and fails where a run has set the new ones; this makes them agree.
     torch.backends.cudnn.allow_tf32 = run.config.model.precision == "tf32"
     with warnings.catch_warnings(), torch.no_grad():
         warnings.simplefilter("ignore")
         torch.onnx.export(
-            graph, inputs, path, dynamo=True, input_names=names, output_names=["energy"], verbose=False,
-            dynamic_shapes=tuple({0: batch} for _ in inputs), external_data=False,
+            graph, inputs, path, dynamo=True, input_names=["v", "h"][: len(inputs)], output_names=["energy"],
+            dynamic_shapes=tuple({0: batch} for _ in inputs), external_data=False, verbose=False,
         )  # fmt: skip
 
 
 def card(run: SavedRun, model: str, facts: dict[str, Any], name: str) -> str:
     """The model card: what it is, how it was made, how good it is, how to load it."""
     config = run.config
-    command = " ".join(["eblvm train", config.recipe, *recipes.arguments(config)]) if config.recipe != "custom" else ""
-    try:
-        figures = read_evaluation(run.folder)
-    except UserError:
-        figures = None
+    figures: dict[str, Any] = {}
     rows = []
-    if figures is not None and (figures.get("model"), figures.get("step")) == (model, facts["step"]):
+    with suppress(UserError):  # not evaluated
+        figures = read_evaluation(run.folder)
+    if (figures.get("model"), figures.get("step")) == (model, facts["step"]):
         spread = figures["deviation"] if config.replicated else {}
         for name, value in figures["mean"].items():
             shown = value if isinstance(value, str) else f"{value:.6g}"
             rows.append(f"| {name} | {shown}" + (f" ± {spread[name]:.2g} |" if spread.get(name) else " |"))
-    origin = facts["parent"]
     lines = [
         "---", "library_name: eblvm", "tags: [energy-based-model, latent-variable-model, score-matching]", "---",
         f"# {name}", "",
@@ -131,16 +113,14 @@ def card(run: SavedRun, model: str, facts: dict[str, Any], name: str) -> str:
         + (f", flat images of {facts['image_shape'][0]}x{facts['image_shape'][1]} pixels." if facts["image_shape"]
            else ", images in [0, 1]." if len(facts["shape"]) == 3 else "."), "",
     ]  # fmt: skip
-    if command:
+    if config.recipe != "custom":
+        command = " ".join(["eblvm train", config.recipe, *recipes.arguments(config)])
         lines += ["## How it was made", "", f"`{command}`", ""]
-    if origin:
+    if origin := facts["parent"]:
         lines += [f"It started from another run: recipe `{origin['recipe']}`, method `{origin['method']}`, its "
                   f"{origin['model']} weights at step {origin['step']}.", ""]  # fmt: skip
     if config.replicated:
         lines += ["It has replicas, in this order: " + ", ".join(facts["replicas"]) + ".", ""]
-    lines += ["## Figures", ""]
-    lines += (
-        ["| figure (`eblvm eval`) | value |", "|---|---:|", *rows] if rows else ["Not evaluated yet: `eblvm eval`."]
-    )
+    table = ["| figure (`eblvm eval`) | value |", "|---|---:|", *rows] if rows else ["Not evaluated yet: `eblvm eval`."]
     made = ", ".join(f"{k} {v}" for k, v in facts["versions"].items() if k != "kernels")
-    return "\n".join([*lines, "", f"Versions: {made}.", "", LICENCE_LINE, ""])
+    return "\n".join([*lines, "## Figures", "", *table, "", f"Versions: {made}.", "", LICENCE_LINE, ""])

@@ -20,12 +20,11 @@ def cell(value: Any) -> str:
 def text(header: Row, rows: Sequence[Row]) -> str:
     lines = [[str(name) for name in header], *([cell(value) for value in row] for row in rows)]
     widths = [max(len(line[i]) for line in lines) for i in range(len(header))]
-    return "\n".join(
-        "  ".join(
-            value.ljust(width) if i == 0 else value.rjust(width) for i, (value, width) in enumerate(pairs)
-        ).rstrip()
-        for pairs in ([*zip(line, widths, strict=True)] for line in lines)
+    aligned = (
+        [first.ljust(widths[0]), *(value.rjust(width) for value, width in zip(others, widths[1:], strict=True))]
+        for first, *others in lines
     )
+    return "\n".join("  ".join(line).rstrip() for line in aligned)
 
 
 def markdown(header: Row, rows: Sequence[Row]) -> str:

@@ -1,5 +1,7 @@
 """The result of a reader: the splits of a data set, as arrays in memory or as names of pictures still to be decoded."""
 
+from __future__ import annotations
+
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,7 +24,7 @@ class Pictures:
     def __len__(self) -> int:
         return len(self.files)
 
-    def __getitem__(self, places: slice) -> "Pictures":
+    def __getitem__(self, places: slice) -> Pictures:
         return Pictures(self.files[places])
 
 
@@ -35,7 +37,7 @@ class Split(NamedTuple):
         assert isinstance(self.images, np.ndarray)
         return self.images if self.images.flags.writeable else self.images.copy()
 
-    def part(self, first: int, end: int) -> "Split":
+    def part(self, first: int, end: int) -> Split:
         return Split(self.images[first:end], None if self.labels is None else self.labels[first:end])
 
 
@@ -49,7 +51,7 @@ class Contents(NamedTuple):
     crop_fraction: float | None = None  # of a picture's width that the centre crop keeps; None: the largest square
     where: str = "the data set"  # the path that it was read from, for messages
 
-    def divided(self, sizes: tuple[int, int] | None = None) -> "Contents":
+    def divided(self, sizes: tuple[int, int] | None = None) -> Contents:
         """Divide into train, valid and test. `sizes` are those of valid and test where one set has all
         images and is larger; a caller that gives them checks the number of images.
 
@@ -62,20 +64,15 @@ class Contents(NamedTuple):
             n, held = len(whole.images), max(1, len(whole.images) // 20)
             valid, test = sizes if sizes and n > sum(sizes) else (held, held)
             if n <= valid + test:
-                raise UserError(
-                    f"{printable(self.where)} has {n} images, expected at least {valid + test + 1}: {valid} to "
-                    f"validate, {test} to test and one to train; give a larger set"
-                )
+                needs = f"{valid + test + 1}: {valid} to validate, {test} to test and one to train"
+                raise UserError(f"{printable(self.where)} has {n} images, expected at least {needs}; give a larger set")
             bounds = (0, n - valid - test, n - test, n)
             splits = {name: whole.part(*bounds[i : i + 2]) for i, name in enumerate(("train", "valid", "test"))}
         elif "valid" not in splits and "train" in splits:
             train = splits["train"]
-            n = len(train.images)
-            if n < 2:
-                raise UserError(
-                    f"{printable(self.where)} has {n} training image and none to validate, expected at least 2; give "
-                    "a larger set"
-                )
+            if (n := len(train.images)) < 2:
+                has = f"{printable(self.where)} has {n} training image and none to validate"
+                raise UserError(f"{has}, expected at least 2; give a larger set")
             kept = n - min(1000, max(1, n // 10))
             splits |= {"train": train.part(0, kept), "valid": train.part(kept, n)}
         return self._replace(splits={name: splits[name] for name in ("train", "valid", "test") if name in splits})

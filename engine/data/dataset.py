@@ -1,17 +1,13 @@
 """A data set in memory, as training and evaluation see it; its values are checked before the first step."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from eblvm.engine.data.sets.base import DataOptions
 from eblvm.engine.errors import UserError
-
-if TYPE_CHECKING:
-    from eblvm.engine.data.sets.base import DataOptions
 
 LARGEST = 1e6  # models and their noise are scaled for data of about 1
 CHUNK = 4096  # samples that are looked at, or resized, together
@@ -27,7 +23,7 @@ class Dataset(NamedTuple):
     test_labels: Tensor | None = None
     dtype: torch.dtype = torch.float32  # of what `floats` gives
 
-    def to(self, device: str, dtype: torch.dtype) -> Dataset:
+    def to(self, device: str, dtype: torch.dtype) -> "Dataset":
         def place(t: Tensor) -> Tensor:
             return t.to(device) if t.dtype == torch.uint8 else t.to(device, dtype)
 
@@ -53,9 +49,10 @@ def check_values(dataset: Dataset, where: str) -> None:
         v = getattr(dataset, split)
         if isinstance(v, Tensor) and v.dtype.is_floating_point:
             _check_finite(v, split, where)
-    if isinstance(dataset.train, Tensor) and len(dataset.train) > 1 and _all_the_same(dataset.train):
+    v = dataset.train
+    if isinstance(v, Tensor) and len(v) > 1 and all(chunk.equal(v[:1].expand_as(chunk)) for chunk in v.split(CHUNK)):
         raise UserError(
-            f"{where}: all {len(dataset.train)} training samples are the same, so there is nothing to learn; look at "
+            f"{where}: all {len(v)} training samples are the same, so there is nothing to learn; look at "
             "the data ('eblvm data info'), and give a set that varies"
         )
 
@@ -64,7 +61,7 @@ def _check_finite(v: Tensor, split: str, where: str) -> None:
     for first, chunk in zip(range(0, len(v), CHUNK), v.split(CHUNK), strict=True):
         size = chunk.abs().flatten(1).amax(1) if chunk[0].numel() else chunk.new_zeros(len(chunk))
         bad = ~(size <= LARGEST)  # NaN is not
-        if not bool(bad.any()):
+        if not bad.any():
             continue
         number = int(bad.nonzero()[0])
         value = chunk[number].flatten()
@@ -74,10 +71,6 @@ def _check_finite(v: Tensor, split: str, where: str) -> None:
             f"{where}: sample {first + number} of the {split} split contains {float(worst):g}, which {what}; repair or "
             "remove such samples, and scale values to about 1"
         )
-
-
-def _all_the_same(v: Tensor) -> bool:
-    return all(bool(torch.equal(chunk, v[:1].expand_as(chunk))) for chunk in v.split(CHUNK))
 
 
 def grey(v: Tensor) -> Tensor:
@@ -90,5 +83,4 @@ def resized(v: Tensor, size: int | None) -> Tensor:
     """uint8 images [n, C, H, W] averaged over areas to squares of `size` pixels."""
     if size is None or v.shape[-2:] == (size, size):
         return v
-    chunks = [F.adaptive_avg_pool2d(chunk.float(), size).round().byte() for chunk in v.split(CHUNK)]
-    return torch.cat(chunks)
+    return torch.cat([F.adaptive_avg_pool2d(chunk.float(), size).round().byte() for chunk in v.split(CHUNK)])

@@ -6,7 +6,7 @@ resume, and no sample is lost or repeated within an epoch.
 """
 
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Any, Protocol, cast
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -20,20 +20,6 @@ from eblvm.kernels import philox
 from eblvm.kernels.philox import Key, Purpose, purpose
 
 FLIP, DEQUANTIZE = purpose(Purpose.DATA, 1), purpose(Purpose.DATA, 2)
-
-
-class Input(Protocol):
-    def batch(self, step: int) -> Tensor:
-        """The minibatch of `step` (a rank's slice of it) as the model sees it: [*seed.shape, B, ...]."""
-        ...
-
-    def state(self) -> dict[str, Any]:
-        """Everything that a checkpoint must contain apart from the step."""
-        ...
-
-    def close(self) -> None:
-        """Stop the threads and the pipeline that decode."""
-        ...
 
 
 class Order:
@@ -52,29 +38,19 @@ class Order:
         """
         if self.batch % world:
             raise UserError(f"got batch={self.batch} for {world} processes, expected a multiple of their number")
-        local = self.batch // world
-        return self._minibatch(step)[..., rank * local : (rank + 1) * local]
-
-    def position(self, step: int) -> tuple[int, int]:
-        """(epoch, samples of it already seen) before `step`."""
-        return divmod(step * self.batch, self.size)
-
-    def _minibatch(self, step: int) -> Tensor:
-        start, stop = step * self.batch, (step + 1) * self.batch
+        start, stop, local = step * self.batch, (step + 1) * self.batch, self.batch // world
         epochs = start // self.size, (stop - 1) // self.size
         if epochs != self._epochs:
-            self._stream = torch.cat([self._permutation(e) for e in range(epochs[0], epochs[1] + 1)], -1)
+            order, device = purpose(Purpose.ORDER), self.seed.device
+            keys = (Key(self.seed, epoch) for epoch in range(epochs[0], epochs[1] + 1))
+            self._stream = torch.cat([philox.permutation(key, order, self.size, device=device) for key in keys], -1)
             self._epochs = epochs
-        offset = epochs[0] * self.size
-        return self._stream[..., start - offset : stop - offset]
-
-    def _permutation(self, epoch: int) -> Tensor:
-        key, device = Key(self.seed, epoch), self.seed.device
-        return philox.permutation(key, purpose(Purpose.ORDER), self.size, device=device)
+        first = start - epochs[0] * self.size + rank * local
+        return self._stream[..., first : first + local]
 
 
-class Batches:
-    """The seed's order and noise over a data set, in one process of `world`.
+class Input:
+    """Minibatches in the seed's order and with its noise, in one process of `world`, from the data set on the device.
 
     The order lives where the samples are chosen: with the data set in memory, on the host for pictures decoded by name.
     """
@@ -87,6 +63,22 @@ class Batches:
         self.rank, self.world = rank, world
         self.count = batch // world
         self.first = rank * self.count  # the global index of this process's first sample
+
+    def batch(self, step: int) -> Tensor:
+        """The minibatch of `step` (a rank's slice of it) as the model sees it: [*seed.shape, B, ...]."""
+        train, places = self.dataset.train, self.indices(step)
+        # Whole rows are copied, where an index by a tensor would go element by element.
+        x = train.index_select(0, places.flatten()).view(*places.shape, *train.shape[1:])
+        if self.options.flip:
+            x = torch.where(self.mirrored(step)[..., None, None, None], x.flip(-1), x)
+        return self.floats(x, step)
+
+    def state(self) -> dict[str, Any]:
+        """Everything that a checkpoint must contain apart from the step: in memory nothing."""
+        return {}
+
+    def close(self) -> None:
+        """Stop the threads and the pipeline that decode."""
 
     def indices(self, step: int) -> Tensor:
         return self.order.indices(step, self.rank, self.world)
@@ -106,34 +98,12 @@ class Batches:
         return u.add_(x).div_(256)
 
 
-class Memory:
-    """The data set on the device; the position is the step, and nothing else needs to be saved."""
-
-    def __init__(self, batches: Batches):
-        self.batches = batches
-
-    def batch(self, step: int) -> Tensor:
-        batches, train = self.batches, self.batches.dataset.train
-        places = batches.indices(step)
-        # Whole rows are copied, where an index by a tensor would go element by element.
-        x = train.index_select(0, places.flatten()).view(*places.shape, *train.shape[1:])
-        if batches.options.flip:
-            mirrored = batches.mirrored(step)[..., None, None, None]
-            x = torch.where(mirrored, x.flip(-1), x)
-        return batches.floats(x, step)
-
-    def state(self) -> dict[str, Any]:
-        return {}
-
-    def close(self) -> None: ...
-
-
-class Streaming:
+class Streaming(Input):
     """Pictures decoded ahead, and made a minibatch by a thread of their own, while the step before computes."""
 
-    def __init__(self, batches: Batches, pictures: PicturesOnDemand, state: dict[str, Any], threads: int):
-        self.batches = batches
-        self.rows = batches.seed.numel() * batches.count
+    def __init__(self, *given: Any, pictures: PicturesOnDemand, threads: int, state: dict[str, Any]):
+        super().__init__(*given)
+        self.rows = self.seed.numel() * self.count
         self.stream = open_stream(pictures, self._choose, self.rows, threads)
         self.stream.restore(state)
         self._state = state  # after the minibatch given last; the stream itself is ahead of it
@@ -161,12 +131,12 @@ class Streaming:
 
     def _make(self, step: int) -> tuple[Tensor, dict[str, Any]]:
         x = self.stream.read(step)
-        v = self.batches.floats(x.view(*self.batches.seed.shape, self.batches.count, *x.shape[1:]), step)
+        v = self.floats(x.view(*self.seed.shape, self.count, *x.shape[1:]), step)
         return v, self.stream.state()
 
     def _choose(self, step: int) -> tuple[Tensor, Tensor]:
-        places = self.batches.indices(step).flatten()
-        return places, self.batches.mirrored(step).flatten() if self.batches.options.flip else torch.zeros(self.rows)
+        places = self.indices(step).flatten()
+        return places, self.mirrored(step).flatten() if self.options.flip else torch.zeros(self.rows)
 
 
 def open_input(
@@ -180,7 +150,7 @@ def open_input(
     world: int = 1,
 ) -> Input:
     """The input of a run from its beginning, or from the `state` in a checkpoint of it."""
-    batches, train = Batches(options, dataset, seed, batch, rank, world), cast(object, dataset.train)
+    given, train = (options, dataset, seed, batch, rank, world), cast(object, dataset.train)
     if isinstance(train, PicturesOnDemand):
-        return Streaming(batches, train, state or {}, threads)
-    return Memory(batches)
+        return Streaming(*given, pictures=train, threads=threads, state=state or {})
+    return Input(*given)

@@ -4,7 +4,6 @@ EBLVM_MAX_BYTES and EBLVM_MAX_PIXELS replace the defaults: a quarter of the mach
 file unpacks to, and 100 megapixels for one picture.
 """
 
-import io
 import os
 from pathlib import Path
 from typing import IO
@@ -18,10 +17,6 @@ DEFAULT_PIXELS = 100_000_000
 
 def max_bytes() -> int:
     return _given(BYTES) or physical_memory() // 4
-
-
-def max_pixels() -> int:
-    return _given(PIXELS) or DEFAULT_PIXELS
 
 
 def check_bytes(where: object, count: int) -> None:
@@ -42,7 +37,7 @@ def read_file(path: Path) -> bytes:
 
 def too_many_pixels(width: int, height: int) -> str | None:
     """The fault of a picture of this size, in words; None if it has none."""
-    limit = max_pixels()
+    limit = _given(PIXELS) or DEFAULT_PIXELS
     if width * height <= limit:
         return None
     return f"it has {width}x{height} pixels, the limit is {limit:,}; if you trust it, set {PIXELS}={width * height}"
@@ -50,21 +45,20 @@ def too_many_pixels(width: int, height: int) -> str | None:
 
 def _given(name: str) -> int | None:
     """Return the limit that the environment sets, if it does."""
-    text = os.environ.get(name)
-    if not text:
+    if not (text := os.environ.get(name)):
         return None
     if not (text.isascii() and text.isdigit() and len(text) < 20 and int(text) > 0):
         raise UserError(f"got {name}={text!r}, expected a whole number above 0; unset it, or give such a number")
     return int(text)
 
 
-class Bounded(io.RawIOBase):
+class Bounded:
     """A file that can be read up to the limit of unpacked bytes; reading beyond it is the refusal."""
 
     def __init__(self, file: IO[bytes], where: object):
         self._file, self._where, self._limit = file, where, max_bytes()
 
-    def read(self, count: int = -1, /) -> bytes:
+    def read(self, count: int = -1) -> bytes:
         place = self._file.tell()
         left = self._limit - place
         if count > left or count < 0:
@@ -73,21 +67,10 @@ class Bounded(io.RawIOBase):
             return content
         return self._file.read(count)
 
-    def readinto(self, buffer: memoryview, /) -> int:  # type: ignore[override]
-        content = self.read(len(buffer))
-        buffer[: len(content)] = content
-        return len(content)
-
-    def seek(self, place: int, whence: int = os.SEEK_SET, /) -> int:
+    def seek(self, place: int, whence: int = os.SEEK_SET) -> int:
         if whence == os.SEEK_SET:
             check_bytes(self._where, place)
         return self._file.seek(place, whence)
 
     def tell(self) -> int:
         return self._file.tell()
-
-    def readable(self) -> bool:
-        return True
-
-    def seekable(self) -> bool:
-        return True

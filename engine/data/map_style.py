@@ -19,15 +19,11 @@ def in_memory(data: Any) -> tuple[Tensor, Tensor | None]:
     An item is a sample, a pair (sample, label), or a mapping with one of SAMPLE_KEYS. A sample is a tensor, an array or
     a picture; pictures and byte arrays of height x width (x channels) become uint8 [C, H, W]."""
     if isinstance(data, Mapping):
-        first = next(iter(data), "train")
-        raise UserError(
-            f"got a mapping of {', '.join(map(str, data)) or 'nothing'}, expected one set; give one of its splits, as "
-            f"data[{first!r}]"
-        )
+        names, first = ", ".join(map(str, data)) or "nothing", next(iter(data), "train")
+        raise UserError(f"got a mapping of {names}, expected one set; give one of its splits, as data[{first!r}]")
     if not hasattr(data, "__len__") or not hasattr(data, "__getitem__"):
-        raise UserError(
-            f"got data of type {type(data).__name__}, expected a tensor, a Dataset, or a set with len and [i]"
-        )
+        got = type(data).__name__
+        raise UserError(f"got data of type {got}, expected a tensor, a Dataset, or a set with len and [i]")
     pairs = [_pair(data[i], i) for i in range(len(data))]
     if not pairs:
         raise UserError("got an empty data set, expected samples")
@@ -48,9 +44,8 @@ def _pair(item: Any, place: int) -> tuple[Tensor, Any]:
     if isinstance(item, Mapping):
         key = next((k for k in SAMPLE_KEYS if k in item), None)
         if key is None:
-            raise UserError(
-                f"item {place} has the keys {', '.join(map(str, item))}, expected {' or '.join(SAMPLE_KEYS)}"
-            )
+            got, expected = ", ".join(map(str, item)), " or ".join(SAMPLE_KEYS)
+            raise UserError(f"item {place} has the keys {got}, expected {expected}")
         return _sample(item[key]), next((item[k] for k in LABEL_KEYS if k in item), None)
     if isinstance(item, Sequence) and not isinstance(item, str | bytes):
         return _sample(item[0]), item[1] if len(item) > 1 else None

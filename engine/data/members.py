@@ -1,5 +1,7 @@
 """Pictures within archives, each read in place: a sequence of them needs a few bytes for each."""
 
+from __future__ import annotations
+
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -18,7 +20,7 @@ class TarShard(NamedTuple):
     changed_ns: int
 
     @classmethod
-    def of(cls, path: Path) -> "TarShard":
+    def of(cls, path: Path) -> TarShard:
         facts = path.stat()
         return cls(path, facts.st_size, facts.st_mtime_ns)
 
@@ -75,8 +77,8 @@ class Members(Sequence[Member]):
     @overload
     def __getitem__(self, place: int) -> Member: ...
     @overload
-    def __getitem__(self, place: slice) -> "Members": ...
-    def __getitem__(self, place: int | slice) -> "Member | Members":
+    def __getitem__(self, place: slice) -> Members: ...
+    def __getitem__(self, place: int | slice) -> Member | Members:
         if isinstance(place, slice):
             start, _, step = place.indices(len(self))
             assert step == 1  # or a name would not begin where the one before it ends

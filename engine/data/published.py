@@ -53,9 +53,8 @@ def verify(where: str, name: str, content: bytes, count: int) -> bool | None:
         return False
     digest = hashlib.md5(content, usedforsecurity=False).hexdigest()
     if digest != MD5[name]:
-        raise UserError(
-            f"{where} is damaged: its MD5 is {digest}, that of the published {name} is {MD5[name]}; copy it again"
-        )
+        told = f"its MD5 is {digest}, that of the published {name} is {MD5[name]}"
+        raise UserError(f"{where} is damaged: {told}; copy it again")
     return True
 
 

@@ -46,10 +46,8 @@ def entries(path: Path) -> Iterator[Entry]:
                 info = tarfile.TarInfo.frombuf(block, tarfile.ENCODING, "surrogateescape")
             offset = place + BLOCK
             if info.size < 0 or offset + info.size > length:
-                where = printable(long_name or info.name)
-                raise UserError(
-                    f"{printable(path)}: {where} claims {info.size:,} bytes, {length - offset:,} are left; {TRUNCATED}"
-                )
+                claim = f"{printable(long_name or info.name)} claims {info.size:,} bytes"
+                raise UserError(f"{printable(path)}: {claim}, {length - offset:,} are left; {TRUNCATED}")
             place = offset + -(-info.size // BLOCK) * BLOCK
             if info.type in EXTENSIONS:
                 long_name = _extended(file, path, info) or long_name
@@ -59,10 +57,8 @@ def entries(path: Path) -> Iterator[Entry]:
             elif info.type == tarfile.DIRTYPE:
                 long_name = None
             elif info.type not in OF_ALL:
-                raise UserError(
-                    f"{printable(path)}: {printable(long_name or info.name)} is a link, a device or a file with holes; "
-                    "pack plain files only"
-                )
+                what = f"{printable(long_name or info.name)} is a link, a device or a file with holes"
+                raise UserError(f"{printable(path)}: {what}; pack plain files only")
 
 
 def _extended(file: BinaryIO, path: Path, info: tarfile.TarInfo) -> str | None:

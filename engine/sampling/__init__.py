@@ -29,9 +29,8 @@ def sampler_of(run: SavedRun, name: str | None = None, **given: Any) -> Sampler:
     for option, value in given.items():
         if value is None:
             continue
-        if option not in leaves:
+        if (leaf := leaves.get(option)) is None:
             raise unread(sampler, option)
-        leaf = leaves[option]
         sampler = options.with_value(sampler, leaf.path, options.checked(leaf, value))
     return sampler
 

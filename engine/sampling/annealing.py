@@ -8,28 +8,23 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import torch
 
+from eblvm.engine.types import Params
 from eblvm.kernels import philox
 
-if TYPE_CHECKING:
-    from torch import Tensor
-
-    from eblvm.engine.types import Params
-
-    Beta = float | Tensor  # one for all chains, or [chains, 1]
-
+Beta: TypeAlias = "float | torch.Tensor"  # one for all chains, or [chains, 1]
 OnStep = Callable[[int], None]
 
 
 class Walk(NamedTuple):
-    v: Tensor  # [chains, D], where the chains ended
-    log_weight: Tensor  # [chains] in fp64: sum over the path of F_beta(v) - F_beta'(v)
+    v: torch.Tensor  # [chains, D], where the chains ended
+    log_weight: torch.Tensor  # [chains] in fp64: sum over the path of F_beta(v) - F_beta'(v)
 
 
-def walk(theta: Params, key: philox.Key, v: Tensor, path: Sequence[Beta], on_step: OnStep | None = None) -> Walk:
+def walk(theta: Params, key: philox.Key, v: torch.Tensor, path: Sequence[Beta], on_step: OnStep | None = None) -> Walk:
     """Chains from v along `path`; between two terms of the weight a sweep of Gibbs sampling at the new beta."""
     softplus = torch.nn.functional.softplus
     with torch.no_grad():
@@ -59,13 +54,12 @@ def annealed(theta: Params, key: philox.Key, chains: int, temperatures: int, on_
     """Chains from N(b, sigma^2) at beta 0 to the model at 1; with their weights they are samples of it."""
     with torch.no_grad():
         b, sigma = theta["b"], torch.exp(theta["log_sigma"])
-        noise = philox.normal(
-            key, philox.purpose(philox.Purpose.AIS_V, 1), chains, tuple(b.shape), dtype=b.dtype, device=b.device
-        )
+        purpose = philox.purpose(philox.Purpose.AIS_V, 1)
+        noise = philox.normal(key, purpose, chains, tuple(b.shape), dtype=b.dtype, device=b.device)
         return walk(theta, key, b + sigma * noise, straight_path(temperatures), on_step)
 
 
-def resampled(ends: Walk, key: philox.Key, count: int) -> Tensor:
+def resampled(ends: Walk, key: philox.Key, count: int) -> torch.Tensor:
     """`count` states of a walk, each as often as its weight says (systematic resampling)."""
     cumulated = torch.softmax(ends.log_weight, 0).cumsum(0)
     u = philox.uniform(key, philox.purpose(philox.Purpose.EVAL, 5), 1, dtype=torch.float64, device=cumulated.device)
@@ -73,7 +67,7 @@ def resampled(ends: Walk, key: philox.Key, count: int) -> Tensor:
     return ends.v[torch.searchsorted(cumulated, places).clamp(max=len(ends.v) - 1)]
 
 
-def tempered(theta: Params, key: philox.Key, v: Tensor, temperatures: int) -> Tensor:
+def tempered(theta: Params, key: philox.Key, v: torch.Tensor, temperatures: int) -> torch.Tensor:
     """A tempered transition of each chain at v [chains, D], which leaves the model's distribution as it is.
 
     Chain i goes from beta 1 to i / chains and back, and stays there with probability min(1, weight): chains leave a

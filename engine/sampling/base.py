@@ -11,8 +11,6 @@ from eblvm.engine.errors import UserError
 from eblvm.engine.options import Options, flag
 
 if TYPE_CHECKING:
-    from torch import Tensor
-
     from eblvm.engine.runs.saved import SavedRun
     from eblvm.engine.sampling.mixing import Mixing
 
@@ -20,7 +18,7 @@ MOST_STEPS = 10**9
 
 
 class Samples(NamedTuple):
-    values: Tensor  # [n, ...]
+    values: torch.Tensor  # [n, ...]
     facts: dict[str, Any] | None = None  # of the chains, as plain JSON, where the sampler knows some
     sentence: str = ""  # the same in words
 
@@ -68,9 +66,8 @@ class Sampler(Options):
         if not self.divides:
             return self.sample(run, model, count, seed)
         if count < collectives.size():
-            raise UserError(
-                f"got a count of {count} for {collectives.size()} processes, expected at least one for each"
-            )
+            size = collectives.size()
+            raise UserError(f"got a count of {count} for {size} processes, expected at least one for each")
         here = collectives.local_slice(count)
         own = self.sample(run, model, here.stop - here.start, seed, here.start, count)
         return own._replace(values=distributed.gather_to_rank0(own.values))

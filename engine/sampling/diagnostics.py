@@ -9,17 +9,13 @@ chain, or one that is not finite.
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
 
 import torch
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 FEWEST_DRAWS = 4  # two for each half
 
 
-def effective_sample_size(draws: Tensor) -> Tensor:
+def effective_sample_size(draws: torch.Tensor) -> torch.Tensor:
     """The number of independent draws that estimate the mean as well as these do, [...] in fp64.
 
     ESS = M N / (1 + 2 sum_t rho_t), with the autocorrelations rho_t of all M half chains against the variance within
@@ -39,7 +35,7 @@ def effective_sample_size(draws: Tensor) -> Tensor:
     return torch.where(_known(x_MNP), M * N / time_P, math.nan).view(rest)
 
 
-def r_hat(draws: Tensor) -> Tensor:
+def r_hat(draws: torch.Tensor) -> torch.Tensor:
     """sqrt(total variance / variance within chains) of rank-normalised draws, [...] in fp64: 1 for chains that agree.
 
     The larger of two: of the draws, which sees chains at different places, and of their distances from the median,
@@ -51,7 +47,7 @@ def r_hat(draws: Tensor) -> Tensor:
     return torch.where(_known(x_MNP), found_P, math.nan).view(rest)
 
 
-def _halves(draws: Tensor) -> tuple[Tensor, torch.Size]:
+def _halves(draws: torch.Tensor) -> tuple[torch.Tensor, torch.Size]:
     """[2 chains, draws // 2, P] in fp64, and the shape that P flattens; of an odd number the middle draw is unused."""
     if draws.dim() < 2 or draws.shape[1] < FEWEST_DRAWS:
         raise ValueError(f"got draws {list(draws.shape)}, expected [chains, {FEWEST_DRAWS} or more draws, ...]")
@@ -59,22 +55,21 @@ def _halves(draws: Tensor) -> tuple[Tensor, torch.Size]:
     return torch.cat([x[:, :half], x[:, -half:]]), draws.shape[2:]
 
 
-def _autocovariance(x_MNP: Tensor) -> Tensor:
+def _autocovariance(x_MNP: torch.Tensor) -> torch.Tensor:
     """sum_i (x_i - mean)(x_{i+t} - mean) / N for t = 0 .. N - 1, [M, N, P], by the Fourier transform."""
     N = x_MNP.shape[1]
     spectrum = torch.fft.rfft(x_MNP - x_MNP.mean(1, keepdim=True), n=2 * N, dim=1)
     return torch.fft.irfft(spectrum.abs().square(), n=2 * N, dim=1)[:, :N] / N
 
 
-def _variance_ratio(x_MNP: Tensor) -> Tensor:
+def _variance_ratio(x_MNP: torch.Tensor) -> torch.Tensor:
     N = x_MNP.shape[1]
     within_P, between_P = x_MNP.var(1).mean(0), x_MNP.mean(1).var(0)
-    return torch.where(
-        within_P > 0, ((N - 1) / N + between_P / within_P).sqrt(), torch.where(between_P > 0, math.inf, 1.0)
-    )
+    ratio_P = ((N - 1) / N + between_P / within_P).sqrt()
+    return torch.where(within_P > 0, ratio_P, torch.where(between_P > 0, math.inf, 1.0))
 
 
-def _normal_scores(x_MNP: Tensor) -> Tensor:
+def _normal_scores(x_MNP: torch.Tensor) -> torch.Tensor:
     """Each draw replaced by the normal quantile of its rank among all chains' draws; equal draws have equal ranks."""
     flat_PS = x_MNP.flatten(0, 1).T.contiguous()
     ordered_PS = flat_PS.sort(-1).values
@@ -84,6 +79,6 @@ def _normal_scores(x_MNP: Tensor) -> Tensor:
     return scores_PS.T.reshape(x_MNP.shape)
 
 
-def _known(x_MNP: Tensor) -> Tensor:
+def _known(x_MNP: torch.Tensor) -> torch.Tensor:
     flat = x_MNP.flatten(0, 1)
     return flat.isfinite().all(0) & (flat.amax(0) > flat.amin(0))

@@ -10,7 +10,7 @@ import torch
 from eblvm.engine.errors import UserError, unknown
 from eblvm.engine.options import option
 from eblvm.engine.sampling.base import Sampler, Samples
-from eblvm.engine.sampling.starts import normal_h, training_samples
+from eblvm.engine.sampling.starts import random_h, training_samples
 from eblvm.kernels import philox
 
 if TYPE_CHECKING:
@@ -35,9 +35,8 @@ class GeneratorSampler(Sampler):
     target: str | None = option(None, f"{', '.join(TARGETS)}; none: marginal")
 
     def suits(self, run: SavedRun) -> str:
-        return (
-            "" if run.config.model.generates else f"model {run.config.model.kind!r} has no generator; remove --sampler"
-        )
+        model = run.config.model
+        return "" if model.generates else f"model {model.kind!r} has no generator; remove --sampler"
 
     @property
     def work(self) -> str:
@@ -50,7 +49,7 @@ class GeneratorSampler(Sampler):
         method, nets, state = run.config.method, run.nets, run.state(model)
         with torch.no_grad():
             if target == "marginal":
-                h = normal_h(run, run.config.model.latent, philox.Key(seed, 0), count, first)
+                h = random_h(run, philox.Key(seed, 0), count, first)
             else:
                 each, known = 2 if target == "interpolation" else 1, len(run.dataset.train)
                 if each * (first + count) > known:

@@ -6,20 +6,20 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+import torch
+
 from eblvm.engine.errors import UserError
 from eblvm.engine.nets import grbm
 from eblvm.engine.options import option
 from eblvm.engine.progress import progress
 from eblvm.engine.sampling.base import MOST_STEPS, Sampler, Samples
+from eblvm.engine.types import Params
 from eblvm.kernels import gibbs as kernel
 from eblvm.kernels import philox
 
 if TYPE_CHECKING:
-    from torch import Tensor
-
     from eblvm.engine.runs.saved import SavedRun
     from eblvm.engine.sampling.mixing import Mixing
-    from eblvm.engine.types import Params
 
 SWEEPS = 1000  # as the papers run
 CHUNK = 50  # sweeps between two reports of progress
@@ -39,9 +39,9 @@ class Gibbs(Sampler):
     target: str = option("marginal", "what is sampled: marginal, p(v)")
 
     def suits(self, run: SavedRun) -> str:
-        return (
-            "" if run.is_grbm else f"Gibbs sweeps are for a GRBM, got model {run.config.model.kind!r}; remove --sampler"
-        )
+        if run.is_grbm:
+            return ""
+        return f"Gibbs sweeps are for a GRBM, got model {run.config.model.kind!r}; remove --sampler"
 
     @property
     def work(self) -> str:
@@ -49,13 +49,12 @@ class Gibbs(Sampler):
 
     def draw(self, run: SavedRun, model: str, count: int, seed: int, first: int, total: int) -> Samples:
         if self.target != "marginal":
-            raise UserError(
-                f"a GRBM is sampled from its marginal by Gibbs sweeps, got kind {self.target!r}; remove --kind"
-            )
+            told = f"got kind {self.target!r}; remove --kind"
+            raise UserError(f"a GRBM is sampled from its marginal by Gibbs sweeps, {told}")
         theta, key = run.thetas(model)[0], philox.Key(seed, 0)
         start = uniform_start(key, count, run.extent, first)
         with progress(self.steps, "Gibbs", "sweep") as bar:
-            v, mean = gibbs(theta, key, start, self.steps, lambda count: bar.update(count) and None, first)
+            v, mean = gibbs(theta, key, start, self.steps, bar.update, first)
         return Samples(v if run.image_shape is None else mean)
 
     def mixing(self, run: SavedRun, model: str, seed: int) -> Mixing:
@@ -72,16 +71,14 @@ class Gibbs(Sampler):
 def gibbs(
     theta: Params,
     key: philox.Key,
-    v: Tensor,
+    v: torch.Tensor,
     steps: int,
-    on_sweeps: Callable[[int], None] | None = None,
+    on_sweeps: Callable[[int], object] | None = None,
     first: int = 0,
-) -> tuple[Tensor, Tensor]:
-    """`steps` sweeps of chains first, first + 1, ... that start at v [count, D]. Gives (samples, means of their last
-    p(v|h)).
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """`steps` sweeps of chains first, first + 1, ... from v [count, D]: (samples, means of their last p(v|h)).
 
-    Sweep i uses the noise of step key.step + i. `on_sweeps` is called every few sweeps with their number.
-    """
+    Sweep i uses the noise of step key.step + i. `on_sweeps` is called every few sweeps with their number."""
     streams = philox.purpose(philox.Purpose.SAMPLE_H), philox.purpose(philox.Purpose.SAMPLE_V)
     mean = v
     for done in range(0, steps, CHUNK):
@@ -93,7 +90,7 @@ def gibbs(
     return v, mean
 
 
-def uniform_start(key: philox.Key, count: int, data: Tensor, first: int = 0) -> Tensor:
+def uniform_start(key: philox.Key, count: int, data: torch.Tensor, first: int = 0) -> torch.Tensor:
     """Chains first, first + 1, ... uniform over each unit's range in the data. (From N(b, sigma^2) they can stay
     in a spurious mode: they do on Frey face.)"""
     low, high = data.amin(0), data.amax(0)

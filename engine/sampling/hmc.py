@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypeAlias
 
 import torch
 
@@ -21,61 +21,51 @@ from eblvm.engine.options import option
 from eblvm.engine.progress import progress
 from eblvm.engine.sampling.base import MOST_STEPS, Sampler, Samples
 from eblvm.engine.sampling.diagnostics import FEWEST_DRAWS, effective_sample_size, r_hat
-from eblvm.engine.sampling.langevin import STEP_SIZE, normal_like
+from eblvm.engine.sampling.langevin import STEP_SIZE, Coordinates, normal_like
 from eblvm.engine.sampling.starts import START_HELP, STARTS, posterior_means, random_h, started, training_samples
 from eblvm.kernels import philox
 
 if TYPE_CHECKING:
-    from torch import Tensor
-
     from eblvm.engine.runs.saved import SavedRun
-    from eblvm.engine.sampling.langevin import Position
 
-    LogDensity = Callable[[Position], Tensor]  # of chains [n], up to a constant
-
+LogTarget: TypeAlias = "Callable[[Coordinates], torch.Tensor]"  # of chains [n], up to a constant
 TARGETS = ("marginal", "joint", "given-h", "posterior")
 ACCEPT = 2**15  # the stream that decides, beyond those of the parts' momenta
 
 
 @dataclass(frozen=True)
 class MetropolisSampler(Sampler):
-    """Exact chains at temperature 1; `leapfrog` is an option of HMC; MALA has 1.
+    """Exact chains at temperature 1; `leapfrog` is an option of HMC alone.
 
     marginal: p(v) of a GRBM or a fully visible model. joint: p(v, h). given-h: p(v|h), h the posterior means of
     training data. posterior: p(h|v) of training data, from q's means; the samples are h [n, H]."""
 
     divides = False
+    leapfrog: ClassVar[int] = 1
 
     steps: int = option(1000, "proposals", low=0, high=MOST_STEPS)
     target: str | None = option(None, f"{', '.join(TARGETS)}; none: given-h, of a model without h marginal")
     start: str | None = option(None, START_HELP, choices=STARTS)
     step_size: float = option(STEP_SIZE, "of a leapfrog step", above=0)
 
-    @property
-    def proposal_steps(self) -> int:
-        return 1
-
     def suits(self, run: SavedRun) -> str:
-        if run.config.model.generates:
-            return "a generator samples in one pass and has no chains; remove --sampler"
-        return ""
+        generates = run.config.model.generates
+        return "a generator samples in one pass and has no chains; remove --sampler" if generates else ""
 
     @property
     def work(self) -> str:
-        return f" of {self.steps} proposals of {self.proposal_steps} gradients each"
+        return f" of {self.steps} proposals of {self.leapfrog} gradients each"
 
     def draw(self, run: SavedRun, model: str, count: int, seed: int, first: int, total: int) -> Samples:
         log_density, x = self._density(run, model, count, seed, first)
-        key, leapfrog = philox.Key(seed, 0), self.proposal_steps
         with progress(self.steps, self.kind.upper(), "proposal") as bar:
-            chains = hmc(
-                log_density, x, key, self.steps, self.step_size, leapfrog, lambda _: bar.update() and None, first
-            )
-        settings = {"sampler": self.kind, "step_size": self.step_size, "leapfrog": leapfrog, "steps": self.steps}
-        facts = settings | mixed(chains)
+            settings = self.steps, self.step_size, self.leapfrog
+            chains = hmc(log_density, x, philox.Key(seed, 0), *settings, lambda _: bar.update(), first)
+        told = {"sampler": self.kind, "step_size": self.step_size, "leapfrog": self.leapfrog, "steps": self.steps}
+        facts = told | mixed(chains)
         return Samples(chains.x[0], facts, sentence(facts))
 
-    def _density(self, run: SavedRun, model: str, count: int, seed: int, first: int) -> tuple[LogDensity, Position]:
+    def _density(self, run: SavedRun, model: str, count: int, seed: int, first: int) -> tuple[LogTarget, Coordinates]:
         """The log density that the chains keep, and their start."""
         has_h = run.config.method.learns_q and not run.is_grbm
         target = self.target or ("given-h" if has_h else "marginal")
@@ -101,40 +91,35 @@ class MetropolisSampler(Sampler):
 class Hmc(MetropolisSampler):
     kind = "hmc"
 
-    leapfrog: int = option(10, "leapfrog steps of a proposal", low=1, high=10**6)
-
-    @property
-    def proposal_steps(self) -> int:
-        return self.leapfrog
+    leapfrog: int = option(10, "leapfrog steps of a proposal", low=1, high=10**6)  # type: ignore[misc]
 
 
 @dataclass(frozen=True)
 class Mala(MetropolisSampler):
-    """Langevin dynamics with Metropolis's rejections."""
-
     kind = "mala"
 
 
 class Chains(NamedTuple):
-    x: Position  # where the chains end
-    accepted: Tensor  # [n], the fraction of each chain's proposals
-    log_density: Tensor  # [n, steps], after every step
+    x: Coordinates  # where the chains end
+    accepted: torch.Tensor  # [n], the fraction of each chain's proposals
+    log_density: torch.Tensor  # [n, steps], after every step
 
 
 def hmc(
-    log_density: LogDensity,
-    x: Position,
+    log_density: LogTarget,
+    x: Coordinates,
     key: philox.Key,
     steps: int,
     step_size: float,
     leapfrog: int = 10,
-    on_step: Callable[[int], None] | None = None,
+    on_step: Callable[[int], object] | None = None,
     first: int = 0,
 ) -> Chains:
     """`steps` proposals of chains first, first + 1, ...; proposal i uses the noise of step key.step + i."""
     with torch.no_grad():
         value, slope = value_and_slope(log_density, x)
         accepted, values = torch.zeros_like(value), []
+        purpose = philox.purpose(philox.Purpose.LANGEVIN, ACCEPT)
         for i in range(steps):
             at = philox.Key(key.seed, key.step + i)
             momentum = tuple(normal_like(p, at, part, first) for part, p in enumerate(x))
@@ -145,7 +130,8 @@ def hmc(
                 new_value, new_slope = value_and_slope(log_density, new_x)
                 new_p = _plus(half, new_slope, 0.5 * step_size)
             gain = (new_value - _kinetic(new_p)) - (value - _kinetic(momentum))
-            accept = torch.log(_uniform_like(gain, at, first)) < gain  # False where the proposal's density is NaN
+            u = philox.uniform(at, purpose, len(gain), first=first, dtype=gain.dtype, device=gain.device)
+            accept = torch.log(u) < gain  # False where the proposal's density is NaN
             x, slope = _chosen(accept, new_x, x), _chosen(accept, new_slope, slope)
             value = torch.where(accept, new_value, value)
             accepted += accept
@@ -155,23 +141,10 @@ def hmc(
         return Chains(x, accepted / max(steps, 1), torch.stack(values, 1) if values else value[:, None][:, :0])
 
 
-def mala(
-    log_density: LogDensity,
-    x: Position,
-    key: philox.Key,
-    steps: int,
-    step_size: float,
-    on_step: Callable[[int], None] | None = None,
-    first: int = 0,
-) -> Chains:
-    """Langevin dynamics with Metropolis's rejections."""
-    return hmc(log_density, x, key, steps, step_size, 1, on_step, first)
-
-
-def value_and_slope(log_density: LogDensity, x: Position) -> tuple[Tensor, Position]:
+def value_and_slope(log_density: LogTarget, x: Coordinates) -> tuple[torch.Tensor, Coordinates]:
     """log p~ [n] and its gradient for every part of x."""
 
-    def total(y: Position) -> tuple[Tensor, Tensor]:
+    def total(y: Coordinates) -> tuple[torch.Tensor, torch.Tensor]:
         value = log_density(y)
         return value.sum(), value.detach()
 
@@ -191,29 +164,23 @@ def mixed(chains: Chains) -> dict[str, float]:
 
 def sentence(facts: dict[str, Any]) -> str:
     """The facts of the chains in words."""
-    said = (
-        f"{facts['sampler']}: acceptance {facts['acceptance']:.2f}, of the worst chain {facts['acceptance_lowest']:.2f}"
-    )
+    rate, lowest = facts["acceptance"], facts["acceptance_lowest"]
+    said = f"{facts['sampler']}: acceptance {rate:.2f}, of the worst chain {lowest:.2f}"
     if "r_hat" not in facts:
         return said
     worth = f"{facts['effective_sample_size']:.0f} of {facts['draws']} draws are independent"
     return f"{said}; log p~ over the second half: R-hat {facts['r_hat']:.3f}, {worth}"
 
 
-def _uniform_like(gain: Tensor, key: philox.Key, first: int) -> Tensor:
-    purpose = philox.purpose(philox.Purpose.LANGEVIN, ACCEPT)
-    return philox.uniform(key, purpose, len(gain), first=first, dtype=gain.dtype, device=gain.device)
-
-
-def _chosen(accept: Tensor, new: Position, old: Position) -> Position:
+def _chosen(accept: torch.Tensor, new: Coordinates, old: Coordinates) -> Coordinates:
     """`new` of the chains that accept, `old` of the others."""
     return tuple(torch.where(accept.view(-1, *[1] * (b.dim() - 1)), a, b) for a, b in zip(new, old, strict=True))
 
 
-def _plus(x: Position, y: Position, factor: float) -> Position:
+def _plus(x: Coordinates, y: Coordinates, factor: float) -> Coordinates:
     return tuple(a + factor * b for a, b in zip(x, y, strict=True))
 
 
-def _kinetic(p: Position) -> Tensor:
+def _kinetic(p: Coordinates) -> torch.Tensor:
     """|p|^2 / 2 over all parts, [n]."""
     return torch.stack([0.5 * part.flatten(1).square().sum(1) for part in p]).sum(0)

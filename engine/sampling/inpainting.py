@@ -9,15 +9,12 @@ import torch
 
 from eblvm.engine.errors import UserError
 from eblvm.engine.options import option
-from eblvm.engine.progress import progress
 from eblvm.engine.sampling import langevin as ld
 from eblvm.engine.sampling.base import MOST_STEPS, Sampler, Samples
 from eblvm.engine.sampling.starts import START_HELP, STARTS, random_h, started
 from eblvm.kernels import philox
 
 if TYPE_CHECKING:
-    from torch import Tensor
-
     from eblvm.engine.runs.saved import SavedRun
 
 KNOWN = ("top", "bottom", "left", "right")
@@ -54,21 +51,17 @@ class Inpainting(Sampler):
         truth = run.dataset.floats(test[first : first + count])
         mask = known_pixels(run.shape, self.known).to(truth.device)
         v = torch.where(mask, truth, started(run, self.start, key, count, first))
-        x: ld.Position = (v,)
+        x: ld.Coordinates = (v,)
         score = ld.marginal_score(energy, theta)
         if run.config.method.learns_q:
             x, score = (v, random_h(run, key, count, first)), ld.joint_score(energy, theta)
-        schedule = ld.temperatures(self.steps)
-        with progress(len(schedule), "Langevin", "step") as bar:
-            x = ld.langevin(
-                score, x, key, schedule, on_step=lambda _: bar.update() and None, first=first, held=(mask, truth)
-            )
+        x = ld.shown(score, x, key, ld.temperatures(self.steps), first=first, held=(mask, truth))
         completed = torch.where(mask, truth, ld.denoised(score, x, run.config.method.blur))
         shown = torch.where(mask, truth, torch.full_like(truth, HIDDEN))
         return Samples(torch.stack([shown, completed], 1).flatten(0, 1))
 
 
-def known_pixels(shape: tuple[int, ...], known: str) -> Tensor:
+def known_pixels(shape: tuple[int, ...], known: str) -> torch.Tensor:
     """True on the known half of images [C, S, S]."""
     _, height, width = shape
     mask = torch.zeros(shape, dtype=torch.bool)

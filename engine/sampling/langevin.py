@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import torch
 
@@ -18,17 +18,15 @@ from eblvm.engine.options import option
 from eblvm.engine.progress import progress
 from eblvm.engine.sampling.base import MOST_STEPS, Sampler, Samples
 from eblvm.engine.sampling.starts import START_HELP, STARTS, posterior_means, random_h, started
+from eblvm.engine.types import Params
 from eblvm.kernels import philox
 
 if TYPE_CHECKING:
-    from torch import Tensor
-
     from eblvm.engine.nets.base import Energy
     from eblvm.engine.runs.saved import SavedRun
-    from eblvm.engine.types import Params
 
-    Position = tuple[Tensor, ...]  # (v,) or (v, h)
-    Score = Callable[[Position], Position]
+Coordinates: TypeAlias = "tuple[torch.Tensor, ...]"  # (v,) or (v, h)
+Score: TypeAlias = "Callable[[Coordinates], Coordinates]"
 
 STEP_SIZE = 0.02
 HOTTEST = 100.0
@@ -71,10 +69,10 @@ class AnnealedLangevin(Sampler):
         v, blur = started(run, self.start, key, count, first), run.config.method.blur
         if target == "marginal":
             score = marginal_score(energy, theta)
-            return Samples(denoised(score, _run(score, (v,), key, schedule, first), blur))
+            return Samples(denoised(score, shown(score, (v,), key, schedule, first=first), blur))
         if target == "joint":
             score = joint_score(energy, theta)
-            x = _run(score, (v, random_h(run, key, count, first)), key, schedule, first)
+            x = shown(score, (v, random_h(run, key, count, first)), key, schedule, first=first)
             return Samples(denoised(score, x, blur))
         if target == "conditional":
             of_each = -(-total // CONDITIONS)
@@ -82,14 +80,14 @@ class AnnealedLangevin(Sampler):
         else:
             h = posterior_means(run, model, count, seed, first)
         score = conditional_score(energy, theta, h)
-        x = _run(score, (v,), key, schedule, first)
+        x = shown(score, (v,), key, schedule, first=first)
         if target != "interpolation":
             return Samples(denoised(score, x, blur))
         goal, frames = posterior_means(run, model, count, seed + 1, first), []
         for frame in range(FRAMES):
             score = conditional_score(energy, theta, torch.lerp(h, goal, frame / (FRAMES - 1)))
             here = philox.Key(seed, len(schedule) + frame * FRAME_STEPS)
-            x = _run(score, x, here, [1.0] * FRAME_STEPS, first)
+            x = shown(score, x, here, [1.0] * FRAME_STEPS, first=first)
             frames.append(denoised(score, x, blur))
         return Samples(torch.stack(frames, 1).flatten(0, 1))
 
@@ -106,23 +104,21 @@ class AnnealedLangevin(Sampler):
 
 def temperatures(steps: int = STEPS) -> list[float]:
     """The published schedule, or one of the same shape in `steps` steps: geometric to 1, then linear to 0."""
-    scale = steps / STEPS
-    cool = round(COOL * scale)
-    anneal = round(ANNEAL * scale)
+    cool, anneal = (round(part * (steps / STEPS)) for part in (COOL, ANNEAL))
     falling = [HOTTEST ** (1 - i / anneal) for i in range(anneal)]
     return [HOTTEST] * (steps - anneal - cool) + falling + [1 - (i + 1) / cool for i in range(cool)]
 
 
 def langevin(
     score: Score,
-    x: Position,
+    x: Coordinates,
     key: philox.Key,
     schedule: list[float],
     step_size: float = STEP_SIZE,
-    on_step: Callable[[int], None] | None = None,
+    on_step: Callable[[int], object] | None = None,
     first: int = 0,
-    held: tuple[Tensor, Tensor] | None = None,
-) -> Position:
+    held: tuple[torch.Tensor, torch.Tensor] | None = None,
+) -> Coordinates:
     """One step for every temperature of the schedule; step i uses the noise of step key.step + i.
 
     `first` is the global index of the first chain: a chain does not depend on the others. `held` is a mask of
@@ -141,11 +137,11 @@ def langevin(
     return x
 
 
-def normal_like(position: Tensor, key: philox.Key, part: int, first: int) -> Tensor:
+def normal_like(position: torch.Tensor, key: philox.Key, part: int, first: int) -> torch.Tensor:
     """z ~ N(0, 1) for a part of the chains first, first + 1, ..., from the part's own stream."""
     like: dict[str, Any] = {"first": first, "dtype": position.dtype, "device": position.device}
-    shape = tuple(position.shape[1:])
-    return philox.normal(key, philox.purpose(philox.Purpose.LANGEVIN, part), len(position), shape, **like)
+    purpose = philox.purpose(philox.Purpose.LANGEVIN, part)
+    return philox.normal(key, purpose, len(position), tuple(position.shape[1:]), **like)
 
 
 def joint_score(energy: Energy, theta: Params) -> Score:
@@ -154,7 +150,7 @@ def joint_score(energy: Energy, theta: Params) -> Score:
     return lambda x: derivatives.grad(lambda y: (-energy.energy(*y).sum(), ()), x)[0]
 
 
-def conditional_score(energy: Energy, theta: Params, h: Tensor) -> Score:
+def conditional_score(energy: Energy, theta: Params, h: torch.Tensor) -> Score:
     """grad_v log p(v | h), for x = (v,)."""
     energy = energy.at(theta)
     return lambda x: derivatives.grad(lambda y: (-energy.energy(y[0], h).sum(), ()), x)[0]
@@ -166,12 +162,13 @@ def marginal_score(energy: Energy, theta: Params) -> Score:
     return lambda x: derivatives.grad(lambda y: (-marginal.free_energy(*y).sum(), ()), x)[0]
 
 
-def denoised(score: Score, x: Position, sigma0: float) -> Tensor:
+def denoised(score: Score, x: Coordinates, sigma0: float) -> torch.Tensor:
     """v + sigma0^2 s(v): the mean of the data given the blurred sample."""
     with torch.no_grad():
         return x[0] + sigma0**2 * score(x)[0]
 
 
-def _run(score: Score, x: Position, key: philox.Key, schedule: list[float], first: int) -> Position:
+def shown(score: Score, x: Coordinates, key: philox.Key, schedule: list[float], **options: Any) -> Coordinates:
+    """`langevin` with a bar of its progress."""
     with progress(len(schedule), "Langevin", "step") as bar:
-        return langevin(score, x, key, schedule, on_step=lambda _: bar.update() and None, first=first)
+        return langevin(score, x, key, schedule, on_step=lambda _: bar.update(), **options)

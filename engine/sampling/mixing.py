@@ -9,21 +9,16 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
-from eblvm.engine.sampling.annealing import resampled, tempered
+from eblvm.engine.nets import grbm
+from eblvm.engine.sampling.annealing import Walk, resampled, tempered
 from eblvm.engine.sampling.diagnostics import FEWEST_DRAWS, effective_sample_size, r_hat
 from eblvm.engine.sampling.gibbs import gibbs
+from eblvm.engine.types import Params
 from eblvm.kernels import philox
-
-if TYPE_CHECKING:
-    from torch import Tensor
-
-    from eblvm.engine.nets.grbm import GRBM
-    from eblvm.engine.sampling.annealing import Walk
-    from eblvm.engine.types import Params
 
 MIXED = 1.05  # R-hat between starts below which they agree
 DRAWS = 50  # of each chain, spread over the second half of its sweeps
@@ -40,7 +35,7 @@ class Mixing:
     ess: float  # of the draws of all chains
     draws: int
     free_energy: dict[str, float]  # its mean, by start
-    states: dict[str, Tensor]  # where the chains ended, by start
+    states: dict[str, torch.Tensor]  # where the chains ended, by start
 
     @property
     def problem(self) -> str | None:
@@ -52,14 +47,11 @@ class Mixing:
         if self.r_hat < MIXED:
             return None
         means = ", ".join(f"{value:.6g} from {name}" for name, value in self.free_energy.items())
-        return (
-            f"chains from different starts have not mixed (R-hat {self.r_hat:.3g}, expected below {MIXED}; "
-            f"mean free energy {means})"
-        )
+        told = f"R-hat {self.r_hat:.3g}, expected below {MIXED}; mean free energy {means}"
+        return f"chains from different starts have not mixed ({told})"
 
     @property
     def sentence(self) -> str:
-        """The sentence that goes with samples."""
         if self.problem is not None:
             return f"these samples may miss most of the model: {self.problem}"
         return f"R-hat {self.r_hat:.3f} between starts, effective sample size {self.ess:.0f} of {self.draws} draws"
@@ -75,9 +67,9 @@ class Mixing:
 
 
 def mixing(
-    energy: GRBM,
+    energy: grbm.GRBM,
     theta: Params,
-    starts: Mapping[str, Tensor],
+    starts: Mapping[str, torch.Tensor],
     key: philox.Key,
     sweeps: int,
     on_sweeps: Callable[[int], None] | None = None,
@@ -86,7 +78,7 @@ def mixing(
     with torch.no_grad():
         count = min(DRAWS, sweeps // 2) if sweeps >= FEWEST_SWEEPS else 0
         apart = sweeps // (2 * count) if count else 0
-        directions = _directions(energy, theta, key)
+        directions = _directions(energy, theta)
         energy = energy.at(theta)
         states, draws = {}, {}
         for i, (name, v) in enumerate(starts.items()):
@@ -117,23 +109,19 @@ def mixing(
 
 
 def several_starts(
-    theta: Params, data: Tensor, ends: Walk, key: philox.Key, chains: int, temperatures: int
-) -> dict[str, Tensor]:
+    theta: Params, data: torch.Tensor, ends: Walk, key: philox.Key, chains: int, temperatures: int
+) -> dict[str, torch.Tensor]:
     """Chains at the data, at the weighted ends of an annealed walk, and by a tempered transition from the data."""
     order = philox.permutation(key, philox.purpose(philox.Purpose.EVAL, 7), len(data)).to(data.device)
     at_data = data[order[torch.arange(chains, device=data.device) % len(data)]]
-    return {
-        "data": at_data,
-        "annealing": resampled(ends, key, chains),
-        "tempering": tempered(theta, key, at_data, temperatures),
-    }
+    annealing, tempering = resampled(ends, key, chains), tempered(theta, key, at_data, temperatures)
+    return {"data": at_data, "annealing": annealing, "tempering": tempering}
 
 
-def _directions(energy: GRBM, theta: Params, key: philox.Key) -> Tensor:
+def _directions(energy: grbm.GRBM, theta: Params) -> torch.Tensor:
     """Random signs / (sigma sqrt D) [D, DIRECTIONS]."""
     log_sigma = theta["log_sigma"]
     kwargs: dict[str, Any] = {"dtype": log_sigma.dtype, "device": log_sigma.device}
-    u = philox.uniform(
-        philox.Key(0, 0), philox.purpose(philox.Purpose.EVAL, 8), energy.visible, (DIRECTIONS,), **kwargs
-    )
+    purpose = philox.purpose(philox.Purpose.EVAL, 8)
+    u = philox.uniform(philox.Key(0, 0), purpose, energy.visible, (DIRECTIONS,), **kwargs)
     return torch.sign(u - 0.5) * torch.exp(-log_sigma)[:, None] / energy.visible**0.5

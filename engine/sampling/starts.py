@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -10,15 +9,13 @@ import torch
 from eblvm.kernels import philox
 
 if TYPE_CHECKING:
-    from torch import Tensor
-
     from eblvm.engine.runs.saved import SavedRun
 
 STARTS = ("normal", "uniform")
 START_HELP = "of the chains: normal, 1/2 + N(0, 1); uniform over the data; none: normal for images, else uniform"
 
 
-def started(run: SavedRun, start: str | None, key: philox.Key, count: int, first: int = 0) -> Tensor:
+def started(run: SavedRun, start: str | None, key: philox.Key, count: int, first: int = 0) -> torch.Tensor:
     """v of chains first, first + 1, ...: 1/2 + N(0, 1), or uniform over the range of the data."""
     purpose = philox.purpose(philox.Purpose.SAMPLE_V)
     if (start or run.config.dataset.chain_start) == "normal":
@@ -27,31 +24,27 @@ def started(run: SavedRun, start: str | None, key: philox.Key, count: int, first
     return low + (high - low) * philox.uniform(key, purpose, count, run.shape, first=first, **dtype_and_device(run))
 
 
-def normal_start(key: philox.Key, count: int, shape: tuple[int, ...], first: int = 0, **kwargs: Any) -> Tensor:
-    """The published start: v = 1/2 + z with z ~ N(0, 1), [count, *shape], for images in [0, 1].
-
-    `kwargs` are dtype and device."""
+def normal_start(key: philox.Key, count: int, shape: tuple[int, ...], first: int = 0, **kwargs: Any) -> torch.Tensor:
+    """The published start: v = 1/2 + z with z ~ N(0, 1), [count, *shape], for images in [0, 1]."""
     return 0.5 + philox.normal(key, philox.purpose(philox.Purpose.SAMPLE_V), count, shape, first=first, **kwargs)
 
 
-def random_h(run: SavedRun, key: philox.Key, count: int, first: int = 0) -> Tensor:
-    """h ~ N(0, I) of chains first, first + 1, ... of a model with a posterior, [count, H]."""
-    assert run.posterior is not None
-    return normal_h(run, run.posterior.latent, key, count, first)
-
-
-def normal_h(run: SavedRun, latent: int, key: philox.Key, count: int, first: int = 0) -> Tensor:
-    """h ~ N(0, I) of samples first, first + 1, ..., [count, latent]."""
+def random_h(run: SavedRun, key: philox.Key, count: int, first: int = 0) -> torch.Tensor:
+    """h ~ N(0, I) of samples first, first + 1, ..., [count, H]."""
+    latent = run.config.model.latent if run.posterior is None else run.posterior.latent
     purpose = philox.purpose(philox.Purpose.SAMPLE_H)
     return philox.normal(key, purpose, count, (latent,), first=first, **dtype_and_device(run))
 
 
-def posterior_means(run: SavedRun, model: str, count: int, seed: int, first: int = 0) -> Tensor:
+def posterior_means(run: SavedRun, model: str, count: int, seed: int, first: int = 0) -> torch.Tensor:
     """Means of q(h|v) of `training_samples`, [count, H]."""
-    return infer(run, model)(training_samples(run, count, seed, first))
+    assert run.posterior is not None
+    posterior, samples = run.posterior.at(run.phi(model)), training_samples(run, count, seed, first)
+    with torch.no_grad():
+        return torch.cat([posterior.mean(posterior.params(v)) for v in samples.split(1000)])
 
 
-def training_samples(run: SavedRun, count: int, seed: int, first: int = 0) -> Tensor:
+def training_samples(run: SavedRun, count: int, seed: int, first: int = 0) -> torch.Tensor:
     """Training samples in an order of the seed's; after all of them follows another order."""
     total = len(run.dataset.train)
     rounds = range(first // total, (first + count - 1) // total + 1)
@@ -59,18 +52,6 @@ def training_samples(run: SavedRun, count: int, seed: int, first: int = 0) -> Te
     order = torch.cat([philox.permutation(philox.Key(seed, i), purpose, total) for i in rounds])
     chosen = order[first - rounds[0] * total :][:count]
     return run.dataset.floats(run.dataset.train[chosen.to(run.config.running.device)])
-
-
-def infer(run: SavedRun, model: str) -> Callable[[Tensor], Tensor]:
-    """v -> the posterior mean of h."""
-    assert run.posterior is not None
-    posterior = run.posterior.at(run.phi(model))
-
-    def means(v: Tensor) -> Tensor:
-        with torch.no_grad():
-            return torch.cat([posterior.mean(posterior.params(chunk)) for chunk in v.split(1000)])
-
-    return means
 
 
 def value_range(run: SavedRun) -> tuple[float, float]:

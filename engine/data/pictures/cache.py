@@ -2,10 +2,11 @@
 
 import hashlib
 import os
-from collections.abc import Callable
+import sys
+from functools import partial
 from pathlib import Path
 
-from eblvm.engine.data.contents import Contents, PictureFile, Pictures
+from eblvm.engine.data.contents import Contents, Pictures
 from eblvm.engine.data.members import Member
 from eblvm.engine.data.pictures import store
 from eblvm.engine.data.pictures.framing import PIXEL_RULES
@@ -16,15 +17,12 @@ from eblvm.engine.errors import printable
 
 def root(given: str | None) -> Path:
     """--cache, $EBLVM_CACHE, $XDG_CACHE_HOME/eblvm, or ~/.cache/eblvm: the first that is set."""
-    for chosen in (given, os.environ.get("EBLVM_CACHE")):
-        if chosen:
-            return Path(chosen)
+    if chosen := given or os.environ.get("EBLVM_CACHE"):
+        return Path(chosen)
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "eblvm"
 
 
-def cached(
-    source: Path, contents: Contents, size: int, given: str | None, threads: int, say: Callable[[str], None]
-) -> store.Store:
+def cached(source: Path, contents: Contents, size: int, given: str | None, threads: int) -> store.Store:
     """The store of these pictures at this size, prepared now if it is not there. Another process's work is awaited."""
     key = pictures_digest(contents, size)
     splits = "" if len(contents.splits) == 3 else "-" + "-".join(contents.splits)
@@ -33,6 +31,7 @@ def cached(
     with take_lock(folder.parent / f".{folder.name}.lock", wait=True):
         if (folder / store.MANIFEST).exists():
             return store.open_store(folder)
+        say = partial(print, file=sys.stderr)
         say(f"preparing {printable(source)} at {size} pixels, once, into {printable(folder)}")
         return prepare(source, contents, folder, size, threads=threads, fingerprint=key, say=say)
 
@@ -43,12 +42,10 @@ def pictures_digest(contents: Contents, size: int) -> str:
     for name, split in contents.splits.items():
         assert isinstance(split.images, Pictures)
         for file in split.images.files:
-            digest.update(os.fsencode(f"{name} {identity(file)}\n"))
+            if isinstance(file, Member):
+                identity = file.identity
+            else:
+                facts = file.stat()
+                identity = f"{file} {facts.st_size} {facts.st_mtime_ns}"
+            digest.update(os.fsencode(f"{name} {identity}\n"))
     return digest.hexdigest()
-
-
-def identity(file: PictureFile) -> str:
-    if isinstance(file, Member):
-        return file.identity
-    facts = file.stat()
-    return f"{file} {facts.st_size} {facts.st_mtime_ns}"

@@ -21,11 +21,8 @@ from eblvm.engine.errors import reason
 FORMATS = ("JPEG", "PNG", "WEBP", "BMP")  # what both decoders read, whatever the file's suffix says
 ORIENTATION = 0x0112  # EXIF's tag
 GREY, COLOUR, GREY_ALPHA, COLOUR_ALPHA = 0, 2, 4, 6  # PNG's colour types
-LOW_BYTES = {
-    GREY_ALPHA: "RGBA",
-    COLOUR: "RGB;16L",
-    COLOUR_ALPHA: "RGBA;16L",
-}  # Pillow's names, of what follows a high one
+# Pillow's names of what follows a high byte.
+LOW_BYTES = {GREY_ALPHA: "RGBA", COLOUR: "RGB;16L", COLOUR_ALPHA: "RGBA;16L"}
 
 
 class UnreadableError(Exception):
@@ -96,9 +93,8 @@ def _colours(picture: Image.Image, content: bytes) -> np.ndarray:
         return np.broadcast_to((wide + 128) // 257, (*wide.shape[:2], 3)).astype(np.uint8)
     if picture.mode == "CMYK":
         ink = np.asarray(picture).astype(np.uint16)
-        light = (
-            255 - ink if "adobe" in picture.info else ink
-        )  # Pillow reads every such file as one of Adobe's, which are inverted
+        # Pillow reads every such file as one of Adobe's, which are inverted.
+        light = 255 - ink if "adobe" in picture.info else ink
         return (light[..., :3] * light[..., 3:] // 255).astype(np.uint8)
     picture.info.pop("transparency", None)
     return np.asarray(picture.convert("RGB"))
@@ -119,9 +115,8 @@ def _sixteen_bits(picture: Image.Image, content: bytes) -> np.ndarray:
 
 def _orientation(picture: Image.Image) -> int:
     """By EXIF alone; Pillow's own function also looks into XMP, DALI does not."""
-    exif = Image.Exif()
     try:
-        exif.load(picture.info.get("exif", b""))
+        (exif := Image.Exif()).load(picture.info.get("exif", b""))
         orientation = exif.get(ORIENTATION, 1)
     except DAMAGE:  # the pixels do not depend on it
         return 1

@@ -2,12 +2,12 @@
 
 import math
 from collections.abc import Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
 from PIL import Image
 
-from eblvm.engine.data.pictures import decoding as pictures
+from eblvm.engine.data.pictures import decoding
 from eblvm.engine.errors import UserError
 
 PIXEL_RULES = 2  # version of the rules for a picture's pixels; stores of different versions are not mixed
@@ -25,19 +25,13 @@ def box(width: int, height: int, crop_fraction: float | None) -> tuple[int, int,
     return (width - side) // 2, (height - side) // 2, side
 
 
-class Decoder(Protocol):
+class PillowDecoder:
     """Encoded pictures to uint8 [3, S, S]; in place of one that cannot be read, what is wrong with it."""
 
-    name: str
-    framing: Framing
+    name = "pillow"
 
-    def __call__(self, encoded: Sequence[bytes]) -> list[np.ndarray | str]: ...
-
-
-class PillowDecoder:
     def __init__(self, framing: Framing):
         self.framing = framing
-        self.name = "pillow"
 
     def __call__(self, encoded: Sequence[bytes]) -> list[np.ndarray | str]:
         return [self._decode(content) for content in encoded]
@@ -45,8 +39,8 @@ class PillowDecoder:
     def _decode(self, content: bytes) -> np.ndarray | str:
         size, crop_fraction = self.framing
         try:
-            pixels = pictures.rgb(content)
-        except pictures.UnreadableError as error:
+            pixels = decoding.rgb(content)
+        except decoding.UnreadableError as error:
             return str(error)
         left, top, side = box(pixels.shape[1], pixels.shape[0], crop_fraction)
         square = pixels[top : top + side, left : left + side]
@@ -58,7 +52,7 @@ class PillowDecoder:
 
 
 class DaliDecoder:
-    """Decodes and frames a batch in DALI's threads; after a bad picture the batch is repeated one by one."""
+    """The same, for a batch in DALI's threads; after a bad picture the batch is repeated one by one."""
 
     def __init__(self, framing: Framing, threads: int = 1, batch: int = 256):
         self.framing, self.threads, self.batch = framing, threads, batch
@@ -66,13 +60,11 @@ class DaliDecoder:
         self._pipeline: Any = None
 
     def __call__(self, encoded: Sequence[bytes]) -> list[np.ndarray | str]:
-        decoded: list[np.ndarray | str] = []
-        for start in range(0, len(encoded), self.batch):
-            decoded += self._decode(encoded[start : start + self.batch])
-        return decoded
+        starts = range(0, len(encoded), self.batch)
+        return [one for start in starts for one in self._decode(encoded[start : start + self.batch])]
 
     def _decode(self, encoded: Sequence[bytes]) -> list[np.ndarray | str]:
-        problems = [pictures.problem(content) for content in encoded]
+        problems = [decoding.problem(content) for content in encoded]
         good = [content for content, wrong in zip(encoded, problems, strict=True) if wrong is None]
         try:
             images = iter(self._run(good) if good else [])
@@ -96,13 +88,16 @@ class DaliDecoder:
         @dali.pipeline_def(  # type: ignore[untyped-decorator]
             batch_size=self.batch, num_threads=self.threads, device_id=None, exec_pipelined=False, exec_async=False
         )
-        def decoding() -> Any:
+        def framed() -> Any:
             encoded = dali.fn.external_source(name="encoded", dtype=dali.types.UINT8, ndim=1)
             return dali_framed(encoded, self.framing)
 
-        pipeline = decoding()
+        pipeline = framed()
         pipeline.build()
         return pipeline
+
+
+Decoder = PillowDecoder | DaliDecoder
 
 
 def dali_framed(encoded: Any, framing: Framing, mirror: Any = None, device: str = "cpu") -> Any:
@@ -110,12 +105,9 @@ def dali_framed(encoded: Any, framing: Framing, mirror: Any = None, device: str 
     dali = import_dali()
     fn, types = dali.fn, dali.types
     picture = fn.decoders.image(
-        encoded,
-        device="mixed" if device == "gpu" else "cpu",
-        output_type=types.RGB,
-        adjust_orientation=True,
+        encoded, device="mixed" if device == "gpu" else "cpu", output_type=types.RGB, adjust_orientation=True,
         jpeg_fancy_upsampling=True,  # as libjpeg, and so Pillow
-    )
+    )  # fmt: skip
     shape = fn.peek_image_shape(encoded, adjust_orientation=True, dtype=types.INT32)
     height, width = shape[0], shape[1]
     if framing.crop_fraction is None:

@@ -6,6 +6,7 @@ import json
 import math
 import os
 from collections.abc import Callable, Iterator, Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import IO, Any, NamedTuple
 
@@ -23,13 +24,8 @@ from eblvm.engine.progress import progress
 PROGRESS = "progress.json"
 CHUNK = 512  # pictures between two records of the progress
 SKIP_LIMIT = 0.001  # fraction of the pictures that may be unreadable
-OURS = {
-    store.MANIFEST,
-    store.IMAGES,
-    store.LABELS,
-    PROGRESS,
-    *(f".{name}.tmp" for name in (PROGRESS, store.MANIFEST, store.LABELS)),
-}
+REPLACED = (store.MANIFEST, store.LABELS, PROGRESS)  # as a whole, by way of a temporary file
+OURS = {store.IMAGES, *REPLACED, *(f".{name}.tmp" for name in REPLACED)}
 
 
 class Position(NamedTuple):
@@ -87,10 +83,8 @@ def prepare(
                 say(f"skipped {printable(one['name'])}: {one['reason']}")
             if len(position.skipped) > limit:
                 worst, why = printable(position.skipped[-1]["name"]), position.skipped[-1]["reason"]
-                raise UserError(
-                    f"{worst} cannot be read as a picture ({why}): {len(position.skipped)} of "
-                    f"{of['count']} pictures are unreadable, at most {limit} may be; copy them again, or raise --skip"
-                )
+                bad = f"{len(position.skipped)} of {of['count']} pictures are unreadable, at most {limit} may be"
+                raise UserError(f"{worst} cannot be read as a picture ({why}): {bad}; copy them again, or raise --skip")
             append(images, file, batch)
             record_progress(folder, identity, position)
             bar.update(position.read - start.read)
@@ -99,26 +93,17 @@ def prepare(
         raise UserError(f"{printable(source)} has no picture that can be read; nothing was prepared")
     if len(position.ends) != len(contents.splits):
         raise UserError(f"{folder / PROGRESS} does not fit the source; remove {folder} and prepare it again")
-    bounds = [0, *position.ends]
-    splits = {name: (bounds[i], bounds[i + 1]) for i, name in enumerate(contents.splits)}
+    splits = dict(zip(contents.splits, pairwise((0, *position.ends)), strict=True))
     if empty := [name for name, (first, end) in splits.items() if first == end]:
         raise UserError(f"{printable(source)} has no picture of {empty[0]!r} that can be read; copy them again")
-    labels = kept_labels(contents, position)
-    if labels is not None:
+    if (labels := kept_labels(contents, position)) is not None:
         buffer = io.BytesIO()
         np.save(buffer, labels)
         write_atomic(folder / store.LABELS, buffer.getvalue())
     manifest = store.Manifest(
-        contents.kind,
-        position.written,
-        position.shape,
-        splits,
-        of | {"sha256": position.digest},
-        settings,
-        list(position.skipped),
-        contents.attributes,
-        contents.published,
-    )
+        contents.kind, position.written, position.shape, splits, of | {"sha256": position.digest}, settings,
+        list(position.skipped), contents.attributes, contents.published,
+    )  # fmt: skip
     store.write_manifest(folder, manifest)
     (folder / PROGRESS).unlink()
     return store.open_store(folder)
@@ -137,12 +122,9 @@ def open_folder(folder: Path, identity: dict[str, Any]) -> Position | None:
     elif not folder.is_dir() or any(path.name not in OURS for path in folder.iterdir()):
         raise UserError(f"{folder} exists and is not a store; nothing was overwritten: give another folder")
     saved = saved_progress(folder)
-    if saved is None:
-        return Position()
-    if saved["identity"] != identity:
+    if saved is not None and saved[0] != identity:
         raise UserError(f"{folder} was begun with another source or other settings; give another folder, or remove it")
-    position: Position = saved["position"]
-    return position
+    return saved[1] if saved is not None else Position()
 
 
 def cut_back(path: Path, file: IO[bytes], length: int) -> None:
@@ -164,8 +146,8 @@ def append(path: Path, file: IO[bytes], batch: np.ndarray) -> None:
         raise failed(path, error, "the pictures prepared before are kept") from None
 
 
-def saved_progress(folder: Path) -> dict[str, Any] | None:
-    """The recorded position; None, to begin anew, if there is none, it is damaged, or it is beyond what was written."""
+def saved_progress(folder: Path) -> tuple[Any, Position] | None:
+    """The recorded identity and position; None, to begin anew, if missing, damaged, or beyond what was written."""
     try:
         saved = json.loads((folder / PROGRESS).read_bytes())
         values: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in saved["position"].items()}
@@ -174,16 +156,13 @@ def saved_progress(folder: Path) -> dict[str, Any] | None:
         names = [one["name"] + one["reason"] + position.digest for one in position.skipped]
         sound = all(type(n) is int and n >= 0 for n in numbers) and all(isinstance(name, str) for name in names)
         written = position.written * math.prod(position.shape)
-        if not sound or (folder / store.IMAGES).stat().st_size < written:
-            return None
+        return (identity, position) if sound and (folder / store.IMAGES).stat().st_size >= written else None
     except (OSError, ValueError, TypeError, LookupError, AttributeError, RecursionError):
         return None
-    return {"identity": identity, "position": position}
 
 
 def record_progress(folder: Path, identity: dict[str, Any], position: Position) -> None:
-    content = json.dumps({"identity": identity, "position": position._asdict()})
-    write_atomic(folder / PROGRESS, content.encode())
+    write_atomic(folder / PROGRESS, json.dumps({"identity": identity, "position": position._asdict()}).encode())
 
 
 def chunks(
@@ -227,13 +206,10 @@ def decoded(files: Sequence[PictureFile], decode: Decoder, position: Position) -
 
 def kept_labels(contents: Contents, position: Position) -> np.ndarray | None:
     """The labels of all splits, without those of the skipped pictures; None if a split has none."""
-    if any(split.labels is None for split in contents.splits.values()):
-        return None
     skipped, labels = {one["name"] for one in position.skipped}, []
-    for split in contents.splits.values():
-        assert split.labels is not None
-        if isinstance(split.images, Pictures):
-            labels.append(split.labels[[file.name not in skipped for file in split.images.files]])
-        else:
-            labels.append(split.labels)
+    for images, of_split in contents.splits.values():
+        if of_split is None:
+            return None
+        kept = [f.name not in skipped for f in images.files] if isinstance(images, Pictures) else slice(None)
+        labels.append(of_split[kept])
     return np.concatenate(labels)

@@ -19,6 +19,7 @@ from eblvm.engine.errors import UserError, printable, reason
 MANIFEST, IMAGES, LABELS = "manifest.json", "images.u8", "labels.npy"
 VERSION = 1
 SPLITS = {"train", "valid", "test", "all"}
+AGAIN = "prepare the store again"
 
 
 @dataclass(frozen=True)
@@ -41,8 +42,8 @@ class Manifest:
         lacking = {f.name for f in fields(cls) if f.default is MISSING and f.default_factory is MISSING} - set(values)
         _require(not unknown and not lacking, "its keys", sorted(unknown or lacking), "those of a store")
         count, shape, attributes = values["count"], values["shape"], values.get("attributes", [])
-        _require(_whole(count) and count > 0, "count", count, "a number of images above 0")
-        sizes = isinstance(shape, list) and len(shape) == 3 and all(_whole(n) and n > 0 for n in shape)
+        _require(type(count) is int and count > 0, "count", count, "a number of images above 0")
+        sizes = isinstance(shape, list) and len(shape) == 3 and all(type(n) is int and n > 0 for n in shape)
         _require(sizes, "shape", shape, "[channels, height, width]")
         words = isinstance(attributes, list) and all(isinstance(name, str) for name in attributes)
         _require(words, "attributes", attributes, "a list of names")
@@ -59,17 +60,13 @@ def _splits(given: dict[str, Any], count: int) -> dict[str, tuple[int, int]]:
     """Splits as places [first, end), none empty, none overlapping, all within the images."""
     _require(bool(given) and set(given) <= SPLITS, "splits", sorted(given), "some of train, valid, test, or all")
     for name, bounds in given.items():
-        fits = isinstance(bounds, list | tuple) and len(bounds) == 2 and all(map(_whole, bounds))
+        fits = isinstance(bounds, list | tuple) and len(bounds) == 2 and all(type(n) is int for n in bounds)
         fits = fits and 0 <= bounds[0] < bounds[1] <= count
         _require(fits, f"split {name!r}", bounds, f"[first, end] with 0 <= first < end <= {count}")
     ordered = sorted(given.items(), key=lambda item: item[1][0])
     for (name, (_, end)), (other, (first, _)) in pairwise(ordered):
         _require(end <= first, f"split {other!r}", f"from {first} on", f"none over {name!r}, which ends at {end}")
     return {name: (first, end) for name, (first, end) in given.items()}
-
-
-def _whole(value: Any) -> bool:
-    return type(value) is int
 
 
 def _require(right: bool, name: str, got: Any, expected: str) -> None:
@@ -102,20 +99,19 @@ def write_manifest(folder: Path, manifest: Manifest) -> None:
 def open_store(folder: Path) -> Store:
     """Map the store in `folder`; what is missing or does not fit is an error that names the file."""
     path = folder / MANIFEST
-    again = "prepare the store again"
-    with damaged(path, "is not the manifest of a store", again):
+    with damaged(path, "is not the manifest of a store", AGAIN):
         values = json.loads(path.read_bytes(), parse_constant=_no_number)
     version = values.get("version") if isinstance(values, dict) else None
     if version != VERSION:
-        raise UserError(f"{printable(path)} has version {version}, expected {VERSION}; {again}")
+        raise UserError(f"{printable(path)} has version {version}, expected {VERSION}; {AGAIN}")
     try:
         manifest = Manifest.from_json(values)
     except ValueError as error:
-        raise UserError(f"{printable(path)} is not the manifest of a store ({reason(error)}); {again}") from None
+        raise UserError(f"{printable(path)} is not the manifest of a store ({reason(error)}); {AGAIN}") from None
     images, expected = folder / IMAGES, manifest.count * math.prod(manifest.shape)
     got = images.stat().st_size if images.is_file() else 0
     if got != expected:
-        raise UserError(f"{printable(images)} has {got} bytes, expected {expected} by its manifest; {again}")
+        raise UserError(f"{printable(images)} has {got} bytes, expected {expected} by its manifest; {AGAIN}")
     mapped = np.memmap(images, np.uint8, "c", shape=(manifest.count, *manifest.shape))
     return Store(folder, manifest, mapped, _labels(folder / LABELS, manifest))
 
@@ -129,14 +125,10 @@ def _labels(path: Path, manifest: Manifest) -> np.ndarray | None:
         limits.check_bytes(path, size)
         labels = read_array(file, str(path), size, path, "cannot be read as labels")
     if len(labels.shape) not in (1, 2) or len(labels) != manifest.count or labels.dtype.kind not in "iu":
-        shape = "x".join(map(str, labels.shape))
-        raise UserError(
-            f"{printable(path)} has {shape} {labels.dtype}, expected {manifest.count} rows of whole numbers by its "
-            "manifest; prepare the store again"
-        )
-    if labels.ndim == 2 and labels.shape[1] != len(manifest.attributes):
-        raise UserError(
-            f"{printable(path)} has {labels.shape[1]} attributes, expected the {len(manifest.attributes)} of its "
-            "manifest; prepare the store again"
-        )
-    return labels
+        got = f"{'x'.join(map(str, labels.shape))} {labels.dtype}"
+        expected = f"{manifest.count} rows of whole numbers by"
+    elif labels.ndim == 2 and labels.shape[1] != len(manifest.attributes):
+        got, expected = f"{labels.shape[1]} attributes", f"the {len(manifest.attributes)} of"
+    else:
+        return labels
+    raise UserError(f"{printable(path)} has {got}, expected {expected} its manifest; {AGAIN}")

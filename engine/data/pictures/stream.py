@@ -7,7 +7,7 @@ Philox, to DALI through its external source. So a stream gives what memory would
 import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import torch
@@ -75,23 +75,10 @@ class PicturesOnDemand:
         return rows if self.shape[1] == 3 else grey(rows)
 
 
-class Stream(Protocol):
-    """Minibatches uint8 [B, C, S, S] by step. `state` is what a checkpoint needs and `restore` reads."""
+class Stream:
+    """Minibatches uint8 [B, C, S, S] by step. `state` is what a checkpoint needs and `restore` reads.
 
-    def read(self, step: int) -> Tensor: ...
-    def state(self) -> dict[str, Any]: ...
-    def restore(self, state: dict[str, Any]) -> None: ...
-    def close(self) -> None: ...
-
-
-def open_stream(pictures: PicturesOnDemand, choose: Choose, batch: int, threads: int = 1) -> Stream:
-    if pictures.decoder == "pillow":
-        return PillowStream(pictures, choose)
-    return DaliStream(pictures, choose, batch, threads)
-
-
-class PillowStream:
-    """A step's pictures are a function of the step, so there is nothing to save."""
+    Pillow's pictures of a step are a function of the step, so there is nothing to save."""
 
     def __init__(self, pictures: PicturesOnDemand, choose: Choose):
         self.pictures, self.choose = pictures, choose
@@ -105,21 +92,19 @@ class PillowStream:
         return {}
 
     def restore(self, state: dict[str, Any]) -> None: ...
-
     def close(self) -> None: ...
 
 
-class DaliStream:
+class DaliStream(Stream):
     """DALI reads, decodes and mirrors the pictures of consecutive steps ahead, in threads of its own or on the GPU."""
 
     def __init__(self, pictures: PicturesOnDemand, choose: Choose, batch: int, threads: int = 1):
-        self.dali = import_dali()
-        self.pictures, self.choose, self.batch, self.threads = pictures, choose, batch, threads
+        super().__init__(pictures, choose)
+        self.dali, self.batch, self.threads = import_dali(), batch, threads
         self.names = None if isinstance(pictures.files, Members) else name_rows(pictures.files)
         self._seen = np.zeros(len(pictures), bool)
         self._pipeline: Any = None
-        self._first = 0  # the step of the pipeline's first iteration
-        self._next = 0  # the step of the minibatch that it gives next
+        self._first, self._next = 0, 0  # the steps of the pipeline's first iteration, and of the one that comes next
 
     def read(self, step: int) -> Tensor:
         """The minibatch of `step`; a step that does not follow the last one starts the pipeline anew."""
@@ -159,23 +144,16 @@ class DaliStream:
         dali, device = self.dali, self.pictures.device
         place = "gpu" if device.type == "cuda" else "cpu"
 
-        @dali.pipeline_def(  # type: ignore[untyped-decorator]
-            batch_size=self.batch,
-            num_threads=self.threads,
-            device_id=gpu_of(device),
-            prefetch_queue_depth=PREFETCH,
-            enable_checkpointing=True,
-            checkpoint=checkpoint,
-        )
+        settings: dict[str, Any] = {"batch_size": self.batch, "num_threads": self.threads, "device_id": gpu_of(device)}
+        settings |= {"prefetch_queue_depth": PREFETCH, "enable_checkpointing": True, "checkpoint": checkpoint}
+
+        @dali.pipeline_def(**settings)  # type: ignore[untyped-decorator]
         def streaming() -> Any:
+            chosen = Chosen(self._found, self.choose, self._first)
             source, mirror = dali.fn.external_source(
-                source=Chosen(self._found, self.choose, self._first),
-                num_outputs=2,
-                batch=True,
-                batch_info=True,
+                source=chosen, num_outputs=2, batch=True, batch_info=True, ndim=[1, 0],
                 dtype=[dali.types.UINT8, dali.types.INT32],
-                ndim=[1, 0],
-            )
+            )  # fmt: skip
             encoded = source if self.names is None else dali.fn.io.file.read(source)
             return dali_framed(encoded, self.pictures.framing, mirror, place)
 
@@ -215,8 +193,7 @@ class DaliStream:
     def _tensor(self, images: Any) -> Tensor:
         from nvidia.dali.plugin.pytorch import feed_ndarray
 
-        shape = (self.batch, 3, *self.pictures.shape[2:])
-        out = torch.empty(shape, dtype=torch.uint8, device=self.pictures.device)
+        out = torch.empty(self.batch, 3, *self.pictures.shape[2:], dtype=torch.uint8, device=self.pictures.device)
         stream = torch.cuda.current_stream(out.device) if out.is_cuda else None
         feed_ndarray(images.as_tensor(), out, cuda_stream=stream)
         return self.pictures.coloured(out)
@@ -233,6 +210,10 @@ class DaliStream:
                 if isinstance(decoded, str):
                     return unreadable(file, decoded)
         return UserError(f"DALI cannot decode a picture of step {step} ({reason(error)}); remove --input dali")
+
+
+def open_stream(pictures: PicturesOnDemand, choose: Choose, batch: int, threads: int = 1) -> Stream:
+    return Stream(pictures, choose) if pictures.decoder == "pillow" else DaliStream(pictures, choose, batch, threads)
 
 
 def gpu_of(device: torch.device) -> int | None:

@@ -11,8 +11,7 @@ from eblvm.engine.errors import UserError, printable, reason
 
 
 def read(path: Path) -> Contents:
-    """The splits in `path`: a file, the folder of a set of several files, or shards as `{000..012}.tar`. None
-    of them is empty."""
+    """The splits in `path`, none empty: a file, the folder of a set of several files, or shards as `{000..012}.tar`."""
     try:
         if "{" in path.name and not path.exists():
             contents = shards.read_shards(shards.expanded(path))
@@ -28,9 +27,8 @@ def read(path: Path) -> Contents:
 
 def read_file(path: Path) -> Contents:
     if not path.is_file():
-        raise UserError(
-            f"data file {printable(path)} does not exist; give --data the path of the files as they are published"
-        )
+        told = "give --data the path of the files as they are published"
+        raise UserError(f"data file {printable(path)} does not exist; {told}")
     with path.open("rb") as file:
         start = file.read(16)
     if not start:
@@ -61,8 +59,7 @@ def read_folder(path: Path) -> Contents:
     """A prepared store, MNIST, CIFAR-10 (or its folder in it), SVHN, pictures, or shards of them."""
     if (path / store.MANIFEST).is_file():
         return store.open_store(path).contents()
-    names = [name for pair in idx.FILES.values() for name in pair]
-    if any(idx.find(path, name) for name in names):
+    if any(idx.find(path, name) for pair in idx.FILES.values() for name in pair):
         return idx.read_mnist(path)
     for place in (path, path / "cifar-10-batches-py", path / "cifar-10-batches-bin"):
         if cifar.is_folder(place):

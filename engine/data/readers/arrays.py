@@ -109,8 +109,6 @@ def read_header(file: IO[bytes], name: str, size: int, where: object, what: str)
         raise UserError(f"{printable(where)} {what} (it contains Python objects); save plain numbers")
     expected = math.prod(shape) * dtype.itemsize
     if any(n < 0 for n in shape) or expected != size - start or not dtype.itemsize:
-        sizes = "x".join(map(str, shape))
-        raise UserError(
-            f"{printable(name)} has {size - start} bytes of data, its header says {sizes} {dtype}; copy it again"
-        )
+        got, says = f"{size - start} bytes of data", f"{'x'.join(map(str, shape))} {dtype}"
+        raise UserError(f"{printable(name)} has {got}, its header says {says}; copy it again")
     return Header(tuple(map(int, shape)), fortran, dtype, start)

@@ -41,13 +41,11 @@ def read_folder(folder: Path) -> Contents:
 
 def read_tar(path: Path) -> Contents:
     """Members are read where they are; nothing is unpacked to the disk."""
-    contents = _members(path)
-    if not contents:
+    if not (contents := _members(path)):
         raise UserError(f"{path} has no data_batch_1; give --data the published cifar-10-python.tar.gz")
     loaded = _read(str(path), {name: partial(bytes, content) for name, content in contents.items()})
     if loaded.published is None:  # the binary form is known by its archive only
-        count = sum(len(split.images) for split in loaded.splits.values())
-        known = published.verify(str(path), "cifar-10-binary.tar.gz", limits.read_file(path), count)
+        known = published.verify(str(path), "cifar-10-binary.tar.gz", limits.read_file(path), loaded.total)
         return loaded._replace(published=known)
     return loaded
 
@@ -70,17 +68,16 @@ def _members(path: Path) -> dict[str, bytes]:
 
 
 def _unpacked(path: Path) -> IO[bytes]:
+    openers: dict[bytes, Callable[..., Any]] = {b"\x1f\x8b": gzip.open, b"BZh": bz2.open, b"\xfd7zXZ\0": lzma.open}
     with path.open("rb") as file:
         start = file.read(6)
-    openers: dict[bytes, Callable[..., Any]] = {b"\x1f\x8b": gzip.open, b"BZh": bz2.open, b"\xfd7zXZ\0": lzma.open}
     opener = next((opener for magic, opener in openers.items() if start.startswith(magic)), open)
     return cast(IO[bytes], opener(path, "rb"))
 
 
 def _read(where: str, files: dict[str, Callable[[], bytes]]) -> Contents:
     suffix = ".bin" if any(name.endswith(".bin") for name in files) else ""
-    absent = [name + suffix for names in BATCHES.values() for name in names if name + suffix not in files]
-    if absent:
+    if absent := [name + suffix for names in BATCHES.values() for name in names if name + suffix not in files]:
         raise published.missing(where, absent, "CIFAR-10")
     splits, known = {}, []
     for split, names in BATCHES.items():

@@ -22,26 +22,20 @@ FILES = {
 def is_idx(path: Path) -> bool:
     """True if a file begins as one; a packed file that cannot be unpacked does not."""
     try:
-        return peek(path, 4) in (IMAGES, LABELS)
+        with path.open("rb") as file:
+            start = file.read(4)
+        if start[:2] == b"\x1f\x8b":
+            with gzip.open(path) as packed:
+                start = packed.read(4)
+        return start in (IMAGES, LABELS)
     except DAMAGE:
         return False
-
-
-def peek(path: Path, count: int) -> bytes:
-    """The first bytes, of the content where it is gzipped."""
-    with path.open("rb") as file:
-        start = file.read(count)
-    if start[:2] != b"\x1f\x8b":
-        return start
-    with gzip.open(path) as file:
-        return file.read(count)
 
 
 def read_mnist(folder: Path) -> Contents:
     """The four files of `folder`."""
     paths = {name: find(folder, name) for names in FILES.values() for name in names}
-    absent = [name for name, path in paths.items() if path is None]
-    if absent:
+    if absent := [name for name, path in paths.items() if path is None]:
         raise published.missing(str(folder), absent, "MNIST")
     splits, known = {}, []
     for split, (images_name, labels_name) in FILES.items():

@@ -45,15 +45,12 @@ def frey(path: Path, columns: np.ndarray) -> np.ndarray:
 
 
 def read_svhn(folder: Path) -> Contents:
-    absent = [name for name in SVHN.values() if not (folder / name).is_file()]
-    if absent:
+    if absent := [name for name in SVHN.values() if not (folder / name).is_file()]:
         raise published.missing(str(folder), absent, "SVHN")
     splits, known = {}, []
     for split, name in SVHN.items():
-        path = folder / name
-        content = limits.read_file(path)
-        arrays, _ = load(path, content, ("X", "y"))
-        splits[split] = Split(*svhn(path, arrays))
+        content = limits.read_file(path := folder / name)
+        splits[split] = Split(*svhn(path, load(path, content, ("X", "y"))[0]))
         known.append(published.verify(str(path), name, content, len(splits[split].images)))
     return Contents("SVHN, cropped digits", splits, published.agreed(known))
 

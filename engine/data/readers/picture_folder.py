@@ -130,9 +130,8 @@ def _attributes(path: Path) -> tuple[dict[str, list[int]], tuple[str, ...]]:
             raise _bad_line(path, number, line, f"expected a name and {len(names)} of 1 or -1")
         rows[picture] = [int(value) for value in values]
     if counted and int(lines[0]) != len(rows):
-        raise UserError(
-            f"{printable(path)}: got {len(rows)} rows, expected the {lines[0].strip()} of its first line; copy it again"
-        )
+        expected = f"the {lines[0].strip()} of its first line"
+        raise UserError(f"{printable(path)}: got {len(rows)} rows, expected {expected}; copy it again")
     return rows, names
 
 

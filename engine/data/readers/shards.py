@@ -27,19 +27,18 @@ RANGE = re.compile(r"(\d{1,18})\.\.(\d{1,18})")
 
 def expanded(pattern: Path) -> list[Path]:
     """`faces-{000..012}.tar` and `{a,b}.tar` as the names that they abbreviate."""
-    parts = re.split(r"\{([^{}]*)\}", str(pattern))
     choices: list[Iterable[str]] = []
     count = 1
-    for i, part in enumerate(parts):
-        bounds = RANGE.fullmatch(part) if i % 2 else None
-        if bounds is not None:
+    for i, part in enumerate(re.split(r"\{([^{}]*)\}", str(pattern))):
+        if bounds := RANGE.fullmatch(part) if i % 2 else None:
             first, last = int(bounds[1]), int(bounds[2])
             width = len(bounds[1]) if bounds[1].startswith("0") else 0
             choices.append(f"{n:0{width}}" for n in range(first, last + 1))
             count *= max(0, last - first + 1)
         else:
-            choices.append(part.split(",") if i % 2 else [part])
-            count *= len(part.split(",")) if i % 2 else 1
+            names = part.split(",") if i % 2 else [part]
+            choices.append(names)
+            count *= len(names)
     if not 0 < count <= MOST_SHARDS:
         raise UserError(f"{printable(pattern)} names {count} shards, expected 1 to {MOST_SHARDS}, as in {{000..012}}")
     return [Path("".join(chosen)) for chosen in itertools.product(*choices)]

@@ -1,29 +1,19 @@
-"""The contract of a data set, and what those that are read from files have in common.
-
-DataOptions      its options, the shape of its samples, and how it is loaded
-FileData         images of one shape in the file or folder --data
-ImageData        the same, framed, resized, mirrored or dequantised
-PictureData      the same from pictures of any size, prepared once or decoded for each step
-"""
+"""The contract of a data set, and what those that are read from files have in common."""
 
 from __future__ import annotations
 
-import sys
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, cast
 
 import numpy as np
 import torch
 
+from eblvm.engine.data.contents import Contents, Pictures
 from eblvm.engine.errors import UserError
 from eblvm.engine.options import Options, option
 
 if TYPE_CHECKING:
-    from torch import Tensor
-
-    from eblvm.engine.data.contents import Contents, Pictures
     from eblvm.engine.data.dataset import Dataset
 
 
@@ -67,7 +57,7 @@ class FileData(DataOptions):
         """Of an image where --data has arrays."""
         return self.stored_shape
 
-    def framed(self, x: Tensor) -> Tensor:
+    def framed(self, x: torch.Tensor) -> torch.Tensor:
         """Images [n, C, H, W] as the model sees them."""
         return x
 
@@ -91,10 +81,8 @@ class FileData(DataOptions):
             images = split.array()
             if images.shape[1:] != self.array_shape:
                 got, expected = ("x".join(map(str, s)) for s in (images.shape[1:], self.array_shape))
-                raise UserError(
-                    f"{self.path} ({contents.kind}) has images of {got}, expected {expected} of recipe {self.kind!r}; "
-                    "give the recipe's own data set"
-                )
+                fitting = f"{expected} of recipe {self.kind!r}; give the recipe's own data set"
+                raise UserError(f"{self.path} ({contents.kind}) has images of {got}, expected {fitting}")
             parts.append(self.framed(torch.from_numpy(images)))
             if split.labels is not None and split.labels.ndim == 1:
                 labels[name] = torch.from_numpy(np.ascontiguousarray(split.labels))
@@ -104,6 +92,8 @@ class FileData(DataOptions):
 
 @dataclass(frozen=True)
 class ImageData(FileData):
+    """The same, framed, resized, mirrored or dequantised."""
+
     chain_start = "normal"  # 1/2 + N(0, 1), as published
     padding: ClassVar[int] = 0  # pixels around an image, so that it can be halved often enough
 
@@ -121,7 +111,7 @@ class ImageData(FileData):
     def shape(self, images: bool) -> tuple[int, ...]:
         return (self.stored_shape[0], self.pixels, self.pixels)
 
-    def framed(self, x: Tensor) -> Tensor:
+    def framed(self, x: torch.Tensor) -> torch.Tensor:
         """Images with `padding` around them, resized if asked."""
         from eblvm.engine.data.dataset import resized
 
@@ -165,16 +155,15 @@ class PictureData(ImageData):
         from eblvm.engine.data.pictures.stream import PicturesOnDemand
 
         def prepared(contents: Contents) -> Contents:
-            say = partial(print, file=sys.stderr)
-            return self.squares(cached(self.path, contents, self.pixels, self.cache, threads, say).contents())
+            return self.squares(cached(self.path, contents, self.pixels, self.cache, threads).contents())
 
         if self.input == "memory":
             return self.dataset(prepared(contents))
         if self.input == "dali":
             import_dali()
         splits = prepared(contents._replace(splits={k: contents.splits[k] for k in ("valid", "test")})).splits
-        files = cast("Pictures", contents.splits["train"].images).files
+        files = cast(Pictures, contents.splits["train"].images).files
         framing = Framing(self.pixels, contents.crop_fraction)
         streamed = PicturesOnDemand(files, framing, self.input, self.stored_shape[0])
         valid, test = (torch.from_numpy(splits[name].array()) for name in ("valid", "test"))
-        return Dataset(cast("Tensor", streamed), valid, test)
+        return Dataset(cast(torch.Tensor, streamed), valid, test)

@@ -1,15 +1,10 @@
 """CelebA: faces cropped and resized to 32, 64 or 128 pixels, from pictures or from arrays of that size."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
+from eblvm.engine.data.contents import Contents
 from eblvm.engine.data.sets.base import PictureData
 from eblvm.engine.options import option
-
-if TYPE_CHECKING:
-    from eblvm.engine.data.contents import Contents
 
 
 @dataclass(frozen=True)

@@ -3,14 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import torch
 
 from eblvm.engine.data.sets.points import Points, uniform, uniform_log_density
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 
 @dataclass(frozen=True)
@@ -18,13 +14,13 @@ class Checkerboard4(Points):
     kind = "checkerboard4"
     mean, std = 0.0, 2.31
 
-    def points(self, n: int, first: int = 0) -> Tensor:
+    def points(self, n: int, first: int = 0) -> torch.Tensor:
         u = uniform(0, n, first, 3)
         x = 4 * u[:, 0] - 2
         y = u[:, 1] - 2 * torch.floor(2 * u[:, 2]) + torch.floor(x) % 2
         return torch.stack([2 * x, 2 * y], 1)
 
-    def log_density(self, v: Tensor) -> Tensor:
+    def log_density(self, v: torch.Tensor) -> torch.Tensor:
         """-log 32 on the eight cells, -inf elsewhere."""
         cell = torch.floor(v / 2)
         return uniform_log_density((v.abs() <= 4).all(1) & (cell.sum(1) % 2 == 0), 32.0, v)

@@ -1,7 +1,5 @@
 """CIFAR-10: photographs of ten classes, 32x32."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from eblvm.engine.data.sets.base import ImageData

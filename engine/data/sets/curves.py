@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar, TypeAlias
 
 import numpy as np
 import torch
@@ -16,11 +16,7 @@ import torch
 from eblvm.engine.data.sets.points import SEED, Points, uniform
 from eblvm.kernels import philox
 
-if TYPE_CHECKING:
-    from torch import Tensor
-
-    Curve = Callable[[Tensor], Tensor]  # t [m] -> c [m, 2]
-
+Curve: TypeAlias = "Callable[[torch.Tensor], torch.Tensor]"  # t [m] -> c [m, 2]
 NODES = 512  # of the integral along a curve: at most 0.8 standard deviations apart
 CHUNK = 4096  # points whose distances to all nodes are in memory at once
 
@@ -34,7 +30,7 @@ class BlurredCurves(Points):
     curves: ClassVar[tuple[Curve, ...]]
     nodes: ClassVar[int] = NODES
 
-    def points(self, n: int, first: int = 0) -> Tensor:
+    def points(self, n: int, first: int = 0) -> torch.Tensor:
         u = uniform(self.stream, n, first, 2)
         purpose = philox.purpose(philox.Purpose.DATA, self.stream + 1)
         z = philox.normal(philox.Key(SEED, 0), purpose, n, (2,), first=first)
@@ -42,9 +38,8 @@ class BlurredCurves(Points):
         centres = torch.stack([curve(u[:, 1]) for curve in self.curves])
         return centres[which, torch.arange(n)] + self.thickness * z
 
-    def log_density(self, v: Tensor) -> Tensor:
-        """log p(v) = log mean over curves of integral_0^1 N(v; curve(t), thickness^2 I) dt, by Gauss-Legendre
-        quadrature."""
+    def log_density(self, v: torch.Tensor) -> torch.Tensor:
+        """log p(v) = log mean over curves of integral_0^1 N(v; curve(t), thickness^2 I) dt (Gauss-Legendre)."""
         x, w = (torch.from_numpy(a) for a in np.polynomial.legendre.leggauss(self.nodes))  # on [-1, 1]: w sums to 2
         c = torch.cat([curve((x + 1) / 2) for curve in self.curves])
         log_w = torch.log(w / (2 * len(self.curves))).repeat(len(self.curves))
@@ -56,14 +51,14 @@ class BlurredCurves(Points):
 def arc(centre: tuple[float, float], radius: float, start: float, end: float) -> Curve:
     """The arc of a circle between two angles."""
 
-    def curve(t: Tensor) -> Tensor:
+    def curve(t: torch.Tensor) -> torch.Tensor:
         angle = start + (end - start) * t
         return torch.stack([centre[0] + radius * torch.cos(angle), centre[1] + radius * torch.sin(angle)], 1)
 
     return curve
 
 
-def spiral(t: Tensor) -> Tensor:
+def spiral(t: torch.Tensor) -> torch.Tensor:
     """Radius proportional to the angle, from 3/2 pi to 9/2 pi, where it is 4."""
     angle = (1.5 + 3 * t) * math.pi
     return (4 / (4.5 * math.pi)) * angle[:, None] * torch.stack([torch.cos(angle), torch.sin(angle)], 1)

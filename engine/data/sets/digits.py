@@ -31,5 +31,4 @@ class Digits(DataOptions):
         v, labels = torch.from_numpy(bunch.data / 16).float(), torch.from_numpy(bunch.target)
         train, valid, test = (v.view(-1, 1, 8, 8) if images else v).split(list(SIZES))
         train_labels, _, test_labels = labels.split(list(SIZES))
-        flat = None if images else (8, 8)
-        return Dataset(train, valid, test, flat, train_labels=train_labels, test_labels=test_labels)
+        return Dataset(train, valid, test, None if images else (8, 8), train_labels, test_labels)

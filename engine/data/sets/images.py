@@ -3,17 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import torch
 
+from eblvm.engine.data.contents import Contents
 from eblvm.engine.data.sets.base import PictureData
 from eblvm.engine.options import option
-
-if TYPE_CHECKING:
-    from torch import Tensor
-
-    from eblvm.engine.data.contents import Contents
 
 
 @dataclass(frozen=True)
@@ -36,7 +31,7 @@ class Images(PictureData):
         }
         return contents._replace(splits=splits)
 
-    def square(self, v: Tensor) -> Tensor:
+    def square(self, v: torch.Tensor) -> torch.Tensor:
         """uint8 images [n, C, H, W] as [n, channels, size, size]."""
         from eblvm.engine.data.dataset import grey, resized
 
@@ -45,6 +40,4 @@ class Images(PictureData):
         v = resized(v[..., top : top + side, left : left + side].contiguous(), self.size)
         if v.shape[1] == self.channels:
             return v
-        if self.channels == 3:
-            return v[:, :1].expand(-1, 3, -1, -1).contiguous()
-        return grey(v)
+        return v[:, :1].expand(-1, 3, -1, -1).contiguous() if self.channels == 3 else grey(v)

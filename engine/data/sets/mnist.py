@@ -1,7 +1,5 @@
 """MNIST: handwritten digits of 28x28, with a frame of 2 pixels."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from eblvm.engine.data.sets.base import ImageData

@@ -1,13 +1,5 @@
 """The contract of the sets of points in the plane, each with its log density; a set or a family of them is a file.
 
-    checkerboard     the 2x2 board on the unit square, uniform on the cells [0, 1/2]^2 and [1/2, 1]^2
-    checkerboard4    the 4x4 board over [-4, 4]^2, uniform on its 8 dark cells, each 2 wide
-    moons            two interleaved half circles of radius 1.5, 0.15 thick
-    swissroll        a spiral of one and a half turns from radius 1.3 to 4, 0.15 thick, turns 1.8 apart
-    circle           a ring of radius 2, 0.1 thick
-    blobs            three Gaussians of standard deviation 0.4 at distance 2 from the origin
-    eightgaussians   eight Gaussians of standard deviation 0.2 at distance 2 from the origin
-
 The checkerboards have no scale but their cells: noise of 0.05 suits the first, 0.3 the second. The others lie around
 the origin, 0.8 to 2 in standard deviation, and any two branches are at least 0.75 apart: noise of 0.05 to 0.3 keeps
 them apart. Thickness is the standard deviation across a curve. The mean of the log density is the best log-likelihood
@@ -26,8 +18,6 @@ from eblvm.engine.data.sets.base import DataOptions
 from eblvm.kernels import philox
 
 if TYPE_CHECKING:
-    from torch import Tensor
-
     from eblvm.engine.data.dataset import Dataset
 
 SEED = 2020  # of the data itself: every run sees the same points
@@ -39,11 +29,11 @@ class Points(DataOptions):
     mean: ClassVar[float] = 0.0  # of the coordinates, both taken together: networks see points centred and scaled
     std: ClassVar[float] = 1.0
 
-    def points(self, n: int, first: int = 0) -> Tensor:
+    def points(self, n: int, first: int = 0) -> torch.Tensor:
         """Points first .. first + n - 1, [n, 2]."""
         raise NotImplementedError
 
-    def log_density(self, v: Tensor) -> Tensor:
+    def log_density(self, v: torch.Tensor) -> torch.Tensor:
         """log p(v) [n] of any points v [n, 2]."""
         raise NotImplementedError
 
@@ -57,12 +47,12 @@ class Points(DataOptions):
         return Dataset(train, valid, test)
 
 
-def uniform(stream: int, n: int, first: int, width: int) -> Tensor:
+def uniform(stream: int, n: int, first: int, width: int) -> torch.Tensor:
     """Uniform numbers [n, width] of a set's own stream of noise."""
     purpose = philox.purpose(philox.Purpose.DATA, stream)
     return philox.uniform(philox.Key(SEED, 0), purpose, n, (width,), first=first)
 
 
-def uniform_log_density(inside: Tensor, area: float, v: Tensor) -> Tensor:
+def uniform_log_density(inside: torch.Tensor, area: float, v: torch.Tensor) -> torch.Tensor:
     """-log area where `inside`, -inf elsewhere."""
     return torch.where(inside, v.new_tensor(-math.log(area)), v.new_tensor(-math.inf))

@@ -1,7 +1,5 @@
 """SVHN: house numbers in the street, cropped to 32x32."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from eblvm.engine.data.sets.base import ImageData

@@ -160,7 +160,7 @@ def test_evaluation_is_bounded_too(tmp_path: Path) -> None:
 def test_a_limit_that_is_none_is_an_error(value: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("EBLVM_MAX_PIXELS", value)
     with pytest.raises(UserError, match=r"got EBLVM_MAX_PIXELS=.* expected a whole number above 0"):
-        limits.max_pixels()
+        limits.too_many_pixels(1, 1)
 
 
 def test_limits_can_be_raised(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

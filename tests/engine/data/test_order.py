@@ -41,8 +41,3 @@ def test_ranks_have_the_slices_of_the_global_batch() -> None:
             assert torch.equal(torch.cat(slices, -1), order.indices(step))
     with pytest.raises(UserError, match="got batch=12 for 5 processes"):
         order.indices(0, 0, 5)
-
-
-def test_the_position_is_two_integers() -> None:
-    order = Order(torch.tensor(5), 20, 12)
-    assert [order.position(step) for step in range(4)] == [(0, 0), (0, 12), (1, 4), (1, 16)]

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from eblvm.engine.sampling.hmc import hmc, mala, value_and_slope
+from eblvm.engine.sampling.hmc import hmc, value_and_slope
 from eblvm.engine.sampling.langevin import langevin
 from eblvm.kernels import philox
 from eblvm.kernels.philox import Key, Purpose, purpose
@@ -44,7 +44,7 @@ def test_moments_of_a_gaussian_of_v_and_h(leapfrog: int, steps: int, step_size: 
 def test_acceptance_of_one_proposal_is_metropolis_own() -> None:
     """From x = 0 of N(0, 1) one MALA proposal is e z, accepted with probability min(1, exp(-dH)) of its energies."""
     n, e = 4000, 1.4
-    chains = mala(lambda x: -0.5 * x[0].square().sum(1), (torch.zeros(n, 1, dtype=torch.float64),), Key(2, 5), 1, e)
+    chains = hmc(lambda x: -0.5 * x[0].square().sum(1), (torch.zeros(n, 1, dtype=torch.float64),), Key(2, 5), 1, e, 1)
     z = philox.normal(Key(2, 5), purpose(Purpose.LANGEVIN, 0), n, (1,), dtype=torch.float64)[:, 0]
     x = e * z
     # log pi(x') q(x | x') / (pi(x) q(x' | x)) with q(x' | x) = N(x - e^2/2 x, e^2), at x = 0.
@@ -64,7 +64,7 @@ def test_mala_has_no_bias_where_langevin_has() -> None:
     n, e = 20_000, 1.0
     x = (torch.zeros(n, 1, dtype=torch.float64),)
     biased = langevin(lambda y: (-y[0],), x, Key(3, 0), [1.0] * 60, e)[0].var()
-    exact = mala(lambda y: -0.5 * y[0].square().sum(1), x, Key(3, 0), 60, e).x[0].var()
+    exact = hmc(lambda y: -0.5 * y[0].square().sum(1), x, Key(3, 0), 60, e, 1).x[0].var()
     error = (2 / n) ** 0.5
     assert float(biased) == pytest.approx(1 / (1 - e**2 / 4), abs=5 * error / (1 - e**2 / 4))
     assert float(exact) == pytest.approx(1, abs=5 * error)
@@ -89,6 +89,6 @@ def test_a_proposal_without_a_density_is_refused() -> None:
     def bounded(x: tuple[Tensor, ...]) -> Tensor:
         return torch.where(x[0][:, 0].abs() < 1, 0.0, math.nan) - 0.5 * x[0].square().sum(1)
 
-    chains = mala(bounded, (torch.zeros(2000, 1, dtype=torch.float64),), Key(6, 0), 30, 0.8)
+    chains = hmc(bounded, (torch.zeros(2000, 1, dtype=torch.float64),), Key(6, 0), 30, 0.8, 1)
     assert float(chains.x[0].abs().max()) < 1
     assert torch.isfinite(value_and_slope(bounded, chains.x)[0]).all()
