@@ -53,13 +53,6 @@ def facts(run: RunSummary) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def command(run: RunSummary) -> str:
-    """The command that trains it again."""
-    if run.config.recipe not in recipes.RECIPES:
-        return "(a model of its own: eblvm.train in Python)"
-    return " ".join(["eblvm train", run.config.recipe, *recipes.arguments(run.config)])
-
-
 def figure(value: Any) -> str:
     """A figure that is a sentence says why it is not known."""
     return "-" if value is None else f"{value:.6g}" if isinstance(value, int | float) else str(value)
@@ -73,7 +66,7 @@ def show(argv: list[str]) -> None:
     arguments = parser.parse(argv)
     run = summarise(Path(arguments.dir))
     print(f"{run.folder}: {run.state}, step {run.step} of {run.steps}, {size_text(run.size)}, {age_text(run.changed)}")
-    print(f"  made by      {command(run)}")
+    print(f"  made by      {recipes.command(run.config) or '(a model of its own: eblvm.train in Python)'}")
     if run.parent:
         print(f"  started from {run.parent['run']}, its {run.parent['model']} model at step {run.parent['step']}")
         for change in run.parent["changes"]:

@@ -79,8 +79,7 @@ class Operators(TorchDispatchMode):
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         out = func(*args, **(kwargs or {}))
         self.ops += not func.is_view
-        count_flops = flop_registry.get(func._overloadpacket)
-        if count_flops is not None:
+        if (count_flops := flop_registry.get(func._overloadpacket)) is not None:
             self.flops += count_flops(*args, **(kwargs or {}), out_val=out)
         for tensor in tree_leaves(out):
             if isinstance(tensor, Tensor):

@@ -39,8 +39,7 @@ class StepCost:
 
     config: Config
     gpus: int
-    parameters: int  # of theta
-    posterior_parameters: int
+    parameters: int  # of theta and phi
     state_bytes: int
     input_bytes: int
     saved_bytes: int  # of `peak_bytes`: held by graphs when the loss is known and its backward has not begun
@@ -62,7 +61,7 @@ class StepCost:
             "checkpoint": config.model.checkpoint,
             "precision": config.model.precision,
             "micro_batch": config.step.micro_batch or config.optimisation.batch // self.gpus,
-            "parameters": self.parameters + self.posterior_parameters,
+            "parameters": self.parameters,
             "state_mib": self.state_bytes / MIB,
             "saved_mib": self.saved_bytes / MIB,
             "peak_mib": self.peak_bytes / MIB,
@@ -91,7 +90,6 @@ def step_cost(config: Config, shape: Sequence[int], gpus: int = 1) -> StepCost:
     theta, phi = state.theta.params, state.phi.params
     kept = _bytes(theta) + _bytes(phi) if running.validations else 0
     averages = _bytes(theta) * (2 if running.validations else 1) + _bytes(phi) if optimisation.ema is not None else 0
-    ring = 2 * (gpus - 1) / gpus
     reduced = _bytes(theta)
     if phi:
         passes = 3 if config.get("unroll_memory") == "recompute" else 2
@@ -101,19 +99,17 @@ def step_cost(config: Config, shape: Sequence[int], gpus: int = 1) -> StepCost:
     return StepCost(
         config,
         gpus,
-        sum(p.numel() for p in theta.values()),
-        sum(p.numel() for p in phi.values()),
+        sum(p.numel() for p in (*theta.values(), *phi.values())),
         _bytes(state) + kept + averages,
         _bytes((v, noise)),
         saved,
         max(peak, travelling),
         flops,
-        int(ring * reduced),
+        int(2 * (gpus - 1) / gpus * reduced),
     )
 
 
 def _check(config: Config, gpus: int) -> None:
-    """Refuse what a plan cannot count."""
     method, batch = config.method, config.optimisation.batch
     if not method.plans or config.step.compile:
         raise UserError(
@@ -267,5 +263,4 @@ def _tensors(tree: Any) -> list[Tensor]:
 
 def _bytes(tree: Any) -> int:
     """Of distinct storages."""
-    storages = {t.untyped_storage()._cdata: t.untyped_storage().nbytes() for t in _tensors(tree)}
-    return sum(storages.values())
+    return sum({t.untyped_storage()._cdata: t.untyped_storage().nbytes() for t in _tensors(tree)}.values())

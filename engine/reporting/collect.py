@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 from eblvm.engine import recipes
-from eblvm.engine.config import Config
 from eblvm.engine.runs import summary
 from eblvm.engine.runs.stats import MEASURED
 from eblvm.engine.runs.summary import RunSummary
@@ -45,7 +44,7 @@ def collect(folder: Path, label: str | None = None) -> dict[str, Any]:
         "step": run.step,
         "steps": run.steps,
         "size": summary.size_text(run.size),
-        "command": command_of(config),
+        "command": recipes.command(config) or "a model of its own: eblvm.train in Python",
         "parent": run.parent,
         "best": None if run.best is None else {"value": run.best[0], "step": run.best[1]},
         "options": {leaf.name: _plain(leaf.value) for leaf in config.leaves()},
@@ -68,13 +67,6 @@ def rows_of(run: RunSummary, evaluated: list[dict[str, Any]]) -> dict[str, Any]:
     for row, figures in zip(rows, evaluated, strict=False):
         row += [_plain(figures.get(name)) for name in names]
     return {"rows": rows, "row_columns": [*summary.ROW_COLUMNS, *names]}
-
-
-def command_of(config: Config) -> str:
-    """The command that trains the run again."""
-    if config.recipe not in recipes.RECIPES:
-        return "a model of its own: eblvm.train in Python"
-    return " ".join(["eblvm train", config.recipe, *recipes.arguments(config)])
 
 
 def series_of(run: RunSummary) -> dict[str, list[list[Any]]]:
@@ -106,17 +98,17 @@ def pictures_of(folder: Path) -> list[dict[str, str]]:
     for path in sorted((folder / "previews").glob("*.png")):
         previews[path.stem.rpartition("-")[0]] = path
     titled += [(f"Preview at step {int(p.stem.rpartition('-')[2])}: {kind}", p) for kind, p in previews.items()]
-    return [{"title": title, "data": data_uri(path)} for title, path in titled if path.stat().st_size <= LARGEST]
+    return [
+        {"title": title, "data": "data:image/png;base64," + base64.b64encode(path.read_bytes()).decode()}
+        for title, path in titled
+        if path.stat().st_size <= LARGEST
+    ]
 
 
 def title_of(stem: str) -> str:
     if stem.startswith("ood-"):
         return f"Out-of-distribution detection against {stem.removeprefix('ood-')}: log density of both sets"
     return PICTURES.get(stem, stem)
-
-
-def data_uri(path: Path) -> str:
-    return "data:image/png;base64," + base64.b64encode(path.read_bytes()).decode()
 
 
 def _plain(value: Any) -> Any:

@@ -1,13 +1,12 @@
 """Nearest training neighbours of samples: whether a model remembers its training data rather than its distribution."""
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 
-@dataclass(frozen=True)
-class Neighbours:
+class Neighbours(NamedTuple):
     distance: Tensor  # [n, k], Euclidean, nearest first
     index: Tensor  # [n, k], into the training set
 
@@ -15,8 +14,7 @@ class Neighbours:
 def neighbours(v: Tensor, train: Tensor, k: int, scale: float) -> Neighbours:
     """The k nearest of `train` [m, ...] to each of `v` [n, ...] by |v - t| / scale, a part of `train` at a time.
 
-    255 as the scale gives distances of bytes in units of [0, 1].
-    """
+    255 as the scale gives distances of bytes in units of [0, 1]."""
     x = v.flatten(1).double()
     distance, index = torch.empty(len(v), 0, dtype=torch.float64), torch.empty(len(v), 0, dtype=torch.long)
     for i, chunk in enumerate(train.split(2000)):
