@@ -97,7 +97,7 @@ def ops() -> dict[str, Op]:
         return lambda logits, x: of(logits, x, (7 * x.detach()).sin(), TAU)
 
     return {
-        "grbm, free energy": Op(grbm, lambda *t: grbm_reference.value(*t, None)[:2], (v, *theta)),
+        "grbm, free energy": Op(grbm, lambda v, W, b, c, s: grbm_reference.value(v, W, b, c, s, None)[:2], (v, *theta)),
         "grbm, energy at h": Op(grbm, lambda *t: grbm_reference.value(*t)[:2], (v, *theta, h)),
         "grbm_dsm": Op(
             partial(grbm_dsm, sigma=SIGMA), partial(dsm_reference.grbm_dsm, sigma=SIGMA), (v, u[0], *theta), 0

@@ -6,6 +6,9 @@ from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+import torch
+
 from eblvm.engine.cli.parser import Parser, at_least, write_json
 from eblvm.engine.errors import UserError, unknown
 
@@ -138,9 +141,6 @@ def _labels(split: Split) -> str:
 
 def contact_sheet(contents: Contents, path: Path) -> None:
     """Images at even distances through the first split."""
-    import numpy as np
-    import torch
-
     from eblvm.engine.data.contents import Pictures
     from eblvm.engine.data.pictures.framing import Framing, PillowDecoder
     from eblvm.engine.evaluation.plots import image_grid

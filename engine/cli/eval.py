@@ -9,6 +9,7 @@ from eblvm.engine import tables
 from eblvm.engine.cli.parser import Parser, at_least, at_most, write_json
 from eblvm.engine.cli.sample import add_run
 from eblvm.engine.errors import UserError
+from eblvm.engine.runs.folder import read_config
 
 if TYPE_CHECKING:
     from eblvm.engine.evaluation import EvalOptions
@@ -85,9 +86,6 @@ def main(argv: list[str]) -> None:
         raise UserError("give the folder of a run, or --compare DIR DIR ...")
     if arguments.shard is not None and arguments.fid is None:
         raise UserError("--shard divides the work of --fid COUNT; give both")
-
-    from eblvm.engine.runs.folder import read_config
-
     read_config(Path(arguments.dir))  # report a folder that is not a run before torch is imported
 
     from eblvm.engine import evaluation
@@ -106,9 +104,9 @@ def main(argv: list[str]) -> None:
 
 
 def options_of(arguments: argparse.Namespace) -> "EvalOptions":
-    from eblvm.engine import evaluation
+    from eblvm.engine.evaluation import EvalOptions
 
-    return evaluation.EvalOptions(
+    return EvalOptions(
         chains=arguments.chains,
         temperatures=arguments.temperatures,
         force_ais=arguments.ais,
@@ -201,6 +199,4 @@ def _cell(figure: tuple[float | str, float] | None) -> str:
     if figure is None:
         return ""
     value, deviation = figure
-    if isinstance(value, str):
-        return value
-    return f"{value:.4g}" + (f" ± {deviation:.2g}" if deviation else "")
+    return value if isinstance(value, str) else f"{value:.4g}" + (f" ± {deviation:.2g}" if deviation else "")

@@ -4,6 +4,7 @@ from pathlib import Path
 
 from eblvm.engine.cli.parser import Parser
 from eblvm.engine.cli.sample import add_run
+from eblvm.engine.runs.folder import read_config
 
 EXAMPLES = ("eblvm export runs/board --out board", "eblvm export runs/mnist --model ema --onnx-energy")
 
@@ -19,9 +20,6 @@ def main(argv: list[str]) -> None:
     parser.add_argument("--step", type=int, help="the checkpoint of this step, not the newest")
     add_run(parser)
     arguments = parser.parse(argv)
-
-    from eblvm.engine.runs.folder import read_config
-
     read_config(Path(arguments.dir))
 
     from eblvm.engine.runs.saved import SavedRun

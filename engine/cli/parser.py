@@ -6,6 +6,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn
 
+from eblvm.engine.durable import write_atomic
 from eblvm.engine.errors import UserError, unknown
 
 
@@ -56,13 +57,10 @@ def integers(text: str) -> tuple[int, ...]:
     try:
         return tuple(int(x) for x in text.split(","))
     except ValueError:
-        raise argparse.ArgumentTypeError(
-            f"got {text!r}, expected integers separated by commas, such as 0,1,5,10"
-        ) from None
+        expected = "expected integers separated by commas, such as 0,1,5,10"
+        raise argparse.ArgumentTypeError(f"got {text!r}, {expected}") from None
 
 
 def write_json(path: str | None, facts: dict[str, Any]) -> None:
     if path is not None:
-        from eblvm.engine.durable import write_atomic
-
         write_atomic(Path(path), (json.dumps(facts, indent=2) + "\n").encode())

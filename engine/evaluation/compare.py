@@ -28,11 +28,8 @@ def compare(folders: list[Path], picture: Path) -> dict[str, dict[str, Cell]]:
     A figure that depends on a number of samples has it in its name, so FIDs of different counts stay apart."""
     labels = _labels(folders)
     evaluations = {label: read_evaluation(folder) for label, folder in zip(labels, folders, strict=True)}
-    data = {facts.get("data") for facts in evaluations.values()}
-    if len(data) > 1:
-        raise UserError(
-            f"the {len(folders)} runs were evaluated on {len(data)} different data sets; compare like with like"
-        )
+    if (sets := len({facts.get("data") for facts in evaluations.values()})) > 1:
+        raise UserError(f"the {len(folders)} runs were evaluated on {sets} different data sets; compare like with like")
     names = dict.fromkeys(name for facts in evaluations.values() for name in facts["mean"])
     table = {
         name: {

@@ -62,8 +62,7 @@ def kept(path: Path) -> Tensor | None:
 def chunks(folder: Path, total: int, make: Make, shard: Shard = WHOLE, description: str = "") -> Iterator[Tensor]:
     """The first `total` items, a chunk at a time.
 
-    An item must not depend on its chunk: then neither kills nor shards change it.
-    """
+    An item must not depend on its chunk: then neither kills nor shards change it."""
     firsts = range(0, total, CHUNK)[shard.rank :: shard.of]
     with progress(sum(min(CHUNK, total - first) for first in firsts), description, "item") as bar:
         for first in firsts:

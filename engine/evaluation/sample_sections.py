@@ -39,13 +39,8 @@ def samples_section(run: SavedRun, source: Source, count: int, given: Tensor | N
         title = f"in each row a sample (left) and its {NEAREST} nearest training images{of_first(run)}"
         plots.image_grid(rows / 255, run.folder / "neighbours.png", NEAREST + 1, title)
         unseen = neighbours(test[:count], train, 1, 255)
-        return [
-            mixed_figures
-            | {
-                "neighbour_distance_samples": float(near.distance[:, 0].mean()),
-                "neighbour_distance_test": float(unseen.distance.mean()),
-            }
-        ]
+        mixed_figures["neighbour_distance_samples"] = float(near.distance[:, 0].mean())
+        return [mixed_figures | {"neighbour_distance_test": float(unseen.distance.mean())}]
 
     return Section("samples", {"count": count, **_described(source, given)}, compute)
 

@@ -1,16 +1,12 @@
 """The request for an evaluation, and a section of one."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from eblvm.engine.evaluation.figures import Figures
-
-if TYPE_CHECKING:
-    from eblvm.engine.runs.saved import SavedRun
+from eblvm.engine.runs.saved import SavedRun
 
 SHOWN = 100  # samples in pictures
 JUDGED = 2000  # samples of each set that out-of-distribution detection looks at, and of the t-SNE picture

@@ -21,20 +21,13 @@ def sections_of(run: SavedRun, model: str, weights: str, options: EvalOptions) -
     if run.config.model.points and run.shape == (2,):
         sections.append(Section("likelihood", {"log_z": "grid"}, lambda: [grid_density.figures(run, model)]))
     if run.config.method.diagnoses and not run.is_grbm:
-        sections.append(_losses(run, model))
+        sections.append(Section("losses", {"tested": losses.TESTED}, lambda: [{**losses.losses(run, model)}]))
     if run.dataset.train_labels is not None and all(s.posterior_mean for s in judged):
-        sections.append(
-            Section(
-                "classification",
-                {"fitted": classification.FITTED},
-                lambda: [classification.figures(run, s, r) for r, s in enumerate(judged)],
-            )
-        )
+        settings = {"fitted": classification.FITTED}
+        sections.append(Section("classification", settings, lambda: classification.figures(run, judged)))
     sections.append(Section("energies", {"samples": ENERGY_SAMPLES}, lambda: energies(run, judged)))
     if all(s.reconstruct for s in judged):
-        sections.append(
-            Section("reconstruction", {}, lambda: [reconstruction.figures(run, s, r) for r, s in enumerate(judged)])
-        )
+        sections.append(Section("reconstruction", {}, lambda: reconstruction.figures(run, judged)))
     sections += ood_sections(run, judged, options)
     source = source_of(run, model, weights, options)
     given = None if options.samples is None else like_data(run, options.samples)
@@ -62,7 +55,3 @@ def _likelihood(run: SavedRun, model: str, options: EvalOptions) -> Section:
     how = "exact" if exact else f"AIS, {options.chains} chains x {options.temperatures} temperatures"
     chains, temperatures = (0, 0) if exact else (options.chains, options.temperatures)
     return Section("likelihood", {"log_z": how}, lambda: grbm_likelihood.rows(run, model, chains, temperatures))
-
-
-def _losses(run: SavedRun, model: str) -> Section:
-    return Section("losses", {"tested": losses.TESTED}, lambda: [{**losses.losses(run, model)}])

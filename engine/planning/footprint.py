@@ -68,8 +68,7 @@ class Operators(TorchDispatchMode):
     """Counts operator calls and FLOPs, and follows every storage from its first appearance to its end.
 
     What an operator allocates inside itself no mode sees: `grbm_bilevel` says what it used, and what of it was tape; a
-    convolution copies arguments that are not contiguous, and once more into the order of the library that it calls.
-    """
+    convolution copies arguments that are not contiguous, and once more into the order of the library that it calls."""
 
     def __init__(self, storages: Storages):
         super().__init__()

@@ -39,7 +39,8 @@ class StepCost:
 
     config: Config
     gpus: int
-    parameters: int  # of theta and phi
+    parameters: int  # of theta
+    posterior_parameters: int
     state_bytes: int
     input_bytes: int
     saved_bytes: int  # of `peak_bytes`: held by graphs when the loss is known and its backward has not begun
@@ -61,7 +62,7 @@ class StepCost:
             "checkpoint": config.model.checkpoint,
             "precision": config.model.precision,
             "micro_batch": config.step.micro_batch or config.optimisation.batch // self.gpus,
-            "parameters": self.parameters,
+            "parameters": self.parameters + self.posterior_parameters,
             "state_mib": self.state_bytes / MIB,
             "saved_mib": self.saved_bytes / MIB,
             "peak_mib": self.peak_bytes / MIB,
@@ -99,7 +100,8 @@ def step_cost(config: Config, shape: Sequence[int], gpus: int = 1) -> StepCost:
     return StepCost(
         config,
         gpus,
-        sum(p.numel() for p in (*theta.values(), *phi.values())),
+        sum(p.numel() for p in theta.values()),
+        sum(p.numel() for p in phi.values()),
         _bytes(state) + kept + averages,
         _bytes((v, noise)),
         saved,

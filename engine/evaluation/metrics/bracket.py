@@ -35,10 +35,8 @@ def bracket(forth: LogZ, mode: float, back: LogZ | None, mixing: Mixing) -> Brac
         return Bracket(lower, None, "reverse AIS gave no finite value")
     errors = 4 * math.hypot(lower.standard_error, back.standard_error)
     if lower.value - back.value > min(SURE, 0.1 + errors):
-        reason = (
-            f"which is no upper bound, since {lower.value:.6g} is a lower one; its chains do not start in the dominant"
-        )
-        return Bracket(lower, None, f"reverse AIS gives {back.value:.6g}, {reason} mode")
+        why = f"since {lower.value:.6g} is a lower one; its chains do not start in the dominant mode"
+        return Bracket(lower, None, f"reverse AIS gives {back.value:.6g}, which is no upper bound, {why}")
     return Bracket(lower, back, None)
 
 

@@ -37,13 +37,8 @@ def load(path: Path | None = None, device: str = "cpu") -> Extractor:
         state = torch.load(file, weights_only=True, map_location=device)
     params = checked(state, path)
     width = params["norm.weight"].numel()
-    return Extractor(
-        "dinov2",
-        f"DINOv2 {NAMES.get(width, f'of width {width}')}",
-        digest,
-        width,
-        lambda images: features(params, prepared(images).to(device)),
-    )
+    name = f"DINOv2 {NAMES.get(width, f'of width {width}')}"
+    return Extractor("dinov2", name, digest, width, lambda images: features(params, prepared(images).to(device)))
 
 
 def find() -> Path:

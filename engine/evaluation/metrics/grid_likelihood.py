@@ -51,8 +51,7 @@ def grid_log_likelihood(
     """Mean log p(v) of v [B, 2] by a grid of size x size cells over the box with the model's mass.
 
     Importance sampling estimates p~ without bias, so log p~(v) is low by about half the variance of its weights' mean;
-    the error counts this as well as the deviation.
-    """
+    the error counts this as well as the deviation."""
     if v.dim() != 2 or v.shape[1] != 2:
         raise UserError(f"a grid is for points in the plane, [n, 2]; got samples of shape {list(v.shape[1:])}")
     log_marginal = log_marginal_of(energy, theta, posterior, phi, samples, key)

@@ -58,7 +58,7 @@ def resize_matrix(size: int, side: int = SIDE) -> Tensor:
 
 def load(path: Path | None = None, device: str = "cpu") -> Extractor:
     """The Inception of a known weights file: the one given or the one that is installed."""
-    weights, path = (_kind_of(path), path) if path else find()
+    weights, path = (FIDELITY if path.suffix == ".pth" else OFFLINE, path) if path else find()
     if not path.is_file():
         raise UserError(f"the Inception weights {path} do not exist; install {weights.name} again")
     with path.open("rb") as file:  # opened once: what is loaded is what was hashed
@@ -88,10 +88,6 @@ def verified(file: BufferedReader, path: Path, weights: InceptionWeights) -> str
             f"{weights.sha256[:16]}... of {weights.name}; install it again"
         )
     return digest
-
-
-def _kind_of(path: Path) -> InceptionWeights:
-    return FIDELITY if path.suffix == ".pth" else OFFLINE
 
 
 def _offline(file: BufferedReader, device: str) -> Callable[[Tensor], Tensor]:

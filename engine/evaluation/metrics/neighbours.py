@@ -1,12 +1,13 @@
 """Nearest training neighbours of samples: whether a model remembers its training data rather than its distribution."""
 
-from typing import NamedTuple
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 
-class Neighbours(NamedTuple):
+@dataclass(frozen=True)
+class Neighbours:
     distance: Tensor  # [n, k], Euclidean, nearest first
     index: Tensor  # [n, k], into the training set
 

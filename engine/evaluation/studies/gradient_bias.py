@@ -42,8 +42,7 @@ def gradient_bias(
 ) -> dict[str, Any]:
     """{N, K, relative_bias and relative_spread [K][N], newton_bias and newton_spread [K]} on one minibatch.
 
-    All cells have the same draws. The noise of the data is one for all of them: what spreads is the noise on h.
-    """
+    All cells have the same draws. The noise of the data is one for all of them: what spreads is the noise on h."""
     if not isinstance(method, ScoreMatching) or not isinstance(method.estimator, Bism):
         raise UserError("the gradient bias study is about bi-level methods; train with bidsm, bissm or bimdsm")
     bism, log_marginal = method.estimator, log_marginal_of(nets, state)
