@@ -36,9 +36,8 @@ def points(name: str, method: str = "bidsm") -> Config:
 
 
 def points_deep(name: str, method: str = "bidsm") -> Config:
-    """The EBLVM of MLPs on points: sharp edges in about a minute on a CPU. Needs no files.
-
-    VaGES takes K=5: with K=1 it diverged on the 2x2 board (docs/newton.md)."""
+    """The EBLVM of MLPs on points: sharp edges in about a minute on a CPU. Needs no files. VaGES takes K=5: with K=1 it
+    diverged on the 2x2 board (docs/newton.md)."""
     toy = DATASETS[name]
     assert isinstance(toy, Points)
     K = 5 if method.startswith("vages") else 1

@@ -50,13 +50,9 @@ COMMANDS = {
     "doctor": Command("start", "what is installed, which backend each kernel uses", "eblvm.engine.cli.doctor"),
 }
 GROUPS = {
-    "start": "Start here",
-    "train": "Train",
-    "look": "Look at runs",
-    "share": "Share",
-    "data": "Data",
+    "start": "Start here", "train": "Train", "look": "Look at runs", "share": "Share", "data": "Data",
     "measure": "Measure",
-}
+}  # fmt: skip
 
 
 @cache

@@ -77,9 +77,8 @@ def demo(out: Path) -> None:
 
 @contextmanager
 def beside(config: Config, folder: Path) -> Iterator[tuple[SpawnProcess, Callable[[], Judged]]]:
-    """Train and judge this in a process of its own, while the block does something else; then wait for it.
-
-    The block is given the process, and a function that waits for its result."""
+    """Train and judge this in a process of its own, while the block does something else; then wait for it. The block is
+    given the process, and a function that waits for its result."""
     context = multiprocessing.get_context("spawn")
     receiver, sender = context.Pipe(duplex=False)
     process = context.Process(target=train_quietly, args=(config, folder, sender))

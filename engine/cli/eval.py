@@ -1,6 +1,7 @@
 """`eblvm eval`: every figure that a run can be judged by."""
 
 import argparse
+import dataclasses
 import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -44,9 +45,8 @@ def build_parser() -> Parser:
     parser.add_argument("--samples", type=Path, metavar="PATH", help="samples from a folder, .npz or .pt, not drawn")
     parser.add_argument("--reference", type=int, metavar="COUNT", help="training images of the FID (all of them)")
     parser.add_argument("--inception", type=Path, metavar="FILE", help="Inception weights, if not the installed ones")
-    parser.add_argument(
-        "--shard", type=shard, metavar="R/W", help="every W-th chunk of --fid, from the R-th; or torchrun"
-    )
+    text = "every W-th chunk of --fid, from the R-th; or torchrun"
+    parser.add_argument("--shard", type=shard, metavar="R/W", help=text)
     parser.add_argument(
         "--ood",
         type=named_path,
@@ -106,21 +106,8 @@ def main(argv: list[str]) -> None:
 def options_of(arguments: argparse.Namespace) -> "EvalOptions":
     from eblvm.engine.evaluation import EvalOptions
 
-    return EvalOptions(
-        chains=arguments.chains,
-        temperatures=arguments.temperatures,
-        force_ais=arguments.ais,
-        draw=arguments.draw,
-        fid=arguments.fid,
-        samples=arguments.samples,
-        reference=arguments.reference,
-        inception=arguments.inception,
-        ood=dict(arguments.ood),
-        kind=arguments.kind,
-        steps=arguments.steps,
-        seed=arguments.seed,
-        again=arguments.again,
-    )
+    given = {field.name: getattr(arguments, field.name) for field in dataclasses.fields(EvalOptions)}
+    return EvalOptions(**given | {"ood": dict(arguments.ood)})
 
 
 def evaluate(run: "SavedRun", model: str | None, options: "EvalOptions") -> dict[str, object]:

@@ -5,8 +5,7 @@ from pathlib import Path
 from eblvm.engine.cli.parser import Parser, write_json
 from eblvm.engine.durable import write_atomic
 from eblvm.engine.errors import UserError
-from eblvm.engine.reporting.collect import collect
-from eblvm.engine.reporting.page import page
+from eblvm.engine.reporting.page import collect, page
 from eblvm.engine.runs.folder import read_config
 
 EXAMPLES = ("eblvm report runs/board", "eblvm report runs/board runs/dsm --out compared.html")

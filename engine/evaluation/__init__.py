@@ -17,12 +17,11 @@ from eblvm.engine import sampling
 from eblvm.engine.durable import write_atomic
 from eblvm.engine.evaluation import figures, plots
 from eblvm.engine.evaluation.metrics.image_distances import extracted
-from eblvm.engine.evaluation.sample_chunks import Shard
+from eblvm.engine.evaluation.sample_chunks import Shard, tensor_digest
 from eblvm.engine.evaluation.sample_sections import fid_inputs
 from eblvm.engine.evaluation.section import EvalOptions, Section
 from eblvm.engine.evaluation.sections import sections_of, source_of, weights_of
 from eblvm.engine.evaluation.studies.gradient_bias import gradient_bias
-from eblvm.engine.evaluation.tensor_digest import tensor_digest
 from eblvm.engine.methods.base import from_tree
 from eblvm.engine.optim import replicas
 from eblvm.engine.runs.eval_file import read_eval
@@ -36,9 +35,8 @@ BIAS_NS, BIAS_KS = (0, 1, 2, 5, 10, 20, 30), (0, 1, 5, 20)
 def evaluate(
     run: SavedRun, model: str, options: EvalOptions, say: Callable[[str], None] = lambda line: None
 ) -> dict[str, Any]:
-    """The figures of every replica with their mean and deviation, as they are in eval.json.
-
-    `say` gets a line on every section before the first begins."""
+    """The figures of every replica with their mean and deviation, as they are in eval.json. `say` gets a line on every
+    section before the first begins."""
     torch.set_num_threads(run.config.running.threads)
     facts = provenance(run, model)
     done = {} if options.again else sections_done(run.folder / "eval.json", facts)

@@ -23,9 +23,8 @@ def read_evaluation(folder: Path) -> dict[str, Any]:
 
 
 def compare(folders: list[Path], picture: Path) -> dict[str, dict[str, Cell]]:
-    """{figure: {run: (value, deviation)}} over every figure that at least one of the runs has.
-
-    A figure that depends on a number of samples has it in its name, so FIDs of different counts stay apart."""
+    """{figure: {run: (value, deviation)}} over every figure that at least one of the runs has. A figure that depends on
+    a number of samples has it in its name, so FIDs of different counts stay apart."""
     labels = _labels(folders)
     evaluations = {label: read_evaluation(folder) for label, folder in zip(labels, folders, strict=True)}
     if (sets := len({facts.get("data") for facts in evaluations.values()})) > 1:

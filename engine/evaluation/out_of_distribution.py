@@ -11,8 +11,8 @@ from eblvm.engine.evaluation.eval_model import EVAL_SEED, EvalModel
 from eblvm.engine.evaluation.figures import Figures
 from eblvm.engine.evaluation.image_sets import like_data
 from eblvm.engine.evaluation.metrics.importance_likelihood import LogDensity
+from eblvm.engine.evaluation.sample_chunks import tensor_digest
 from eblvm.engine.evaluation.section import JUDGED, EvalOptions, Section, of_first
-from eblvm.engine.evaluation.tensor_digest import tensor_digest
 from eblvm.engine.runs.saved import SavedRun
 from eblvm.engine.sampling.starts import value_range
 from eblvm.kernels import philox
@@ -20,9 +20,8 @@ from eblvm.kernels.philox import Key, Purpose, purpose
 
 
 def auroc(inside: Tensor, outside: Tensor) -> float:
-    """P(inside > outside) + 1/2 P(inside = outside) of scores [m] and [n]: the area under the ROC curve.
-
-    By counting: for each inside score the outside ones below it, and half of those that equal it."""
+    """P(inside > outside) + 1/2 P(inside = outside) of scores [m] and [n]: the area under the ROC curve. By counting:
+    for each inside score the outside ones below it, and half of those that equal it."""
     ordered, scores = outside.double().sort().values, inside.double().contiguous()
     below, not_above = (torch.searchsorted(ordered, scores, right=right) for right in (False, True))
     return float((below + not_above).double().mean()) / (2 * len(ordered))

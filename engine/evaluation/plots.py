@@ -150,9 +150,8 @@ def gradient_bias(facts: Mapping[str, Any], path: Path) -> None:
 
 @styled
 def histograms(values: Mapping[str, Tensor], label: str, path: Path, title: str = "") -> None:
-    """One histogram a name on a common scale: linear within the spread of the first, logarithmic far from it.
-
-    Sets that lie orders of magnitude apart both show their shape: on a linear axis one would be a single bin."""
+    """One histogram a name on a common scale: linear within the spread of the first, logarithmic far from it. Sets that
+    lie orders of magnitude apart both show their shape: on a linear axis one would be a single bin."""
     first = next(iter(values.values())).double()
     centre, spread = float(first.median()), float(first.quantile(0.75) - first.quantile(0.25)) or 1.0
     scaled = {name: torch.asinh((v.double() - centre) / spread) for name, v in values.items()}

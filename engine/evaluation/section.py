@@ -18,7 +18,7 @@ class EvalOptions:
 
     chains: int = 2000
     temperatures: int = 2000
-    force_ais: bool = False
+    ais: bool = False  # even where log Z is exact
     draw: int | None = None  # samples for pictures and neighbours; none: 100, of a deep model only with a FID
     fid: int | None = None  # samples of FID and KID
     samples: Path | None = None  # from here, not drawn

@@ -7,9 +7,9 @@ from eblvm.engine.evaluation.eval_model import eval_models
 from eblvm.engine.evaluation.image_sets import like_data
 from eblvm.engine.evaluation.kept_samples import Source
 from eblvm.engine.evaluation.out_of_distribution import ood_sections
+from eblvm.engine.evaluation.sample_chunks import tensor_digest
 from eblvm.engine.evaluation.sample_sections import fid_section, samples_section
 from eblvm.engine.evaluation.section import SHOWN, EvalOptions, Section
-from eblvm.engine.evaluation.tensor_digest import tensor_digest
 from eblvm.engine.nets.grbm import MAX_ENUMERATED_H
 from eblvm.engine.runs.saved import SavedRun
 
@@ -51,7 +51,7 @@ def source_of(run: SavedRun, model: str, weights: str, options: EvalOptions) -> 
 
 
 def _likelihood(run: SavedRun, model: str, options: EvalOptions) -> Section:
-    exact = run.grbm.latent <= MAX_ENUMERATED_H and not options.force_ais
+    exact = run.grbm.latent <= MAX_ENUMERATED_H and not options.ais
     how = "exact" if exact else f"AIS, {options.chains} chains x {options.temperatures} temperatures"
     chains, temperatures = (0, 0) if exact else (options.chains, options.temperatures)
     return Section("likelihood", {"log_z": how}, lambda: grbm_likelihood.rows(run, model, chains, temperatures))

