@@ -9,7 +9,6 @@ import torch
 from eblvm.engine.cli.configuration import add_run_options, run_of
 from eblvm.engine.cli.parser import Parser
 from eblvm.engine.config import Config
-from eblvm.engine.machine import own_device
 from eblvm.engine.options import flag
 from eblvm.engine.progress import is_first
 from eblvm.engine.runs.folder import read_config
@@ -48,6 +47,7 @@ def main(argv: list[str]) -> None:
 
 def for_gpu(config: Config, out: Path, argv: list[str], recorded: str | None) -> Config:
     """The rule of training/gpu_defaults.py, said once; a configuration from a file or a run is taken as it is."""
+    from eblvm.engine.machine import own_device
     from eblvm.engine.training.gpu_defaults import CHOSEN, gpu_defaults, sentence
 
     device = own_device(config.running.device)

@@ -21,7 +21,7 @@ def figures(run: SavedRun, judged: list[EvalModel]) -> list[Figures]:
         title = f"pairs: a test image (left) and its reconstruction (right){of_first(run)}"
         plots.image_grid(pairs[:64], run.folder / "reconstruction.png", columns=16, title=title)
     mean = run.dataset.floats(run.dataset.train).mean(0)
-    of_mean = {"reconstruction_rmse_of_mean": rmse(mean, test)}
+    of_mean: Figures = {"reconstruction_rmse_of_mean": rmse(mean, test)}
     return [{"reconstruction_rmse": rmse(v, test)} | of_mean for v in reconstructed]
 
 
