@@ -3,8 +3,9 @@
 `lazy("torch")` makes `import torch`, in any file, take no time until a name of torch is read. Only the command line
 calls it, before anything else, so that help and errors appear at once. For a file to stay quick, annotations are
 strings (`from __future__ import annotations`), and no name of a lazy module is read while the file is imported: not by
-a decorator, a base class or an alias. `from torch import Tensor` reads one: annotations say `torch.Tensor`. A submodule
-of our own lazy packages is lazy too: `from eblvm.kernels import philox` reads nothing yet.
+a decorator, a base class or an alias. `from torch import Tensor` reads one, so annotations say `torch.Tensor`, or the
+import stands under TYPE_CHECKING. A submodule of our own lazy packages is lazy too: `from eblvm.kernels import philox`
+reads nothing yet.
 """
 
 import importlib

@@ -54,8 +54,7 @@ def prepare_store(argv: list[str]) -> None:
     arguments = parser.parse(argv)
     at_least(arguments, threads=1, size=1)
     for name in ("crop", "skip"):
-        value = getattr(arguments, name)
-        if value is not None and not 0 <= value <= 1:
+        if (value := getattr(arguments, name)) is not None and not 0 <= value <= 1:
             raise UserError(f"got --{name} {value}, expected a fraction from 0 to 1")
     from eblvm.engine.data.pictures import store
     from eblvm.engine.data.readers import read

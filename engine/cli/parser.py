@@ -40,16 +40,14 @@ class Parser(argparse.ArgumentParser):
 
 def at_least(arguments: argparse.Namespace, **lowest: int) -> None:
     for name, low in lowest.items():
-        value = getattr(arguments, name)
-        if value is not None and value < low:
+        if (value := getattr(arguments, name)) is not None and value < low:
             raise UserError(f"got --{name} {value}, expected {low} or more")
 
 
 def at_most(arguments: argparse.Namespace, **highest: int) -> None:
     """Refuse counts above these, which are typing errors, before anything is allocated for them."""
     for name, high in highest.items():
-        value = getattr(arguments, name)
-        if value is not None and value > high:
+        if (value := getattr(arguments, name)) is not None and value > high:
             raise UserError(f"got --{name} {value}, expected at most {high:,}")
 
 

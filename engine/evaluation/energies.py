@@ -30,6 +30,7 @@ def energies(run: SavedRun, judged: list[EvalModel]) -> list[Figures]:
             if pairs:
                 title = "E(v, h) of test samples with their own h and another's"
                 plots.histograms(pairs, title, run.folder / "energies-h.png")
-        named = {f"energy_{name}": x for name, x in (values | {f"{k}_h": x for k, x in pairs.items()}).items()}
+        named = {f"energy_{name}": x for name, x in values.items()}
+        named |= {f"energy_{name}_h": x for name, x in pairs.items()}
         rows.append({name: float(x.mean()) for name, x in named.items()})
     return rows

@@ -20,9 +20,8 @@ def figures(run: SavedRun, judged: list[EvalModel]) -> list[Figures]:
         pairs = torch.stack(shown, 1).flatten(0, 1)
         title = f"pairs: a test image (left) and its reconstruction (right){of_first(run)}"
         plots.image_grid(pairs[:64], run.folder / "reconstruction.png", columns=16, title=title)
-    mean = run.dataset.floats(run.dataset.train).mean(0)
-    of_mean: Figures = {"reconstruction_rmse_of_mean": rmse(mean, test)}
-    return [{"reconstruction_rmse": rmse(v, test)} | of_mean for v in reconstructed]
+    of_mean = rmse(run.dataset.floats(run.dataset.train).mean(0), test)
+    return [{"reconstruction_rmse": rmse(v, test), "reconstruction_rmse_of_mean": of_mean} for v in reconstructed]
 
 
 def rmse(given: Tensor, wanted: Tensor) -> float:
