@@ -47,14 +47,8 @@ def build_parser() -> Parser:
     parser.add_argument("--inception", type=Path, metavar="FILE", help="Inception weights, if not the installed ones")
     text = "every W-th chunk of --fid, from the R-th; or torchrun"
     parser.add_argument("--shard", type=shard, metavar="R/W", help=text)
-    parser.add_argument(
-        "--ood",
-        type=named_path,
-        action="append",
-        default=[],
-        metavar="[NAME=]PATH",
-        help="other images that log p~(v) is to tell from the test set; may be given again",
-    )
+    text = "other images that log p~(v) is to tell from the test set; may be given again"
+    parser.add_argument("--ood", type=named_path, action="append", default=[], metavar="[NAME=]PATH", help=text)
     parser.add_argument("--draw", type=int, metavar="COUNT", help="samples for pictures and nearest neighbours")
     parser.add_argument("--steps", type=int, help="steps of the sampler, as in 'eblvm sample'")
     parser.add_argument("--kind", help="kind of sample of a deep model, as in 'eblvm sample'")
@@ -64,11 +58,8 @@ def build_parser() -> Parser:
     parser.add_argument("--ais", action="store_true", help="estimate log Z by AIS even where it is exact")
     parser.add_argument("--chains", type=int, default=2000, help="AIS chains")
     parser.add_argument("--temperatures", type=int, default=2000, help="AIS temperatures")
-    parser.add_argument(
-        "--study",
-        choices=["bias", "early-stopping"],
-        help="bias: the unrolled gradient's, against N and K; early-stopping: the FID of every checkpoint",
-    )
+    text = "bias: the unrolled gradient's, against N and K; early-stopping: the FID of every checkpoint"
+    parser.add_argument("--study", choices=["bias", "early-stopping"], help=text)
     add_run(parser)
     parser.add_json()
     return parser

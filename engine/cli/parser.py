@@ -17,7 +17,6 @@ class Parser(argparse.ArgumentParser):
         epilog = "examples:\n" + "\n".join(f"  {line}" for line in examples) if examples else None
         super().__init__(
             prog=f"eblvm {command}",
-            usage=kwargs.pop("usage", None),
             description=description,
             epilog=epilog,
             allow_abbrev=False,
