@@ -1,7 +1,7 @@
 """Recipes: functions that return the configuration of a published experiment, or of an embedded example.
 
-`recipe` finds one by name. Settings are by the name of the option; a recipe also sets options of methods other than its
-own, for whoever chooses one of these.
+Settings are by the name of the option; a recipe also sets options of methods other than its own, for whoever chooses
+one of these.
 """
 
 from __future__ import annotations
@@ -36,9 +36,8 @@ def points(name: str, method: str = "bidsm") -> Config:
 
 
 def points_deep(name: str, method: str = "bidsm") -> Config:
-    """The EBLVM of MLPs on points: sharp edges in about a minute on a CPU. Needs no files.
-
-    VaGES takes K=5: with K=1 it diverged on the 2x2 board (docs/newton.md)."""
+    """The EBLVM of MLPs on points: sharp edges in about a minute on a CPU. Needs no files. VaGES takes K=5: with K=1 it
+    diverged on the 2x2 board (docs/newton.md)."""
     toy = DATASETS[name]
     assert isinstance(toy, Points)
     K = 5 if method.startswith("vages") else 1
@@ -59,9 +58,9 @@ def digits(method: str = "bidsm") -> Config:
 
 
 def deep(recipe: str, method: str, small: bool = False, **settings: Any) -> Config:
-    """BiMDSM on the deep EBLVM (BiSM section 5.2, appendix B.2): h of 50, K=5, N=0, Fisher, batch 100, a cosine to
-    1e-6; with `--method vages-mdsm` also L=2, C=5 and averages of theta and phi (VaGES appendix F.2.2). A --small
-    variant has a schedule of its own."""
+    """BiMDSM on the deep EBLVM, an 18-layer ResNet (BiSM section 5.2, appendix B.2): h of 50, K=5, N=0, Fisher, batch
+    100, a cosine to 1e-6; with `--method vages-mdsm` also L=2, C=5 and averages of theta and phi (VaGES appendix
+    F.2.2). A --small variant has a schedule of its own. All but the digits need --data."""
     published: dict[str, Any] = {
         "divergence": "fisher", "latent": 50, "K": 5, "N": 0, "sigma_range": (0.05, 1.2), "sigma_spacing": "linear",
         "sigma0": 0.1, "batch": 100, "steps": 300_000, "lr": (5e-5,), "posterior_width": 48, "checkpoint_every": 5000,
@@ -82,11 +81,6 @@ SMALL: dict[str, Any] = {"width": 16, "depth": 12, "posterior_width": 16, "batch
 LEVELS: dict[str, Any] = {"sigma_range": (0.1, 3.0), "sigma_spacing": "geometric"}  # of digits
 
 
-def digits_deep(method: str = "bimdsm") -> Config:
-    """The deep EBLVM on the 8x8 digits: the embedded deep example, about two minutes on a CPU. Needs no files."""
-    return deep("digits", method, **LEVELS, latent=20)
-
-
 def mnist(method: str = "bimdsm", small: bool = False) -> Config:
     """MNIST in a frame of 32x32, 12-layer ResNet of 64 channels. Needs --data."""
     if small:
@@ -95,32 +89,12 @@ def mnist(method: str = "bimdsm", small: bool = False) -> Config:
     return deep("mnist", method, **LEVELS, depth=12, width=64, lr=(1e-4,), steps=100_000)
 
 
-def cifar10(method: str = "bimdsm", small: bool = False) -> Config:
-    """CIFAR-10, 18-layer ResNet. Needs --data."""
-    return deep("cifar10", method, small)
-
-
-def svhn(method: str = "bimdsm", small: bool = False) -> Config:
-    """SVHN, with the settings of CIFAR-10. Needs --data."""
-    return deep("svhn", method, small)
-
-
-def celeba32(method: str = "bimdsm", small: bool = False) -> Config:
-    """CelebA at 32x32, 18-layer ResNet. Needs --data."""
-    return deep("celeba32", method, small, flip=True)
-
-
 def celeba64(method: str = "bimdsm", small: bool = False) -> Config:
     """CelebA at 64x64, 24-layer ResNet; 18 layers and 50 short Langevin steps for VaGES. Needs --data."""
     own: dict[str, Any] = {"depth": 24}
     if is_vages(method):
         own = {"depth": 18, "C": 50, "langevin_alpha": 5e-4}
     return deep("celeba64", method, small, flip=True, **({} if small else own))
-
-
-def images(method: str = "bimdsm", small: bool = False) -> Config:
-    """Pictures or arrays of your own at --size pixels, 18-layer ResNet. Needs --data."""
-    return deep("images", method, small)
 
 
 def celeba128(method: str = "bidvl", small: bool = False) -> Config:
@@ -166,8 +140,9 @@ EMBEDDED: dict[str, Callable[[str], Config]] = {
     **{name: partial(points, name) for name in TOYS},
 }  # fmt: skip
 IMAGES: dict[str, Callable[[str, bool], Config]] = {
-    "mnist": mnist, "cifar10": cifar10, "svhn": svhn, "celeba32": celeba32, "celeba64": celeba64,
-    "celeba128": celeba128, "images": images,
+    "mnist": mnist, **{name: partial(deep, name) for name in ("cifar10", "svhn")},
+    "celeba32": partial(deep, "celeba32", flip=True), "celeba64": celeba64, "celeba128": celeba128,
+    "images": partial(deep, "images"),  # pictures or arrays of your own at --size pixels
 }  # fmt: skip
 RECIPES = (*EMBEDDED, *IMAGES)
 
@@ -187,11 +162,16 @@ def recipe(name: str, model: str | None = None, small: bool = False, method: str
         found = IMAGES[name](method or "bimdsm", small)
     elif model == "mlp" and name in ("checkerboard", *TOYS):
         found = points_deep(name, *given)
-    elif name == "digits" and model == "deep":
-        found = digits_deep(*given)
+    elif name == "digits" and model == "deep":  # the embedded deep example, about two minutes on a CPU
+        found = deep(name, method or "bimdsm", **LEVELS, latent=20)
     else:
         found = EMBEDDED[name](*given)
     return found if model in (None, found.model.kind) else found.replaced(model=model)
+
+
+def command(config: Config) -> str | None:
+    """The command that trains it again; a model of one's own has none."""
+    return " ".join(["eblvm train", config.recipe, *arguments(config)]) if config.recipe in RECIPES else None
 
 
 def arguments(config: Config, without: Collection[str] = ()) -> list[str]:

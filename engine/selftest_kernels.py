@@ -1,6 +1,7 @@
 """Comparison of every kernel op on the device with its reference on the host in float64: value and both derivatives;
 noise must have equal bits."""
 
+import traceback
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any, NamedTuple
@@ -9,7 +10,6 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_leaves
 
-from eblvm.engine.selftest_finding import Finding, guarded
 from eblvm.engine.training.graphs import distance
 from eblvm.kernels import gibbs, philox
 from eblvm.kernels.adam_unroll import Rule, adam_unroll
@@ -28,6 +28,28 @@ from eblvm.kernels.sliced_hvp import sliced_hvp
 
 B, D, H, M = 33, 57, 41, 2  # not multiples of a tile
 SIGMA, TAU, SWEEPS = 0.3, 0.4, 2
+
+
+class Finding(NamedTuple):
+    """One check of the self-test: its figure, the figure's bound (None: only recorded), the problem if it failed."""
+
+    check: str
+    figure: float | None
+    bound: float | None
+    unit: str
+    problem: str = ""
+
+    @property
+    def passed(self) -> bool:
+        return not self.problem and (self.bound is None or (self.figure is not None and self.figure <= self.bound))
+
+
+def guarded(check: str, bound: float | None, unit: str, measure: Callable[[], float]) -> Finding:
+    """Run a check; one that raises has failed."""
+    try:
+        return Finding(check, measure(), bound, unit)
+    except Exception:
+        return Finding(check, None, bound, unit, traceback.format_exc(limit=-3))
 
 
 class Op(NamedTuple):
@@ -75,7 +97,7 @@ def ops() -> dict[str, Op]:
         return lambda logits, x: of(logits, x, (7 * x.detach()).sin(), TAU)
 
     return {
-        "grbm, free energy": Op(grbm, free_energy, (v, *theta)),
+        "grbm, free energy": Op(grbm, lambda v, W, b, c, s: grbm_reference.value(v, W, b, c, s, None)[:2], (v, *theta)),
         "grbm, energy at h": Op(grbm, lambda *t: grbm_reference.value(*t)[:2], (v, *theta, h)),
         "grbm_dsm": Op(
             partial(grbm_dsm, sigma=SIGMA), partial(dsm_reference.grbm_dsm, sigma=SIGMA), (v, u[0], *theta), 0
@@ -85,10 +107,6 @@ def ops() -> dict[str, Op]:
         "adam_unroll": Op(adam(adam_unroll), adam(adam_reference.step), moments),
         "elu_second_order": Op(elu_second_order, lambda x: elu_reference.value(x, 1.0), (x,)),
     }
-
-
-def free_energy(v: Tensor, W: Tensor, b: Tensor, c: Tensor, log_sigma: Tensor) -> tuple[Tensor, ...]:
-    return grbm_reference.value(v, W, b, c, log_sigma, None)[:2]
 
 
 def deviation(op: Op, device: str) -> float:
@@ -111,13 +129,11 @@ def derivatives(f: Callable[..., Any], tensors: Sequence[Tensor], orders: int) -
 
 
 def other_units(device: str) -> float:
-    """Return the fraction of units that differ between chains with one start and the same noise: a unit flips if
-    rounding moves its probability past the noise."""
+    """The fraction that differs with one start and the same noise: rounding moves a probability past the noise."""
     return float((chains(device) - chains("cpu")).abs().gt(1e-3).double().mean())
 
 
 def chains(device: str) -> Tensor:
-    """Return v after SWEEPS sweeps."""
     v, W, b, c, log_sigma = (t.to(device) for t in (normal(4, B, D), *grbm_parameters()))
     stream = gibbs.Stream(Key(7, 12), purpose(Purpose.CHAIN_H), purpose(Purpose.CHAIN_V))
     return gibbs.gibbs(v, W, b, c, log_sigma, stream, SWEEPS)[0].cpu()

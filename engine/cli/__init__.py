@@ -1,16 +1,11 @@
 """The `eblvm` command: one file per subcommand, looked up by name and imported only when it is called.
 
-Another package adds commands by an entry point of the group `eblvm.commands`: a table of `Command`s like COMMANDS.
-
-`lazy("torch")` makes `import torch`, in any file, take no time until a name of torch is read.
-
-Only the command line calls it, before anything else, so that help and errors appear at once. The library itself is
-ordinary Python: without a call of `lazy` nothing changes but the start-up time. For a file to stay quick, annotations
-are strings (`from __future__ import annotations`), and no name of a lazy module is read while the file is imported: not
-by a decorator, a base class or an alias. `from torch import Tensor` reads one, so it belongs under TYPE_CHECKING, or an
-annotation says `torch.Tensor`.
-
-A submodule of one of our own lazy packages is lazy too: `from eblvm.kernels import philox` reads nothing yet.
+`lazy("torch")` makes `import torch`, in any file, take no time until a name of torch is read. Only the command line
+calls it, before anything else, so that help and errors appear at once. For a file to stay quick, annotations are
+strings (`from __future__ import annotations`), and no name of a lazy module is read while the file is imported: not by
+a decorator, a base class or an alias. `from torch import Tensor` reads one, so annotations say `torch.Tensor`, or the
+import stands under TYPE_CHECKING. A submodule of our own lazy packages is lazy too: `from eblvm.kernels import philox`
+reads nothing yet.
 """
 
 import importlib
@@ -56,18 +51,14 @@ COMMANDS = {
     "doctor": Command("start", "what is installed, which backend each kernel uses", "eblvm.engine.cli.doctor"),
 }
 GROUPS = {
-    "start": "Start here",
-    "train": "Train",
-    "look": "Look at runs",
-    "share": "Share",
-    "data": "Data",
+    "start": "Start here", "train": "Train", "look": "Look at runs", "share": "Share", "data": "Data",
     "measure": "Measure",
-}
+}  # fmt: skip
 
 
 @cache
 def commands() -> dict[str, Command]:
-    """Return the engine's commands and those that other packages add."""
+    """The engine's commands, and those that other packages add: entry points to a table like COMMANDS."""
     from importlib.metadata import entry_points  # slow to import
 
     table = dict(COMMANDS)
@@ -144,12 +135,9 @@ def main(argv: list[str] | None = None) -> int:
         run(sys.argv[1:] if argv is None else argv)
         sys.stdout.flush()  # raises here if the pipe is closed
         return 0
-    except (UserError, DivergedError) as error:
-        if prints_errors():
+    except (UserError, DivergedError, LostPeerError) as error:
+        if isinstance(error, LostPeerError) or prints_errors():
             print(f"eblvm: {printable(error)}", file=sys.stderr)
-        return error.exit_code
-    except LostPeerError as error:
-        print(f"eblvm: {printable(error)}", file=sys.stderr)
         return error.exit_code
     except KeyboardInterrupt:
         print("eblvm: interrupted; what was saved before is kept", file=sys.stderr)
@@ -180,16 +168,11 @@ class _Lazy(ModuleType):
             if self.__dict__.get("_loading"):  # read by its own code: the name is not defined yet
                 raise AttributeError(f"module {self.__name__!r} has no attribute {name!r}")
             if type(self) is _Lazy:
-                if (child := self._submodule(name)) is not None:
+                has_submodules = "__path__" in self.__dict__ and not name.startswith("_")
+                if has_submodules and (child := lazy(f"{self.__name__}.{name}")) is not None:
                     return child
                 self._load()
         return getattr(self, name)
-
-    def _submodule(self, name: str) -> ModuleType | None:
-        path = self.__dict__.get("__path__")
-        if path is None or name.startswith("_"):
-            return None
-        return lazy(f"{self.__name__}.{name}")
 
     def _load(self) -> None:
         spec = self.__spec__

@@ -2,8 +2,6 @@
 
 All flags are parsed first; recipe, method and model then make the tree, and every flag is passed to it by name. A flag
 that the tree does not read is an error that names what does. The help shows the tree's own options.
-
-`run_of` decides how a run starts: new, from the run in a folder (--resume), or from another run's weights (--init).
 """
 
 import argparse
@@ -42,12 +40,9 @@ def add_run_options(parser: Parser, without: tuple[str, ...] = (), places: bool 
         parser.add_argument("--init", metavar="RUN[@STEP]", help="start from another run's weights; also @best, @ema")
         parser.add_argument("--dry-run", action="store_true", help="print the configuration and stop")
     for name, is_switch in sorted(_every_option().items()):
-        if name in without:
-            continue
-        if is_switch:
-            parser.add_argument(flag(name), action=argparse.BooleanOptionalAction, default=None, help=argparse.SUPPRESS)
-        else:
-            parser.add_argument(flag(name), default=None, help=argparse.SUPPRESS)
+        if name not in without:
+            switch: dict[str, Any] = {"action": argparse.BooleanOptionalAction} if is_switch else {}
+            parser.add_argument(flag(name), default=None, help=argparse.SUPPRESS, **switch)
 
 
 def _every_option() -> dict[str, bool]:
@@ -63,9 +58,8 @@ def _every_option() -> dict[str, bool]:
 def configuration(
     parser: Parser, arguments: argparse.Namespace, without: tuple[str, ...] = (), start: Config | None = None
 ) -> Config:
-    """Return the tree that the arguments describe; with --help, print the help of that tree and exit.
-
-    `start` is the configuration that the flags change, instead of a recipe's or a file's."""
+    """Return the tree that the arguments describe; with --help, print the help of that tree and exit. `start` is the
+    configuration that the flags change, instead of a recipe's or a file's."""
     given = {name: getattr(arguments, name) for name in _every_option() if name not in without}
     given = {name: value for name, value in given.items() if value is not None}
     if arguments.recipe is None and arguments.config is None and start is None:
@@ -94,14 +88,13 @@ def configuration(
 def _start(arguments: argparse.Namespace, given: dict[str, Any]) -> Config:
     """Return the configuration of the recipe or the file, before the flags."""
     saved = read_file(Path(arguments.config)) if arguments.config else {}
+    recipe = arguments.recipe
     if "format" in saved:
         config = Config.from_json(saved)
-        if arguments.recipe not in (None, config.recipe):
-            raise UserError(
-                f"{arguments.config} is for recipe {config.recipe!r}, got {arguments.recipe!r}; give one of them"
-            )
+        if recipe not in (None, config.recipe):
+            raise UserError(f"{arguments.config} is for recipe {config.recipe!r}, got {recipe!r}; give one of them")
         return config
-    recipe = arguments.recipe or saved.pop("recipe", None)
+    recipe = recipe or saved.pop("recipe", None)
     if recipe is None:
         raise UserError(f'{arguments.config} names no recipe; add recipe = "...", or give one')
     small = arguments.small or bool(saved.pop("small", False))
@@ -135,9 +128,8 @@ def _help(parser: Parser, config: Config) -> str:
             continue  # the command's own
         parser._remove_action(action)
         owner = getattr(config, leaf.path[0]) if leaf.path[0] in ("method", "model") else leaf.owner
-        shown = groups[leaf.owner.group or owner.group].add_argument(
-            flag(leaf.name) + "\0", metavar=_metavar(leaf), help=_described(config, leaf).replace("%", "%%")
-        )
+        group, text = groups[leaf.owner.group or owner.group], _described(config, leaf).replace("%", "%%")
+        shown = group.add_argument(flag(leaf.name) + "\0", metavar=_metavar(leaf), help=text)
         shown.option_strings = list(action.option_strings)
         shown.nargs = 0 if isinstance(action, argparse.BooleanOptionalAction) else None
     return parser.format_help().replace("\0", "")
@@ -157,25 +149,22 @@ def _described(config: Config, leaf: Leaf) -> str:
         facts["high"] = None
     choices = tuple(options.kinds_of(config, leaf)) if leaf.is_slot else leaf.choices
     allowed = ", ".join(map(str, choices)) or ("" if leaf.is_slot else range_text(facts))
-    value = (
-        ",".join(x if isinstance(x, str) else f"{x:g}" for x in leaf.value)
-        if isinstance(leaf.value, tuple)
-        else leaf.value
-    )
+    value = leaf.value
+    if isinstance(value, tuple):
+        value = ",".join(x if isinstance(x, str) else f"{x:g}" for x in value)
     default = NONE if value is None else ("yes" if value else "no") if isinstance(value, bool) else value
     return f"{facts['help']} [{'; '.join(x for x in (allowed, f'default {default}') if x)}]"
 
 
 def run_of(parser: Parser, arguments: argparse.Namespace) -> tuple[Config, Path, Parent | None]:
-    """Return the configuration, the folder and the parent whose weights the run starts from, if it has one."""
+    """The configuration, the folder and the parent: a run is new, continued (--resume), or has a parent (--init)."""
     resume, init = getattr(arguments, "resume", None), arguments.init and Parent.parse(arguments.init)
     if resume is not None:
         if arguments.recipe or arguments.config or arguments.init:
             raise UserError("--resume uses the run's own configuration; remove the recipe, --config and --init")
         if arguments.out not in (None, resume):
-            raise UserError(
-                f"--resume {resume} continues in that folder; to start a new run from it use --init {resume}"
-            )
+            instead = f"to start a new run from it use --init {resume}"
+            raise UserError(f"--resume {resume} continues in that folder; {instead}")
         before = read_config(Path(resume))
         config = configuration(parser, arguments, start=before)
         check_extension(before, config, resume)
@@ -209,8 +198,7 @@ def check_extension(before: Config, config: Config, folder: str) -> None:
 
 
 def fork_of(parent: Config) -> Config:
-    """Return a parent's configuration for flags to change: another method uses the parent's settings, then the
-    recipe's."""
+    """A parent's configuration, for flags to change: another method uses the parent's settings, then the recipe's."""
     known = {leaf.name: leaf.value for leaf in parent.leaves()}
     if parent.recipe in recipes.RECIPES:
         model = None if parent.model.kind == "custom" else parent.model.kind

@@ -6,6 +6,9 @@ from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+import torch
+
 from eblvm.engine.cli.parser import Parser, at_least, write_json
 from eblvm.engine.errors import UserError, unknown
 
@@ -51,8 +54,7 @@ def prepare_store(argv: list[str]) -> None:
     arguments = parser.parse(argv)
     at_least(arguments, threads=1, size=1)
     for name in ("crop", "skip"):
-        value = getattr(arguments, name)
-        if value is not None and not 0 <= value <= 1:
+        if (value := getattr(arguments, name)) is not None and not 0 <= value <= 1:
             raise UserError(f"got --{name} {value}, expected a fraction from 0 to 1")
     from eblvm.engine.data.pictures import store
     from eblvm.engine.data.readers import read
@@ -138,9 +140,6 @@ def _labels(split: Split) -> str:
 
 def contact_sheet(contents: Contents, path: Path) -> None:
     """Images at even distances through the first split."""
-    import numpy as np
-    import torch
-
     from eblvm.engine.data.contents import Pictures
     from eblvm.engine.data.pictures.framing import Framing, PillowDecoder
     from eblvm.engine.evaluation.plots import image_grid

@@ -6,19 +6,17 @@ import multiprocessing
 import signal
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from multiprocessing.connection import Connection
+from multiprocessing.context import SpawnProcess
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+import torch
+
+from eblvm.engine import recipes
 from eblvm.engine.cli.parser import Parser
+from eblvm.engine.config import Config
 from eblvm.engine.errors import DivergedError, UserError, printable
-
-if TYPE_CHECKING:
-    from multiprocessing.connection import Connection
-    from multiprocessing.context import SpawnProcess
-
-    from eblvm.engine.config import Config
-    from eblvm.engine.evaluation.plots import Density
-    from eblvm.engine.runs.saved import SavedRun
+from eblvm.engine.progress import quietly
 
 EXAMPLES = ("eblvm demo", "eblvm demo --out runs/first")
 BEST = 0.6931  # nats: log 2, the board's own density
@@ -36,7 +34,6 @@ def main(argv: list[str]) -> None:
 
 def demo(out: Path) -> None:
     """The BiSM paper's checkerboard with fewer steps: DSM and BiDSM on a GRBM, then BiDSM on a deep EBLVM."""
-    from eblvm.engine import recipes
     from eblvm.engine.evaluation import plots
     from eblvm.engine.runs.saved import SavedRun
     from eblvm.engine.training.loop import train
@@ -80,9 +77,8 @@ def demo(out: Path) -> None:
 
 @contextmanager
 def beside(config: Config, folder: Path) -> Iterator[tuple[SpawnProcess, Callable[[], Judged]]]:
-    """Train and judge this in a process of its own, while the block does something else; then wait for it.
-
-    The block is given the process, and a function that waits for its result."""
+    """Train and judge this in a process of its own, while the block does something else; then wait for it. The block is
+    given the process, and a function that waits for its result."""
     context = multiprocessing.get_context("spawn")
     receiver, sender = context.Pipe(duplex=False)
     process = context.Process(target=train_quietly, args=(config, folder, sender))
@@ -108,7 +104,6 @@ def beside(config: Config, folder: Path) -> Iterator[tuple[SpawnProcess, Callabl
 
 def train_quietly(config: Config, folder: Path, sender: Connection) -> None:
     """Train, and send what `judged` finds, or what went wrong; nothing if interrupted."""
-    from eblvm.engine.progress import quietly
     from eblvm.engine.training.loop import train
 
     try:
@@ -120,32 +115,26 @@ def train_quietly(config: Config, folder: Path, sender: Connection) -> None:
         sender.send(f"{folder} was not trained: {printable(error)}")
 
 
-def judged(folder: Path) -> Judged:
-    from eblvm.engine.evaluation import plots
-    from eblvm.engine.runs.saved import SavedRun
-
-    run = SavedRun.open(folder)
-    likelihood, density = exact_density(run)
-    grid, *_ = plots.density_grid(run.dataset.train.cpu().float())
-    return likelihood, density(grid).tolist()
-
-
-def panel(title: str, likelihood: float, values: list[float]) -> tuple[str, Density]:
+def panel(title: str, likelihood: float, values: list[float]) -> tuple[str, Callable[[torch.Tensor], torch.Tensor]]:
     """What the picture shows of a model."""
-    import torch
-
     return f"{title}\n{likelihood:.3f} nats", lambda grid: torch.tensor(values)
 
 
-def exact_density(run: SavedRun) -> tuple[float, Density]:
-    """The mean test log-likelihood of a run's last model, and its density: by enumeration of h, or by a grid."""
+def judged(folder: Path) -> Judged:
+    """By enumeration of h, or by a grid, of a run's last model."""
     from eblvm.engine.evaluation import plots
     from eblvm.engine.evaluation.grid_density import grid_density
     from eblvm.engine.evaluation.metrics.likelihood import exact_log_z, log_likelihood
+    from eblvm.engine.runs.saved import SavedRun
 
-    if not run.is_grbm:
+    run = SavedRun.open(folder)
+    if run.is_grbm:
+        theta = run.thetas("last")[0]
+        log_z = exact_log_z(run.grbm, theta).value
+        likelihood = log_likelihood(run.grbm, theta, run.dataset.test, log_z)
+        density = plots.grbm_density(run.grbm, theta, log_z)
+    else:
         found, density = grid_density(run, "last")
-        return found.log_likelihood, density
-    theta = run.thetas("last")[0]
-    log_z = exact_log_z(run.grbm, theta).value
-    return log_likelihood(run.grbm, theta, run.dataset.test, log_z), plots.grbm_density(run.grbm, theta, log_z)
+        likelihood = found.log_likelihood
+    grid, *_ = plots.density_grid(run.dataset.train.cpu().float())
+    return likelihood, density(grid).tolist()

@@ -7,6 +7,9 @@ import shutil
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
+import torch
+
+from eblvm import kernels
 from eblvm.engine.cli.parser import Parser, write_json
 from eblvm.engine.errors import UserError
 
@@ -21,10 +24,6 @@ OPTIONAL = {
 
 def report(compiled: bool = False) -> dict[str, Any]:
     """Return the facts; `compiled` adds registers, spills, shared memory and occupancy of every Triton kernel."""
-    import torch
-
-    from eblvm import kernels
-
     return {
         "python": platform.python_version(),
         "torch": torch.__version__,
@@ -54,9 +53,8 @@ def _installed(name: str) -> str | None:
 
 
 def show(facts: dict[str, Any]) -> None:
-    print(
-        f"eblvm {facts['eblvm']}, Python {facts['python']}, torch {facts['torch']}, {facts['cpu_threads']} CPU threads"
-    )
+    python, threads = f"Python {facts['python']}", f"{facts['cpu_threads']} CPU threads"
+    print(f"eblvm {facts['eblvm']}, {python}, torch {facts['torch']}, {threads}")
     print(f"CUDA device: {facts['cuda'] or 'none, everything runs on the CPU'}")
     print(f"C++ compiler: {'yes' if facts['compiler'] else 'none: no --compile, no rebuild of native kernels'}")
     for name, installed in facts["optional"].items():
@@ -70,8 +68,6 @@ def show(facts: dict[str, Any]) -> None:
 
 def check_gpu(arguments: argparse.Namespace) -> None:
     """Run the self-test of engine/selftest.py; exit with code 1 if a check fails."""
-    import torch
-
     if not torch.cuda.is_available():
         raise UserError(
             "there is no GPU here: --gpu checks a GPU, and torch sees no CUDA device; nothing was checked. "
@@ -91,9 +87,8 @@ def main(argv: list[str]) -> None:
     parser = Parser("doctor", "Show what is installed, what is missing, and how to get it.", EXAMPLES)
     parser.add_argument("--kernels", action="store_true", help="compile every Triton kernel: registers, occupancy")
     parser.add_json()
-    parser.add_argument(
-        "--gpu", action="store_true", help="check kernels, steps, memory and NCCL on this machine's GPU"
-    )
+    text = "check kernels, steps, memory and NCCL on this machine's GPU"
+    parser.add_argument("--gpu", action="store_true", help=text)
     arguments = parser.parse(argv)
     if arguments.gpu:
         return check_gpu(arguments)

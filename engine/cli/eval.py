@@ -1,6 +1,7 @@
 """`eblvm eval`: every figure that a run can be judged by."""
 
 import argparse
+import dataclasses
 import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -9,6 +10,7 @@ from eblvm.engine import tables
 from eblvm.engine.cli.parser import Parser, at_least, at_most, write_json
 from eblvm.engine.cli.sample import add_run
 from eblvm.engine.errors import UserError
+from eblvm.engine.runs.folder import read_config
 
 if TYPE_CHECKING:
     from eblvm.engine.evaluation import EvalOptions
@@ -43,17 +45,10 @@ def build_parser() -> Parser:
     parser.add_argument("--samples", type=Path, metavar="PATH", help="samples from a folder, .npz or .pt, not drawn")
     parser.add_argument("--reference", type=int, metavar="COUNT", help="training images of the FID (all of them)")
     parser.add_argument("--inception", type=Path, metavar="FILE", help="Inception weights, if not the installed ones")
-    parser.add_argument(
-        "--shard", type=shard, metavar="R/W", help="every W-th chunk of --fid, from the R-th; or torchrun"
-    )
-    parser.add_argument(
-        "--ood",
-        type=named_path,
-        action="append",
-        default=[],
-        metavar="[NAME=]PATH",
-        help="other images that log p~(v) is to tell from the test set; may be given again",
-    )
+    text = "every W-th chunk of --fid, from the R-th; or torchrun"
+    parser.add_argument("--shard", type=shard, metavar="R/W", help=text)
+    text = "other images that log p~(v) is to tell from the test set; may be given again"
+    parser.add_argument("--ood", type=named_path, action="append", default=[], metavar="[NAME=]PATH", help=text)
     parser.add_argument("--draw", type=int, metavar="COUNT", help="samples for pictures and nearest neighbours")
     parser.add_argument("--steps", type=int, help="steps of the sampler, as in 'eblvm sample'")
     parser.add_argument("--kind", help="kind of sample of a deep model, as in 'eblvm sample'")
@@ -63,11 +58,8 @@ def build_parser() -> Parser:
     parser.add_argument("--ais", action="store_true", help="estimate log Z by AIS even where it is exact")
     parser.add_argument("--chains", type=int, default=2000, help="AIS chains")
     parser.add_argument("--temperatures", type=int, default=2000, help="AIS temperatures")
-    parser.add_argument(
-        "--study",
-        choices=["bias", "early-stopping"],
-        help="bias: the unrolled gradient's, against N and K; early-stopping: the FID of every checkpoint",
-    )
+    text = "bias: the unrolled gradient's, against N and K; early-stopping: the FID of every checkpoint"
+    parser.add_argument("--study", choices=["bias", "early-stopping"], help=text)
     add_run(parser)
     parser.add_json()
     return parser
@@ -85,9 +77,6 @@ def main(argv: list[str]) -> None:
         raise UserError("give the folder of a run, or --compare DIR DIR ...")
     if arguments.shard is not None and arguments.fid is None:
         raise UserError("--shard divides the work of --fid COUNT; give both")
-
-    from eblvm.engine.runs.folder import read_config
-
     read_config(Path(arguments.dir))  # report a folder that is not a run before torch is imported
 
     from eblvm.engine import evaluation
@@ -106,23 +95,10 @@ def main(argv: list[str]) -> None:
 
 
 def options_of(arguments: argparse.Namespace) -> "EvalOptions":
-    from eblvm.engine import evaluation
+    from eblvm.engine.evaluation import EvalOptions
 
-    return evaluation.EvalOptions(
-        chains=arguments.chains,
-        temperatures=arguments.temperatures,
-        force_ais=arguments.ais,
-        draw=arguments.draw,
-        fid=arguments.fid,
-        samples=arguments.samples,
-        reference=arguments.reference,
-        inception=arguments.inception,
-        ood=dict(arguments.ood),
-        kind=arguments.kind,
-        steps=arguments.steps,
-        seed=arguments.seed,
-        again=arguments.again,
-    )
+    given = {field.name: getattr(arguments, field.name) for field in dataclasses.fields(EvalOptions)}
+    return EvalOptions(**given | {"ood": dict(arguments.ood)})
 
 
 def evaluate(run: "SavedRun", model: str | None, options: "EvalOptions") -> dict[str, object]:
@@ -201,6 +177,4 @@ def _cell(figure: tuple[float | str, float] | None) -> str:
     if figure is None:
         return ""
     value, deviation = figure
-    if isinstance(value, str):
-        return value
-    return f"{value:.4g}" + (f" ± {deviation:.2g}" if deviation else "")
+    return value if isinstance(value, str) else f"{value:.4g}" + (f" ± {deviation:.2g}" if deviation else "")

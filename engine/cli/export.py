@@ -4,6 +4,7 @@ from pathlib import Path
 
 from eblvm.engine.cli.parser import Parser
 from eblvm.engine.cli.sample import add_run
+from eblvm.engine.runs.folder import read_config
 
 EXAMPLES = ("eblvm export runs/board --out board", "eblvm export runs/mnist --model ema --onnx-energy")
 
@@ -19,9 +20,6 @@ def main(argv: list[str]) -> None:
     parser.add_argument("--step", type=int, help="the checkpoint of this step, not the newest")
     add_run(parser)
     arguments = parser.parse(argv)
-
-    from eblvm.engine.runs.folder import read_config
-
     read_config(Path(arguments.dir))
 
     from eblvm.engine.runs.saved import SavedRun
@@ -31,8 +29,7 @@ def main(argv: list[str]) -> None:
     out = Path(arguments.out or run.folder / "export")
     safe = arguments.safetensors or not arguments.state_dict
     model = arguments.model or run.default_model()
-    files = export(run, model, out, safetensors=safe, state_dict=arguments.state_dict, onnx=arguments.onnx_energy)
-    for path in files:
+    for path in export(run, model, out, safetensors=safe, state_dict=arguments.state_dict, onnx=arguments.onnx_energy):
         print(f"  {path.name:18} {path.stat().st_size / 1024:9.1f} KiB")
     print(f'next: python -c "import eblvm; print(eblvm.load({str(out)!r}).sample(4).shape)"')
     print(f"      eblvm train {run.config.recipe} --init {out} --out runs/next")

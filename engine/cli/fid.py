@@ -43,13 +43,10 @@ def main(argv: list[str]) -> None:
     print(f"{titles[1]} {figures[short[1]]:.5f} +- {figures[f'{short[1]}_deviation']:.5f}")
     print(f"precision {figures[f'precision{more}']:.3f} (of A, in the manifold of B; k = 3)")
     print(f"recall {figures[f'recall{more}']:.3f} (of B, in the manifold of A; k = 3)")
-    if min(counts) < FULL_RANK[features]:
-        limit = FULL_RANK[features]
-        print(
-            f"fewer than {limit} images: the covariance has not full rank, compare such values with equal counts only"
-        )
     write_json(arguments.json, figures | {"counts": counts})
-    if min(counts) < FULL_RANK[features]:
+    if min(counts) < (limit := FULL_RANK[features]):
+        because = "the covariance has not full rank, compare such values with equal counts only"
+        print(f"fewer than {limit} images: {because}")
         print("next: eblvm sample RUN --count 10000 --png FOLDER, then this again with FOLDER")
     else:
         print(f"next: eblvm fid {arguments.a} {arguments.b} --features {other}")

@@ -6,6 +6,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn
 
+from eblvm.engine.durable import write_atomic
 from eblvm.engine.errors import UserError, unknown
 
 
@@ -16,7 +17,6 @@ class Parser(argparse.ArgumentParser):
         epilog = "examples:\n" + "\n".join(f"  {line}" for line in examples) if examples else None
         super().__init__(
             prog=f"eblvm {command}",
-            usage=kwargs.pop("usage", None),
             description=description,
             epilog=epilog,
             allow_abbrev=False,
@@ -39,16 +39,14 @@ class Parser(argparse.ArgumentParser):
 
 def at_least(arguments: argparse.Namespace, **lowest: int) -> None:
     for name, low in lowest.items():
-        value = getattr(arguments, name)
-        if value is not None and value < low:
+        if (value := getattr(arguments, name)) is not None and value < low:
             raise UserError(f"got --{name} {value}, expected {low} or more")
 
 
 def at_most(arguments: argparse.Namespace, **highest: int) -> None:
     """Refuse counts above these, which are typing errors, before anything is allocated for them."""
     for name, high in highest.items():
-        value = getattr(arguments, name)
-        if value is not None and value > high:
+        if (value := getattr(arguments, name)) is not None and value > high:
             raise UserError(f"got --{name} {value}, expected at most {high:,}")
 
 
@@ -56,13 +54,10 @@ def integers(text: str) -> tuple[int, ...]:
     try:
         return tuple(int(x) for x in text.split(","))
     except ValueError:
-        raise argparse.ArgumentTypeError(
-            f"got {text!r}, expected integers separated by commas, such as 0,1,5,10"
-        ) from None
+        expected = "expected integers separated by commas, such as 0,1,5,10"
+        raise argparse.ArgumentTypeError(f"got {text!r}, {expected}") from None
 
 
 def write_json(path: str | None, facts: dict[str, Any]) -> None:
     if path is not None:
-        from eblvm.engine.durable import write_atomic
-
         write_atomic(Path(path), (json.dumps(facts, indent=2) + "\n").encode())

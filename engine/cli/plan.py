@@ -14,9 +14,8 @@ EXAMPLES = (
 
 def main(argv: list[str]) -> None:
     description = "Count memory and FLOPs of a training step on tensors without memory, and what fits on a device."
-    parser = Parser(
-        "plan", description, EXAMPLES, add_help=False, usage="eblvm plan RECIPE [options of train] [options]"
-    )
+    usage = "eblvm plan RECIPE [options of train] [options]"
+    parser = Parser("plan", description, EXAMPLES, add_help=False, usage=usage)
     add_run_options(parser, OWN)
     parser.add_argument("--N", type=integers, metavar="N,N,...", help="unrolled steps")
     parser.add_argument("--gpus", type=int, default=1, help="processes that divide the batch")

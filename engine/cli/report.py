@@ -3,7 +3,10 @@
 from pathlib import Path
 
 from eblvm.engine.cli.parser import Parser, write_json
+from eblvm.engine.durable import write_atomic
 from eblvm.engine.errors import UserError
+from eblvm.engine.reporting.page import collect, page
+from eblvm.engine.runs.folder import read_config
 
 EXAMPLES = ("eblvm report runs/board", "eblvm report runs/board runs/dsm --out compared.html")
 
@@ -15,18 +18,12 @@ def main(argv: list[str]) -> None:
     parser.add_argument("--out", metavar="FILE", help="the page (default RUN/report.html; report.html of several)")
     parser.add_json()
     arguments = parser.parse(argv)
-
-    from eblvm.engine.runs.folder import read_config
-
     folders = [Path(d) for d in arguments.dirs]
     labels = names(folders)
     for folder in folders:
         read_config(folder)  # report a folder that is not a run before torch is imported
 
-    from eblvm.engine.durable import write_atomic
     from eblvm.engine.evaluation.report import report
-    from eblvm.engine.reporting.collect import collect
-    from eblvm.engine.reporting.page import page
 
     reports = [report(folder) for folder in folders]
     for folder, facts in zip(folders, reports, strict=True):

@@ -53,13 +53,6 @@ def facts(run: RunSummary) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def command(run: RunSummary) -> str:
-    """The command that trains it again."""
-    if run.config.recipe not in recipes.RECIPES:
-        return "(a model of its own: eblvm.train in Python)"
-    return " ".join(["eblvm train", run.config.recipe, *recipes.arguments(run.config)])
-
-
 def figure(value: Any) -> str:
     """A figure that is a sentence says why it is not known."""
     return "-" if value is None else f"{value:.6g}" if isinstance(value, int | float) else str(value)
@@ -73,7 +66,7 @@ def show(argv: list[str]) -> None:
     arguments = parser.parse(argv)
     run = summarise(Path(arguments.dir))
     print(f"{run.folder}: {run.state}, step {run.step} of {run.steps}, {size_text(run.size)}, {age_text(run.changed)}")
-    print(f"  made by      {command(run)}")
+    print(f"  made by      {recipes.command(run.config) or '(a model of its own: eblvm.train in Python)'}")
     if run.parent:
         print(f"  started from {run.parent['run']}, its {run.parent['model']} model at step {run.parent['step']}")
         for change in run.parent["changes"]:
@@ -84,15 +77,11 @@ def show(argv: list[str]) -> None:
         print(f"  validation   best {run.best[0]:.6g} at step {run.best[1]}")
     for name, value in run.last.items():
         if name != "step":
-            print(
-                f"  {name:20} "
-                + (f"{min(value):.6g} to {max(value):.6g}" if isinstance(value, list) else f"{value:.6g}")
-            )
+            text = f"{min(value):.6g} to {max(value):.6g}" if isinstance(value, list) else f"{value:.6g}"
+            print(f"  {name:20} {text}")
     if run.config.replicated:
-        print(tables.text(summary.ROW_COLUMNS, [
-            [f"{x:.5g}" if isinstance(x, float) else x for x in r]
-            for r in summary.replica_rows(run.folder, run.config)
-        ]))  # fmt: skip
+        rows = summary.replica_rows(run.folder, run.config)
+        print(tables.text(summary.ROW_COLUMNS, [[f"{x:.5g}" if isinstance(x, float) else x for x in r] for r in rows]))
     evaluation = summary.evaluation_of(run.folder)
     for name, value in (evaluation or {}).get("mean", {}).items():
         print(f"  {name:28} {figure(value)}")
@@ -114,9 +103,7 @@ def compare(argv: list[str]) -> None:
     if len(arguments.dirs) < 2:
         raise UserError("got one run, expected two or more to compare")
     runs = [summarise(Path(d)) for d in arguments.dirs]
-    values: list[dict[str, Any]] = [
-        {"recipe": r.config.recipe, **{leaf.name: leaf.value for leaf in r.config.leaves()}} for r in runs
-    ]
+    values = [{"recipe": r.config.recipe} | {leaf.name: leaf.value for leaf in r.config.leaves()} for r in runs]
     names = dict.fromkeys(name for v in values for name in v)
     differing = [n for n in names if len({repr(v.get(n)) for v in values}) > 1 and n != "data"]
     table = [[name, *("-" if name not in v else str(v[name]) for v in values)] for name in differing]

@@ -5,15 +5,17 @@ from __future__ import annotations
 import io
 from argparse import Namespace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import torch
 
 from eblvm.engine import options, sampling
 from eblvm.engine.cli.parser import Parser, at_least, at_most, write_json
+from eblvm.engine.durable import write_atomic
 from eblvm.engine.errors import UserError
+from eblvm.engine.options import Leaf
+from eblvm.engine.runs.folder import read_config
 from eblvm.engine.sampling.base import flag_of
-
-if TYPE_CHECKING:
-    from eblvm.engine.options import Leaf
 
 EXAMPLES = (
     "eblvm sample runs/frey --count 100",
@@ -68,14 +70,8 @@ def main(argv: list[str]) -> None:
     at_least(arguments, count=1, seed=0)
     at_most(arguments, count=10**7, seed=2**62)
     given = given_options(arguments)
-
-    from eblvm.engine.runs.folder import read_config
-
     read_config(Path(arguments.dir))  # report a folder that is not a run before torch is imported
 
-    import torch
-
-    from eblvm.engine.durable import write_atomic
     from eblvm.engine.evaluation import plots
     from eblvm.engine.evaluation.image_sets import as_images, write_images
     from eblvm.engine.runs.saved import SavedRun

@@ -7,6 +7,7 @@ from eblvm.engine.cli.configuration import add_run_options, run_of
 from eblvm.engine.cli.parser import Parser, write_json
 from eblvm.engine.cli.train import preview, show
 from eblvm.engine.errors import UserError
+from eblvm.engine.runs import summary
 
 USAGE = "eblvm sweep RECIPE --replicas R --lr X,X,... [options of eblvm train]"
 EXAMPLES = (
@@ -34,9 +35,6 @@ def main(argv: list[str]) -> None:
     from eblvm.engine.training.loop import train
 
     complete = train(config, out, init=init, preview=preview)
-
-    from eblvm.engine.runs import summary
-
     rows = summary.replica_rows(Path(out), config)
     print(tables.text(summary.ROW_COLUMNS, [[f"{x:.5g}" if isinstance(x, float) else x for x in row] for row in rows]))
     write_json(arguments.json, {"columns": list(summary.ROW_COLUMNS), "rows": [list(row) for row in rows]})

@@ -4,6 +4,8 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import torch
+
 from eblvm.engine.cli.configuration import add_run_options, run_of
 from eblvm.engine.cli.parser import Parser
 from eblvm.engine.config import Config
@@ -45,8 +47,6 @@ def main(argv: list[str]) -> None:
 
 def for_gpu(config: Config, out: Path, argv: list[str], recorded: str | None) -> Config:
     """The rule of training/gpu_defaults.py, said once; a configuration from a file or a run is taken as it is."""
-    import torch
-
     from eblvm.engine.machine import own_device
     from eblvm.engine.training.gpu_defaults import CHOSEN, gpu_defaults, sentence
 
@@ -56,8 +56,7 @@ def for_gpu(config: Config, out: Path, argv: list[str], recorded: str | None) ->
         before = read_config(out) if (out / "config.json").is_file() else None
         config = gpu_defaults(config, given, before, torch.cuda.get_device_capability(device))
     if is_first():
-        processes = int(os.environ.get("WORLD_SIZE", 1))
-        print(sentence(config, torch.cuda.get_device_name(device), processes))
+        print(sentence(config, torch.cuda.get_device_name(device), int(os.environ.get("WORLD_SIZE", 1))))
     return config
 
 

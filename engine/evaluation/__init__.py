@@ -7,21 +7,21 @@ model and data are reused.
 
 import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from eblvm.engine import sampling
 from eblvm.engine.durable import write_atomic
-from eblvm.engine.evaluation import cost, figures, plots
+from eblvm.engine.evaluation import figures, plots
 from eblvm.engine.evaluation.metrics.image_distances import extracted
-from eblvm.engine.evaluation.sample_chunks import Shard
+from eblvm.engine.evaluation.sample_chunks import Shard, tensor_digest
 from eblvm.engine.evaluation.sample_sections import fid_inputs
-from eblvm.engine.evaluation.section import EvalOptions
+from eblvm.engine.evaluation.section import EvalOptions, Section
 from eblvm.engine.evaluation.sections import sections_of, source_of, weights_of
 from eblvm.engine.evaluation.studies.gradient_bias import gradient_bias
-from eblvm.engine.evaluation.tensor_digest import tensor_digest
 from eblvm.engine.methods.base import from_tree
 from eblvm.engine.optim import replicas
 from eblvm.engine.runs.eval_file import read_eval
@@ -35,15 +35,14 @@ BIAS_NS, BIAS_KS = (0, 1, 2, 5, 10, 20, 30), (0, 1, 5, 20)
 def evaluate(
     run: SavedRun, model: str, options: EvalOptions, say: Callable[[str], None] = lambda line: None
 ) -> dict[str, Any]:
-    """The figures of every replica with their mean and deviation, as they are in eval.json.
-
-    `say` gets a line on every section before the first begins."""
+    """The figures of every replica with their mean and deviation, as they are in eval.json. `say` gets a line on every
+    section before the first begins."""
     torch.set_num_threads(run.config.running.threads)
     facts = provenance(run, model)
     done = {} if options.again else sections_done(run.folder / "eval.json", facts)
     sections = sections_of(run, model, facts["weights"], options)
     todo = [section for section in sections if done.get(section.name, {}).get("settings") != section.settings]
-    for line in cost.plan_of(run, todo, [s.name for s in sections if s not in todo], options):
+    for line in plan_of(run, todo, [s.name for s in sections if s not in todo], options):
         say(line)
     for section in todo:
         began = time.time()
@@ -101,6 +100,40 @@ def summary(run: SavedRun, done: dict[str, Any]) -> dict[str, Any]:
         "sections": done,
         "seconds": round(sum(section["seconds"] for section in done.values()), 1),
     }
+
+
+def plan_of(run: SavedRun, todo: Sequence[Section], reused: Sequence[str], options: EvalOptions) -> list[str]:
+    """Said before an evaluation begins: a line per section to come, and one for what is there already."""
+    before = seconds_before(run.folder / "eval.json")
+    lines = []
+    for section in todo:
+        known = f", {before[section.name]:.0f} s the last time" if before.get(section.name) else ""
+        lines.append(f"to do: {section.name}{work(run, section, options)}{known}")
+    if reused:
+        lines.append(f"reused from eval.json: {', '.join(reused)} (--again computes them)")
+    return lines
+
+
+def work(run: SavedRun, section: Section, options: EvalOptions) -> str:
+    """In sweeps and passes, which need the time."""
+    replicas = f" for each of {len(run.thetas('last'))} replicas" if run.config.replicated else ""
+    settings = section.settings
+    if section.name == "likelihood" and "AIS" in str(settings.get("log_z", "")):
+        return f": {settings['log_z']}, twice{replicas}"
+    if section.name in ("samples", "fid") and options.samples is None:
+        count = settings.get("count", options.fid)
+        sampler = sampling.sampler_of(run, target=options.kind, steps=options.steps)
+        inception = ", then Inception on them and on the reference" if section.name == "fid" else ""
+        return f": {count} samples{sampler.work}{inception}"
+    return replicas and f":{replicas}"
+
+
+def seconds_before(path: Path) -> dict[str, float]:
+    try:
+        sections: Any = json.loads(path.read_text())["sections"]
+        return {name: float(section["seconds"]) for name, section in sections.items()}
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return {}
 
 
 def make_shard(run: SavedRun, model: str, options: EvalOptions, shard: Shard) -> None:

@@ -23,16 +23,12 @@ def read_evaluation(folder: Path) -> dict[str, Any]:
 
 
 def compare(folders: list[Path], picture: Path) -> dict[str, dict[str, Cell]]:
-    """{figure: {run: (value, deviation)}} over every figure that at least one of the runs has.
-
-    A figure that depends on a number of samples has it in its name, so FIDs of different counts stay apart."""
+    """{figure: {run: (value, deviation)}} over every figure that at least one of the runs has. A figure that depends on
+    a number of samples has it in its name, so FIDs of different counts stay apart."""
     labels = _labels(folders)
     evaluations = {label: read_evaluation(folder) for label, folder in zip(labels, folders, strict=True)}
-    data = {facts.get("data") for facts in evaluations.values()}
-    if len(data) > 1:
-        raise UserError(
-            f"the {len(folders)} runs were evaluated on {len(data)} different data sets; compare like with like"
-        )
+    if (sets := len({facts.get("data") for facts in evaluations.values()})) > 1:
+        raise UserError(f"the {len(folders)} runs were evaluated on {sets} different data sets; compare like with like")
     names = dict.fromkeys(name for facts in evaluations.values() for name in facts["mean"])
     table = {
         name: {

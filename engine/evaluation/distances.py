@@ -21,11 +21,7 @@ def fid(a: str | Path | Tensor, b: str | Path | Tensor, *, weights: str | Path |
 
 
 def distances(
-    a: str | Path | Tensor,
-    b: str | Path | Tensor,
-    *,
-    features: str = "inception",
-    weights: str | Path | None = None,
+    a: str | Path | Tensor, b: str | Path | Tensor, *, features: str = "inception", weights: str | Path | None = None
 ) -> dict[str, float]:
     """Distances of the samples `a` to the real images `b`, sets as of `fid`, by name.
 

@@ -28,9 +28,8 @@ def energies(run: SavedRun, judged: list[EvalModel]) -> list[Figures]:
         if not rows:
             plots.histograms(values, f"minus {evaluated.density}", run.folder / "energies.png")
             if pairs:
-                plots.histograms(
-                    pairs, "E(v, h) of test samples with their own h and another's", run.folder / "energies-h.png"
-                )
+                title = "E(v, h) of test samples with their own h and another's"
+                plots.histograms(pairs, title, run.folder / "energies-h.png")
         named = {f"energy_{name}": x for name, x in values.items()}
         named |= {f"energy_{name}_h": x for name, x in pairs.items()}
         rows.append({name: float(x.mean()) for name, x in named.items()})

@@ -117,8 +117,5 @@ def _deep(run: SavedRun, model: str, name: str, energy: Energy, theta: Params) -
     def log_density(v: Tensor, first: int) -> LogDensity:
         return importance_weighted(energy, theta, posterior, phi, v, Key(EVAL_SEED, 0), LATENT_SAMPLES, first)
 
-    def posterior_mean(v: Tensor) -> Tensor:
-        return q.mean(q.params(v))
-
     bound = f"lower bound on log p~(v), importance-weighted over {LATENT_SAMPLES} samples of h"
-    return EvalModel(name, bound, log_density, posterior_mean, energy=energy.at(theta).energy)
+    return EvalModel(name, bound, log_density, lambda v: q.mean(q.params(v)), energy=energy.at(theta).energy)

@@ -6,10 +6,8 @@ import torch
 
 from eblvm.engine.evaluation import plots
 from eblvm.engine.evaluation.figures import Figures, not_known
-from eblvm.engine.evaluation.metrics.bracket import Bracket, bracket
-from eblvm.engine.evaluation.metrics.fisher_loss import score_matching_loss
-from eblvm.engine.evaluation.metrics.likelihood import ais_log_z, exact_log_z, log_likelihood, reverse_ais
-from eblvm.engine.evaluation.metrics.modes import mode_bound
+from eblvm.engine.evaluation.metrics import likelihood
+from eblvm.engine.evaluation.metrics.bracket import Bracket, bracket, mode_bound
 from eblvm.engine.progress import progress
 from eblvm.engine.runs.saved import SavedRun
 from eblvm.engine.sampling.annealing import annealed
@@ -27,8 +25,7 @@ def rows(run: SavedRun, model: str, chains: int, temperatures: int) -> list[Figu
 
     No chains: log Z by enumeration. Otherwise AIS forth bounds log Z from below, and AIS back from above where its
     chains are samples of the model: `..._reverse`. Otherwise log Z is not known; `..._bound` is still
-    the bound of AIS forth and of single modes.
-    """
+    the bound of AIS forth and of single modes."""
     figures_of_replicas, panels = [], []
     for name, theta in zip(run.config.optimisation.names(), run.thetas(model), strict=True):
         row: Figures = {}
@@ -36,12 +33,12 @@ def rows(run: SavedRun, model: str, chains: int, temperatures: int) -> list[Figu
             known, chains_mixing = _bracket(run, theta, chains, temperatures, name)
             row |= {f"log_z_{k}": v for k, v in chains_mixing.figures().items()}
         else:
-            known = Bracket(exact_log_z(run.grbm, theta), None, None)
+            known = Bracket(likelihood.exact_log_z(run.grbm, theta), None, None)
         row |= _log_z_figures(known)
         for split in ("valid", "test"):
             v = getattr(run.dataset, split)
-            row |= _likelihood_figures(split, log_likelihood(run.grbm, theta, v, known.lower.value), known)
-            row[f"{split}_fisher"] = score_matching_loss(run.grbm, theta, v)
+            row |= _likelihood_figures(split, likelihood.log_likelihood(run.grbm, theta, v, known.lower.value), known)
+            row[f"{split}_fisher"] = likelihood.score_matching_loss(run.grbm, theta, v)
         figures_of_replicas.append(row)
         title = name if known.reason is None else f"{name}, scale not known"
         panels.append((title, plots.grbm_density(run.grbm, theta, known.lower.value)))
@@ -81,7 +78,7 @@ def _bracket(run: SavedRun, theta: Params, chains: int, temperatures: int, name:
     seed = run.config.optimisation.seed
     with progress(temperatures, f"AIS {name}", "temperature") as bar:
         ends = annealed(theta, Key(seed, 0), chains, temperatures, lambda _: bar.update() and None)
-    forth, key = ais_log_z(run.grbm, theta, ends), Key((seed + REVERSE_SEED) % 2**63, 0)
+    forth, key = likelihood.ais_log_z(run.grbm, theta, ends), Key((seed + REVERSE_SEED) % 2**63, 0)
     starts = several_starts(theta, run.dataset.train, ends, key, max(2, chains // 3), temperatures)
     with progress(SWEEPS * len(starts), f"Gibbs {name}", "sweep") as bar:
         chains_mixing = mixing(run.grbm, theta, starts, key, SWEEPS, lambda count: bar.update(count) and None)
@@ -90,5 +87,5 @@ def _bracket(run: SavedRun, theta: Params, chains: int, temperatures: int, name:
         return bracket(forth, mode, None, chains_mixing), chains_mixing
     with progress(temperatures, f"reverse AIS {name}", "temperature") as bar:
         v = torch.cat(list(chains_mixing.states.values()))
-        back = reverse_ais(run.grbm, theta, key, v, temperatures, lambda _: bar.update() and None)
+        back = likelihood.reverse_ais(run.grbm, theta, key, v, temperatures, lambda _: bar.update() and None)
     return bracket(forth, mode, back, chains_mixing), chains_mixing

@@ -10,15 +10,13 @@ from eblvm.engine.nets.posteriors import Gaussian
 from eblvm.engine.runs.saved import SavedRun
 from eblvm.kernels.philox import Key
 
-GRID_SAMPLES = 64  # of h, where it is not integrated on nodes
-
 
 def grid_density(run: SavedRun, model: str) -> tuple[GridLikelihood, plots.Density]:
     """Log-likelihood of a model of points by a grid over the plane, and its density."""
     theta, phi, posterior = run.thetas(model)[0], run.phi(model), run.posterior
     assert isinstance(posterior, Gaussian)
     likelihood = grid_log_likelihood(run.energy, theta, run.dataset.test, posterior, phi)
-    log_marginal = log_marginal_of(run.energy, theta, posterior, phi, GRID_SAMPLES, Key(EVAL_SEED, 0))
+    log_marginal = log_marginal_of(run.energy, theta, posterior, phi, Key(EVAL_SEED, 0))
     return likelihood, lambda v: torch.exp(log_marginal(v).value - likelihood.log_z)
 
 

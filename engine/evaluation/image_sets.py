@@ -28,10 +28,9 @@ def read_images(path: Path, shape: tuple[int, int, int] | None) -> Tensor:
     """uint8 images [n, *shape] of a folder of pictures, an .npz (NHW or NHWC) or a .pt of `eblvm sample` (NCHW).
 
     Without a shape they stay as they are, and pictures get that of the first one. MNIST's 28 pixels get their frame of
-    2, other square images are resized; their channels must be those of `shape`.
-    """
+    2, other square images are resized; their channels must be those of `shape`."""
     if path.is_dir():
-        return _folder(path, shape or _first_shape(path))
+        return _folder(path, shape)
     if not path.is_file():
         raise UserError(f"{path} does not exist; give a folder of pictures, an .npz or a .pt file")
     v = _tensor(path) if path.suffix == ".pt" else _archive(path)
@@ -109,32 +108,27 @@ def _tensor(path: Path) -> Tensor:
     return as_bytes(v)
 
 
-def _first_shape(folder: Path) -> tuple[int, int, int]:
-    """Of the first picture of a folder, as a colour image."""
-    for path in sorted(pictures_in(folder)):
-        with damaged(path, "a picture"), Image.open(path) as picture:
-            return 3, picture.height, picture.width
-    raise UserError(f"{printable(folder)} has no {' or '.join(SUFFIXES)} pictures")
-
-
-def _folder(folder: Path, shape: tuple[int, int, int]) -> Tensor:
-    """The centre square of every picture, resized."""
+def _folder(folder: Path, shape: tuple[int, int, int] | None) -> Tensor:
+    """The centre square of every picture, resized: to the first one's shape where none is given, in colour."""
     paths = sorted(pictures_in(folder))
     if not paths:
         raise UserError(f"{printable(folder)} has no {' or '.join(SUFFIXES)} pictures")
+    if shape is None:
+        with damaged(paths[0], "a picture"), Image.open(paths[0]) as picture:
+            shape = 3, picture.height, picture.width
     channels, height, width = shape
     if channels not in (1, 3):
         raise UserError(f"pictures have 1 or 3 channels, this run's samples have {channels}")
     v = torch.empty(len(paths), *shape, dtype=torch.uint8)
     for i, path in enumerate(paths):
         try:
-            picture = Image.fromarray(rgb(path.read_bytes())).convert("RGB" if channels == 3 else "L")
+            image = Image.fromarray(rgb(path.read_bytes())).convert("RGB" if channels == 3 else "L")
         except UnreadableError as error:
             raise unreadable(path, str(error)) from None
-        if picture.size != (width, height):
-            side = min(picture.size)
-            left, top = (picture.width - side) // 2, (picture.height - side) // 2
-            picture = picture.crop((left, top, left + side, top + side))
-            picture = picture.resize((width, height), Image.Resampling.BILINEAR)
-        v[i] = torch.from_numpy(np.array(picture)).view(height, width, channels).permute(2, 0, 1)
+        if image.size != (width, height):
+            side = min(image.size)
+            left, top = (image.width - side) // 2, (image.height - side) // 2
+            square = image.crop((left, top, left + side, top + side))
+            image = square.resize((width, height), Image.Resampling.BILINEAR)
+        v[i] = torch.from_numpy(np.array(image)).view(height, width, channels).permute(2, 0, 1)
     return v

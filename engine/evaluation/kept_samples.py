@@ -49,13 +49,11 @@ class Source:
         v = self.sampler.sample(self.run, self.model, count, self.seed, first).values.cpu()
         return as_bytes(v) if v.dim() == 4 or self.run.dataset.image_shape else v
 
+    def first(self, count: int) -> Tensor:
+        """The first `count` samples."""
+        return torch.cat(list(chunks(self.folder, count, self, description="samples")))
 
-def first(source: Source, count: int) -> Tensor:
-    """The first `count` samples."""
-    return torch.cat(list(chunks(source.folder, count, source, description="samples")))
-
-
-def images(source: Source, count: int) -> ImageSet:
-    """The first `count` samples as images, a chunk drawn when it is asked for."""
-    flat = source.run.dataset.image_shape
-    return ImageSet(count, lambda first, n: as_images(chunk(source.folder, first, n, source), flat), source.folder)
+    def images(self, count: int) -> ImageSet:
+        """The first `count` samples as images, a chunk drawn when it is asked for."""
+        flat = self.run.dataset.image_shape
+        return ImageSet(count, lambda first, n: as_images(chunk(self.folder, first, n, self), flat), self.folder)

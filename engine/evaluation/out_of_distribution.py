@@ -11,13 +11,20 @@ from eblvm.engine.evaluation.eval_model import EVAL_SEED, EvalModel
 from eblvm.engine.evaluation.figures import Figures
 from eblvm.engine.evaluation.image_sets import like_data
 from eblvm.engine.evaluation.metrics.importance_likelihood import LogDensity
-from eblvm.engine.evaluation.metrics.ood import auroc
+from eblvm.engine.evaluation.sample_chunks import tensor_digest
 from eblvm.engine.evaluation.section import JUDGED, EvalOptions, Section, of_first
-from eblvm.engine.evaluation.tensor_digest import tensor_digest
 from eblvm.engine.runs.saved import SavedRun
 from eblvm.engine.sampling.starts import value_range
 from eblvm.kernels import philox
 from eblvm.kernels.philox import Key, Purpose, purpose
+
+
+def auroc(inside: Tensor, outside: Tensor) -> float:
+    """P(inside > outside) + 1/2 P(inside = outside) of scores [m] and [n]: the area under the ROC curve. By counting:
+    for each inside score the outside ones below it, and half of those that equal it."""
+    ordered, scores = outside.double().sort().values, inside.double().contiguous()
+    below, not_above = (torch.searchsorted(ordered, scores, right=right) for right in (False, True))
+    return float((below + not_above).double().mean()) / (2 * len(ordered))
 
 
 def ood_sections(run: SavedRun, judged: list[EvalModel], options: EvalOptions) -> list[Section]:
@@ -31,11 +38,12 @@ def ood_sections(run: SavedRun, judged: list[EvalModel], options: EvalOptions) -
         rows: list[Figures] = []
         for r, evaluated in enumerate(judged):
             ours, theirs = inside(r), evaluated.log_densities(run, v)
+            area = auroc(ours.value, theirs.value)
             if r == 0:
                 values = {"test": ours.value, name: theirs.value}
-                title = f"test set against {name}: AUROC {auroc(ours.value, theirs.value):.4f}{of_first(run)}"
+                title = f"test set against {name}: AUROC {area:.4f}{of_first(run)}"
                 plots.histograms(values, evaluated.density, run.folder / f"ood-{name}.png", title)
-            row: Figures = {f"auroc_{name}": auroc(ours.value, theirs.value)}
+            row: Figures = {f"auroc_{name}": area}
             if not evaluated.density.startswith("exact"):
                 row[f"auroc_{name}_log_error"] = float(torch.cat([ours.standard_error, theirs.standard_error]).mean())
             rows.append(row)
@@ -56,9 +64,8 @@ def ood_sections(run: SavedRun, judged: list[EvalModel], options: EvalOptions) -
 
 def uniform_noise(run: SavedRun) -> Tensor:
     """As many samples as the test set has, at most JUDGED, uniform over the range of the training data."""
-    train = run.dataset.train
     low, high = value_range(run)
-    kwargs: dict[str, Any] = {"dtype": run.dataset.dtype, "device": train.device}
+    kwargs: dict[str, Any] = {"dtype": run.dataset.dtype, "device": run.dataset.train.device}
     count = min(JUDGED, len(run.dataset.test))
     u = philox.uniform(Key(EVAL_SEED, 0), purpose(Purpose.EVAL, 4), count, run.shape, **kwargs)
     return low + (high - low) * u

@@ -52,14 +52,11 @@ def density(panels: Sequence[tuple[str, Density]], data: Tensor, path: Path) -> 
     axes[0].hist2d(*data.T.tolist(), bins=80, range=[[low, high]] * 2, density=True, vmin=0, vmax=top)
     axes[0].set_title("data")
     for ax, (title, of) in zip(axes[1:], panels, strict=True):
-        ax.imshow(
-            of(grid).view(DENSITY_SIZE, DENSITY_SIZE).numpy(), extent=(low, high) * 2, origin="lower", vmin=0, vmax=top
-        )
+        values = of(grid).view(DENSITY_SIZE, DENSITY_SIZE).numpy()
+        ax.imshow(values, extent=(low, high) * 2, origin="lower", vmin=0, vmax=top)
         ax.set_title(title)
     for ax in axes:
-        ax.set_aspect("equal")
-        ax.set_xticks([])
-        ax.set_yticks([])
+        ax.set(aspect="equal", xticks=[], yticks=[])
     save(figure, path)
 
 
@@ -79,9 +76,8 @@ def image_grid(images: Tensor, path: Path, columns: int = 10, title: str = "") -
     n, channels, height, width = images.shape
     rows = -(-n // columns)
     canvas = torch.ones(rows * columns, 3, height + 1, width + 1)
-    canvas[:n, :, :height, :width] = (
-        images.cpu().float().clamp(0, 1).expand(n, 3 if channels == 1 else channels, -1, -1)
-    )
+    colours = images.cpu().float().clamp(0, 1).expand(n, 3 if channels == 1 else channels, -1, -1)
+    canvas[:n, :, :height, :width] = colours
     canvas = canvas.view(rows, columns, 3, height + 1, width + 1).permute(0, 3, 1, 4, 2)
     picture = (canvas.reshape(rows * (height + 1), columns * (width + 1), 3) * 255).byte()
     scale = max(1, 800 // picture.shape[1])
@@ -104,8 +100,7 @@ def scatter(points: Tensor, path: Path) -> None:
     """Samples of a 2-D model (the first two axes of any other)."""
     figure, ax = subplots(figsize=(4, 4))
     ax.set_title(f"{len(points)} samples", fontsize=10)
-    x, y = points[:, :2].cpu().numpy().T
-    ax.scatter(x, y, s=3)
+    ax.scatter(*points[:, :2].cpu().numpy().T, s=3)
     ax.set_aspect("equal")
     save(figure, path)
 
@@ -155,9 +150,8 @@ def gradient_bias(facts: Mapping[str, Any], path: Path) -> None:
 
 @styled
 def histograms(values: Mapping[str, Tensor], label: str, path: Path, title: str = "") -> None:
-    """One histogram a name on a common scale: linear within the spread of the first, logarithmic far from it.
-
-    Sets that lie orders of magnitude apart both show their shape: on a linear axis one would be a single bin."""
+    """One histogram a name on a common scale: linear within the spread of the first, logarithmic far from it. Sets that
+    lie orders of magnitude apart both show their shape: on a linear axis one would be a single bin."""
     first = next(iter(values.values())).double()
     centre, spread = float(first.median()), float(first.quantile(0.75) - first.quantile(0.25)) or 1.0
     scaled = {name: torch.asinh((v.double() - centre) / spread) for name, v in values.items()}
@@ -190,8 +184,7 @@ def embedding(points: np.ndarray, labels: Tensor, path: Path, title: str = "") -
     if len(known) <= 20:
         ax.legend(title="label", fontsize=8, markerscale=2, loc="center left", bbox_to_anchor=(1, 0.5))
     ax.set_title(title, fontsize=10)
-    ax.set_xticks([])
-    ax.set_yticks([])
+    ax.set(xticks=[], yticks=[])
     save(figure, path)
 
 

@@ -3,9 +3,10 @@
 Chunk i has the items from i * CHUNK on. A file exists completely or not at all.
 """
 
+import hashlib
 import io
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
@@ -29,6 +30,16 @@ class Shard(NamedTuple):
 
 
 WHOLE = Shard()
+
+
+def tensor_digest(tensors: Mapping[str, Tensor]) -> str:
+    """SHA-256 of names, types, shapes and bytes, whatever the order and the device: by it a figure names its weights
+    and its data, and a folder what is kept in it."""
+    digest = hashlib.sha256()
+    for name, t in sorted(tensors.items()):
+        digest.update(f"{name} {t.dtype} {list(t.shape)}\n".encode())
+        digest.update(t.detach().cpu().contiguous().numpy().tobytes())
+    return digest.hexdigest()
 
 
 def chunk(folder: Path, first: int, count: int, make: Make) -> Tensor:
@@ -60,10 +71,8 @@ def kept(path: Path) -> Tensor | None:
 
 
 def chunks(folder: Path, total: int, make: Make, shard: Shard = WHOLE, description: str = "") -> Iterator[Tensor]:
-    """The first `total` items, a chunk at a time.
-
-    An item must not depend on its chunk: then neither kills nor shards change it.
-    """
+    """The first `total` items, a chunk at a time. An item must not depend on its chunk: then neither kills nor shards
+    change it."""
     firsts = range(0, total, CHUNK)[shard.rank :: shard.of]
     with progress(sum(min(CHUNK, total - first) for first in firsts), description, "item") as bar:
         for first in firsts:

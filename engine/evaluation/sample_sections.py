@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from eblvm.engine.errors import UserError
-from eblvm.engine.evaluation import kept_samples, plots
+from eblvm.engine.evaluation import plots
 from eblvm.engine.evaluation.figures import Figures
 from eblvm.engine.evaluation.image_sets import as_bytes, as_images, has_images
 from eblvm.engine.evaluation.kept_samples import Source
@@ -14,8 +14,8 @@ from eblvm.engine.evaluation.metrics.extractor import Extractor
 from eblvm.engine.evaluation.metrics.image_distances import ImageSet, cached_images, image_distances
 from eblvm.engine.evaluation.metrics.inception import load as load_inception
 from eblvm.engine.evaluation.metrics.neighbours import neighbours
+from eblvm.engine.evaluation.sample_chunks import tensor_digest
 from eblvm.engine.evaluation.section import SHOWN, EvalOptions, Section, of_first
-from eblvm.engine.evaluation.tensor_digest import tensor_digest
 from eblvm.engine.runs.saved import SavedRun
 
 NEAREST = 5  # training neighbours of a sample
@@ -26,7 +26,7 @@ def samples_section(run: SavedRun, source: Source, count: int, given: Tensor | N
     flat = run.dataset.image_shape
 
     def compute() -> list[Figures]:
-        v = kept_samples.first(source, count) if given is None else given[:count].cpu()
+        v = source.first(count) if given is None else given[:count].cpu()
         plots.samples(run.dataset.floats(v[:SHOWN]), flat, run.folder / "samples.png")
         mixed = source.sampler.mixing(source.run, source.model, source.seed) if given is None else None
         mixed_figures: Figures = {f"samples_{k}": v for k, v in mixed.figures().items()} if mixed else {}
@@ -39,13 +39,8 @@ def samples_section(run: SavedRun, source: Source, count: int, given: Tensor | N
         title = f"in each row a sample (left) and its {NEAREST} nearest training images{of_first(run)}"
         plots.image_grid(rows / 255, run.folder / "neighbours.png", NEAREST + 1, title)
         unseen = neighbours(test[:count], train, 1, 255)
-        return [
-            mixed_figures
-            | {
-                "neighbour_distance_samples": float(near.distance[:, 0].mean()),
-                "neighbour_distance_test": float(unseen.distance.mean()),
-            }
-        ]
+        mixed_figures["neighbour_distance_samples"] = float(near.distance[:, 0].mean())
+        return [mixed_figures | {"neighbour_distance_test": float(unseen.distance.mean())}]
 
     return Section("samples", {"count": count, **_described(source, given)}, compute)
 
@@ -77,10 +72,6 @@ def fid_inputs(
     flat = run.dataset.image_shape
     if given is not None and len(given) < options.fid:
         raise UserError(f"{options.samples} has {len(given)} images, got --fid {options.fid}; ask for fewer")
-    samples = (
-        kept_samples.images(source, options.fid)
-        if given is None
-        else cached_images(as_images(given, flat), options.fid)
-    )
+    samples = source.images(options.fid) if given is None else cached_images(as_images(given, flat), options.fid)
     reference = cached_images(as_images(run.dataset.train, flat), options.reference)
     return samples, reference, load_inception(options.inception, run.config.running.device)

@@ -1,16 +1,12 @@
 """The request for an evaluation, and a section of one."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from eblvm.engine.evaluation.figures import Figures
-
-if TYPE_CHECKING:
-    from eblvm.engine.runs.saved import SavedRun
+from eblvm.engine.runs.saved import SavedRun
 
 SHOWN = 100  # samples in pictures
 JUDGED = 2000  # samples of each set that out-of-distribution detection looks at, and of the t-SNE picture
@@ -22,7 +18,7 @@ class EvalOptions:
 
     chains: int = 2000
     temperatures: int = 2000
-    force_ais: bool = False
+    ais: bool = False  # even where log Z is exact
     draw: int | None = None  # samples for pictures and neighbours; none: 100, of a deep model only with a FID
     fid: int | None = None  # samples of FID and KID
     samples: Path | None = None  # from here, not drawn

@@ -7,9 +7,9 @@ from eblvm.engine.evaluation.eval_model import eval_models
 from eblvm.engine.evaluation.image_sets import like_data
 from eblvm.engine.evaluation.kept_samples import Source
 from eblvm.engine.evaluation.out_of_distribution import ood_sections
+from eblvm.engine.evaluation.sample_chunks import tensor_digest
 from eblvm.engine.evaluation.sample_sections import fid_section, samples_section
 from eblvm.engine.evaluation.section import SHOWN, EvalOptions, Section
-from eblvm.engine.evaluation.tensor_digest import tensor_digest
 from eblvm.engine.nets.grbm import MAX_ENUMERATED_H
 from eblvm.engine.runs.saved import SavedRun
 
@@ -21,20 +21,13 @@ def sections_of(run: SavedRun, model: str, weights: str, options: EvalOptions) -
     if run.config.model.points and run.shape == (2,):
         sections.append(Section("likelihood", {"log_z": "grid"}, lambda: [grid_density.figures(run, model)]))
     if run.config.method.diagnoses and not run.is_grbm:
-        sections.append(_losses(run, model))
+        sections.append(Section("losses", {"tested": losses.TESTED}, lambda: [{**losses.losses(run, model)}]))
     if run.dataset.train_labels is not None and all(s.posterior_mean for s in judged):
-        sections.append(
-            Section(
-                "classification",
-                {"fitted": classification.FITTED},
-                lambda: [classification.figures(run, s, r) for r, s in enumerate(judged)],
-            )
-        )
+        settings = {"fitted": classification.FITTED}
+        sections.append(Section("classification", settings, lambda: classification.figures(run, judged)))
     sections.append(Section("energies", {"samples": ENERGY_SAMPLES}, lambda: energies(run, judged)))
     if all(s.reconstruct for s in judged):
-        sections.append(
-            Section("reconstruction", {}, lambda: [reconstruction.figures(run, s, r) for r, s in enumerate(judged)])
-        )
+        sections.append(Section("reconstruction", {}, lambda: reconstruction.figures(run, judged)))
     sections += ood_sections(run, judged, options)
     source = source_of(run, model, weights, options)
     given = None if options.samples is None else like_data(run, options.samples)
@@ -58,11 +51,7 @@ def source_of(run: SavedRun, model: str, weights: str, options: EvalOptions) -> 
 
 
 def _likelihood(run: SavedRun, model: str, options: EvalOptions) -> Section:
-    exact = run.grbm.latent <= MAX_ENUMERATED_H and not options.force_ais
+    exact = run.grbm.latent <= MAX_ENUMERATED_H and not options.ais
     how = "exact" if exact else f"AIS, {options.chains} chains x {options.temperatures} temperatures"
     chains, temperatures = (0, 0) if exact else (options.chains, options.temperatures)
     return Section("likelihood", {"log_z": how}, lambda: grbm_likelihood.rows(run, model, chains, temperatures))
-
-
-def _losses(run: SavedRun, model: str) -> Section:
-    return Section("losses", {"tested": losses.TESTED}, lambda: [{**losses.losses(run, model)}])

@@ -68,8 +68,7 @@ class Operators(TorchDispatchMode):
     """Counts operator calls and FLOPs, and follows every storage from its first appearance to its end.
 
     What an operator allocates inside itself no mode sees: `grbm_bilevel` says what it used, and what of it was tape; a
-    convolution copies arguments that are not contiguous, and once more into the order of the library that it calls.
-    """
+    convolution copies arguments that are not contiguous, and once more into the order of the library that it calls."""
 
     def __init__(self, storages: Storages):
         super().__init__()
@@ -79,8 +78,7 @@ class Operators(TorchDispatchMode):
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         out = func(*args, **(kwargs or {}))
         self.ops += not func.is_view
-        count_flops = flop_registry.get(func._overloadpacket)
-        if count_flops is not None:
+        if (count_flops := flop_registry.get(func._overloadpacket)) is not None:
             self.flops += count_flops(*args, **(kwargs or {}), out_val=out)
         for tensor in tree_leaves(out):
             if isinstance(tensor, Tensor):

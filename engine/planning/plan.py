@@ -91,7 +91,6 @@ def step_cost(config: Config, shape: Sequence[int], gpus: int = 1) -> StepCost:
     theta, phi = state.theta.params, state.phi.params
     kept = _bytes(theta) + _bytes(phi) if running.validations else 0
     averages = _bytes(theta) * (2 if running.validations else 1) + _bytes(phi) if optimisation.ema is not None else 0
-    ring = 2 * (gpus - 1) / gpus
     reduced = _bytes(theta)
     if phi:
         passes = 3 if config.get("unroll_memory") == "recompute" else 2
@@ -108,12 +107,11 @@ def step_cost(config: Config, shape: Sequence[int], gpus: int = 1) -> StepCost:
         saved,
         max(peak, travelling),
         flops,
-        int(ring * reduced),
+        int(2 * (gpus - 1) / gpus * reduced),
     )
 
 
 def _check(config: Config, gpus: int) -> None:
-    """Refuse what a plan cannot count."""
     method, batch = config.method, config.optimisation.batch
     if not method.plans or config.step.compile:
         raise UserError(
@@ -267,5 +265,4 @@ def _tensors(tree: Any) -> list[Tensor]:
 
 def _bytes(tree: Any) -> int:
     """Of distinct storages."""
-    storages = {t.untyped_storage()._cdata: t.untyped_storage().nbytes() for t in _tensors(tree)}
-    return sum(storages.values())
+    return sum({t.untyped_storage()._cdata: t.untyped_storage().nbytes() for t in _tensors(tree)}.values())

@@ -12,22 +12,16 @@ def plot(facts: dict[str, Any], path: Path) -> None:
     figure, axes = subplots(figsize=(7, 4.5))
     lines: dict[str, dict[int, float]] = {}
     for row in facts["rows"]:
-        lines.setdefault(f"{row['precision']}, checkpoint {row['checkpoint']}", {}).setdefault(
-            row["N"], row["total_mib"] / 1024
-        )
+        line = lines.setdefault(f"{row['precision']}, checkpoint {row['checkpoint']}", {})
+        line.setdefault(row["N"], row["total_mib"] / 1024)
     for name, line in lines.items():
         axes.plot(list(line), list(line.values()), "o-", label=name)
     if facts["memory_mib"] is not None:
         axes.axhline((facts["memory_mib"] - facts["reserved_mib"]) / 1024, color="black", linestyle=":", label="usable")
-    axes.set(
-        xlabel="N, unrolled steps",
-        ylabel="GiB per process",
-        ylim=(0, None),
-        xticks=sorted({row["N"] for row in facts["rows"]}),
-    )
-    axes.set_title(
-        f"Memory of a training step of {facts['recipe']}: batch {facts['batch']} over {facts['gpus']} processes"
-    )
+    over = f"batch {facts['batch']} over {facts['gpus']} processes"
+    axes.set_title(f"Memory of a training step of {facts['recipe']}: {over}")
+    ticks = sorted({row["N"] for row in facts["rows"]})
+    axes.set(xlabel="N, unrolled steps", ylabel="GiB per process", ylim=(0, None), xticks=ticks)
     axes.legend()
     axes.grid()
     save(figure, path, of=facts["rows"])

@@ -15,7 +15,6 @@ COLUMNS = ("N", "checkpoint", "precision", "micro_batch", "state_mib", "saved_mi
 
 
 def format_table(facts: dict[str, Any]) -> str:
-    """The plan as a table, with the command to use."""
     rows = facts["rows"]
     cells = [[_cell(row[name]) for name in COLUMNS] for row in rows]
     widths = [max(len(line[i]) for line in (COLUMNS, *cells)) for i in range(len(COLUMNS))]
@@ -40,8 +39,8 @@ def _cell(value: Any) -> str:
 
 def command(config: Config, gpus: int) -> str:
     start = f"torchrun --nproc-per-node {gpus} -m eblvm" if gpus > 1 else "eblvm"
-    words = [start, "train", config.recipe, "--data PATH --device cuda", *arguments(config, without=("data", "device"))]
-    return " ".join(words)
+    given = arguments(config, without=("data", "device"))
+    return " ".join([start, "train", config.recipe, "--data PATH --device cuda", *given])
 
 
 def parse_bytes(text: str) -> int:

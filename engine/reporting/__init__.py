@@ -1,1 +1,0 @@
-"""Runs as one HTML page, and as pages of a small server."""

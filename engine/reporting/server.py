@@ -9,8 +9,7 @@ from pathlib import Path
 from urllib.parse import parse_qs, quote, urlsplit
 
 from eblvm.engine.errors import UserError
-from eblvm.engine.reporting.collect import collect
-from eblvm.engine.reporting.page import HERE, page
+from eblvm.engine.reporting.page import HERE, collect, page
 from eblvm.engine.runs import summary
 
 LOOPBACK = "127.0.0.1"

@@ -37,13 +37,8 @@ def load(path: Path | None = None, device: str = "cpu") -> Extractor:
         state = torch.load(file, weights_only=True, map_location=device)
     params = checked(state, path)
     width = params["norm.weight"].numel()
-    return Extractor(
-        "dinov2",
-        f"DINOv2 {NAMES.get(width, f'of width {width}')}",
-        digest,
-        width,
-        lambda images: features(params, prepared(images).to(device)),
-    )
+    name = f"DINOv2 {NAMES.get(width, f'of width {width}')}"
+    return Extractor("dinov2", name, digest, width, lambda images: features(params, prepared(images).to(device)))
 
 
 def find() -> Path:
@@ -103,9 +98,8 @@ def prepared(images: Tensor) -> Tensor:
 
 
 def features(params: Params, x: Tensor) -> Tensor:
-    """Images [n, 3, S, S] -> the class token after the last norm, [n, width].
-
-    A block is x + gamma_1 attention(norm_1(x)), then x + gamma_2 mlp(norm_2(x))."""
+    """Images [n, 3, S, S] -> the class token after the last norm, [n, width]. A block is x + gamma_1
+    attention(norm_1(x)), then x + gamma_2 mlp(norm_2(x))."""
     width, n = params["norm.weight"].numel(), len(x)
     patches = F.conv2d(x, params["patch_embed.proj.weight"], params["patch_embed.proj.bias"], stride=PATCH)
     side = patches.shape[-1]
@@ -131,7 +125,6 @@ def features(params: Params, x: Tensor) -> Tensor:
 
 def positions(embedding: Tensor, side: int) -> Tensor:
     """The embedding [1, 1 + M^2, D] of M x M patches for side x side of them: bicubic, by a scale of (side + 0.1) / M.
-
     The 0.1 is the authors', against a floor of rounding errors; their scale is used and not the one of the sizes."""
     grid = math.isqrt(embedding.shape[1] - 1)
     if grid == side:

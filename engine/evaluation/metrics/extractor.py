@@ -24,8 +24,7 @@ class Extractor:
 
     @torch.inference_mode()
     def __call__(self, images: Tensor) -> Tensor:
-        """uint8 images [n, C, S, S] -> features and logits, float32; a grey image has three equal channels.
-
-        Without tf32, whatever the model's own precision: published distances are of full fp32."""
+        """uint8 images [n, C, S, S] -> features and logits, float32; a grey image has three equal channels. Without
+        tf32, whatever the model's own precision: published distances are of full fp32."""
         with full_products():
             return torch.cat([self.net(chunk.expand(-1, 3, -1, -1)).float().cpu() for chunk in images.split(BATCH)])

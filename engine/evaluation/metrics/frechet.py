@@ -39,8 +39,7 @@ def frechet_distance(one: FeatureMoments, other: FeatureMoments) -> float:
     """d^2 between the Gaussians with these moments.
 
     The eigenvalues of S_1 S_2 are those of R S_2 R with R = S_1^(1/2), which is symmetric: their roots need no complex
-    matrix square root, and a covariance without full rank (fewer samples than features) does no harm.
-    """
+    matrix square root, and a covariance without full rank (fewer samples than features) does no harm."""
     values, vectors = torch.linalg.eigh(one.covariance)
     root = vectors * values.clamp(min=0).sqrt() @ vectors.T
     inner = root @ other.covariance @ root

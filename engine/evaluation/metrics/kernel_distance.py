@@ -20,8 +20,7 @@ class KernelDistance(NamedTuple):
 def squared_mmd(x: Tensor, y: Tensor) -> float:
     """The unbiased estimate for the kernel k(x, y) = (x.y / D + 1)^3, x [m, D] and y [n, D]:
 
-    1/(m(m-1)) sum_{i != j} k(x_i, x_j) + 1/(n(n-1)) sum_{i != j} k(y_i, y_j) - 2/(mn) sum k(x_i, y_j).
-    """
+    1/(m(m-1)) sum_{i != j} k(x_i, x_j) + 1/(n(n-1)) sum_{i != j} k(y_i, y_j) - 2/(mn) sum k(x_i, y_j)."""
 
     def kernel(a: Tensor, b: Tensor) -> Tensor:
         return (a @ b.T / a.shape[1] + 1) ** 3

@@ -13,10 +13,8 @@ class Neighbours:
 
 
 def neighbours(v: Tensor, train: Tensor, k: int, scale: float) -> Neighbours:
-    """The k nearest of `train` [m, ...] to each of `v` [n, ...] by |v - t| / scale, a part of `train` at a time.
-
-    255 as the scale gives distances of bytes in units of [0, 1].
-    """
+    """The k nearest of `train` [m, ...] to each of `v` [n, ...] by |v - t| / scale, a part of `train` at a time. 255 as
+    the scale gives distances of bytes in units of [0, 1]."""
     x = v.flatten(1).double()
     distance, index = torch.empty(len(v), 0, dtype=torch.float64), torch.empty(len(v), 0, dtype=torch.long)
     for i, chunk in enumerate(train.split(2000)):

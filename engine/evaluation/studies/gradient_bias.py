@@ -26,24 +26,16 @@ from eblvm.engine.nets.posteriors import Gaussian
 from eblvm.engine.types import Params
 from eblvm.kernels.philox import Key
 
+DRAWS = 16  # of the noise on h
 LogMarginalAt = Callable[[Params, Tensor], Tensor]  # (theta, v [B, D]) -> log p~(v) [B]
 
 
 @torch.no_grad()
 def gradient_bias(
-    method: Method,
-    nets: Nets,
-    state: State,
-    v: Tensor,
-    rates: Rates,
-    Ns: Sequence[int],
-    Ks: Sequence[int],
-    draws: int = 16,
+    method: Method, nets: Nets, state: State, v: Tensor, rates: Rates, Ns: Sequence[int], Ks: Sequence[int]
 ) -> dict[str, Any]:
-    """{N, K, relative_bias and relative_spread [K][N], newton_bias and newton_spread [K]} on one minibatch.
-
-    All cells have the same draws. The noise of the data is one for all of them: what spreads is the noise on h.
-    """
+    """{N, K, relative_bias and relative_spread [K][N], newton_bias and newton_spread [K]} on one minibatch. All cells
+    have the same draws. The noise of the data is one for all of them: what spreads is the noise on h."""
     if not isinstance(method, ScoreMatching) or not isinstance(method.estimator, Bism):
         raise UserError("the gradient bias study is about bi-level methods; train with bidsm, bissm or bimdsm")
     bism, log_marginal = method.estimator, log_marginal_of(nets, state)
@@ -59,7 +51,7 @@ def gradient_bias(
 
     def gradients(one: ScoreMatching) -> Tensor:
         every, gradient = [], one.gradient(nets)
-        for step in range(draws):
+        for step in range(DRAWS):
             noise = drawn(one, step)
             noise["perturb"] = data * len(noise["perturb"])
             every.append(_flat(gradient(state, v, noise, rates)[0]))

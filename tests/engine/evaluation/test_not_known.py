@@ -86,7 +86,7 @@ def test_figures_are_averaged_over_seeds_and_never_over_learning_rates(tmp_path:
 
 
 def test_a_figure_that_is_not_a_number_is_not_known(unmixed: Path, monkeypatch, capsys) -> None:
-    monkeypatch.setattr("eblvm.engine.evaluation.grbm_likelihood.score_matching_loss", lambda *_: math.nan)
+    monkeypatch.setattr("eblvm.engine.evaluation.metrics.likelihood.score_matching_loss", lambda *_: math.nan)
     assert main(["eval", str(unmixed)]) == 0
     facts = json.loads((unmixed / "eval.json").read_text(), parse_constant=lambda name: pytest.fail(name))
     assert facts["mean"]["test_fisher"] == "not known: it came out as nan"

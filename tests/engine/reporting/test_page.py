@@ -14,8 +14,7 @@ from urllib.parse import quote
 import pytest
 
 from eblvm.engine.cli import main
-from eblvm.engine.reporting.collect import collect, thinned
-from eblvm.engine.reporting.page import page
+from eblvm.engine.reporting.page import collect, page, thinned
 from eblvm.engine.reporting.server import server
 
 BROWSER = next(

@@ -6,9 +6,8 @@ import pytest
 import torch
 
 from eblvm.engine.evaluation import figures
-from eblvm.engine.evaluation.metrics.bracket import bracket
+from eblvm.engine.evaluation.metrics.bracket import bracket, mode_bound
 from eblvm.engine.evaluation.metrics.likelihood import LogZ, ais, exact_log_z
-from eblvm.engine.evaluation.metrics.modes import mode_bound
 from eblvm.engine.nets.grbm import GRBM
 from eblvm.engine.sampling.mixing import Mixing
 from eblvm.kernels.philox import Key

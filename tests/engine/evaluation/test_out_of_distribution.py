@@ -4,7 +4,7 @@ import pytest
 import torch
 from sklearn.metrics import roc_auc_score
 
-from eblvm.engine.evaluation.metrics.ood import auroc
+from eblvm.engine.evaluation.out_of_distribution import auroc
 from eblvm.kernels import philox
 from eblvm.kernels.philox import Key
 
