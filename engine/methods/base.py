@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol
 import torch
 
 from eblvm.engine import autodiff, nets
-from eblvm.engine.optim.base import Moments, Weights
+from eblvm.engine.optim.base import Moments, Optimizer, Weights
 from eblvm.engine.optim.sgd import Sgd
 from eblvm.engine.options import Options
+from eblvm.engine.types import Params
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -24,8 +25,6 @@ if TYPE_CHECKING:
     from eblvm.engine.config import Config
     from eblvm.engine.nets import Energy, Net, Posterior
     from eblvm.engine.nets.bidvl import Generator
-    from eblvm.engine.optim.base import Optimizer
-    from eblvm.engine.types import Params
     from eblvm.kernels.philox import Key
 
 Info = dict[str, "Tensor"]  # what is logged, on the device

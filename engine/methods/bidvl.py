@@ -18,7 +18,19 @@ import torch
 from eblvm.engine import autodiff
 from eblvm.engine.autodiff import collectives, mixed_precision
 from eblvm.engine.errors import UserError
-from eblvm.engine.methods.base import Method, Nets, State, blank, parameters
+from eblvm.engine.methods.base import (
+    Gradient,
+    Info,
+    Method,
+    Nets,
+    Noise,
+    Rates,
+    Rows,
+    State,
+    TrainingStep,
+    blank,
+    parameters,
+)
 from eblvm.engine.methods.bidvl_levels import (
     ENCODER,
     ENERGY,
@@ -31,8 +43,9 @@ from eblvm.engine.methods.bidvl_levels import (
 )
 from eblvm.engine.methods.bism import SYNC_HELP, UNROLL_MEMORY_HELP
 from eblvm.engine.nets import bidvl_start, spectral
-from eblvm.engine.optim.base import Moments, Weights, averaged
+from eblvm.engine.optim.base import Moments, Optimizer, Weights, averaged
 from eblvm.engine.options import option
+from eblvm.engine.types import Params
 from eblvm.kernels import adam_unroll, philox
 
 if TYPE_CHECKING:
@@ -40,10 +53,7 @@ if TYPE_CHECKING:
 
     from eblvm.engine.autodiff.derivatives import Finish
     from eblvm.engine.config import Config
-    from eblvm.engine.methods.base import Gradient, Info, Noise, Rates, Rows, TrainingStep
     from eblvm.engine.nets import Energy, Posterior
-    from eblvm.engine.optim.base import Optimizer
-    from eblvm.engine.types import Params
 
 BUFFER_STREAMS = 2**14  # of the start's noise: beyond those of parameters
 

@@ -25,18 +25,18 @@ import torch
 
 from eblvm.engine import autodiff
 from eblvm.engine.autodiff import collectives
+from eblvm.engine.methods.base import Info, Nets, Noise, Rates, State
 from eblvm.engine.nets import batch_norm, spectral
 from eblvm.engine.nets import bidvl as bidvl_nets
 from eblvm.engine.optim.base import Weights
+from eblvm.engine.types import Params
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from eblvm.engine.methods.base import Info, Nets, Noise, Rates, State
     from eblvm.engine.methods.bidvl import Bidvl
     from eblvm.engine.nets.batch_norm import Seen
     from eblvm.engine.nets.bidvl import Encoder
-    from eblvm.engine.types import Params
 
 PREFIXES = ENERGY, ENCODER, GENERATOR = "energy.", "encoder.", "generator."
 CLAMP = (0.8, 1.2)  # of the importance ratio's factor by sample, as in the released code

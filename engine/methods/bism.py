@@ -13,23 +13,20 @@ from eblvm.engine import autodiff
 from eblvm.engine.autodiff import collectives
 from eblvm.engine.errors import UserError
 from eblvm.engine.methods import fused_bism, newton
-from eblvm.engine.methods.base import Nets
-from eblvm.engine.methods.estimates import Batch, Features, Response, ScoreEstimate
+from eblvm.engine.methods.base import Gradient, Info, Nets, Noise, Rates, Rows
+from eblvm.engine.methods.estimates import Batch, Features, Loss, ScoreEstimate
 from eblvm.engine.methods.lower_level import LowerLevel
 from eblvm.engine.methods.newton import BestResponse, Newton, Unroll
 from eblvm.engine.models.deep import PIECEWISE_LINEAR
-from eblvm.engine.optim.base import Weights
+from eblvm.engine.optim.base import Optimizer, Weights
 from eblvm.engine.optim.sgd import Sgd
 from eblvm.engine.options import option, slot
+from eblvm.engine.types import Params
 
 if TYPE_CHECKING:
     from torch import Tensor
 
     from eblvm.engine.config import Config
-    from eblvm.engine.methods.base import Gradient, Info, Noise, Rates, Rows
-    from eblvm.engine.methods.estimates import Loss
-    from eblvm.engine.optim.base import Optimizer
-    from eblvm.engine.types import Params
     from eblvm.kernels.philox import Key
 
 SYNC_HELP = "of several processes: average the unrolled steps over all, as one process would, or keep each its own"
@@ -121,7 +118,7 @@ class Bism(LowerLevel):
 
     def respond(
         self, nets: Nets, theta: Params, f: Any, phi: Weights, batches: Sequence[Batch], noise: Noise, rates: Rates
-    ) -> tuple[Response, Weights, Info]:
+    ) -> tuple[Any, Weights, Info]:
         """Return phi_N as a function of theta and f, phi after its K real steps, and what is logged."""
         phi, info = self.real_steps(nets, theta, f, phi, batches, noise, rates)
         if self.posterior.exact:
@@ -160,14 +157,7 @@ class Bism(LowerLevel):
         return Sgd() if self.unroll_optimizer == "sgd" else nets.unroll_optimizer
 
     def estimate(
-        self,
-        nets: Nets,
-        theta: Params,
-        response: Response,
-        features: Features,
-        batch: Batch,
-        noise: Noise,
-        rates: Rates,
+        self, nets: Nets, theta: Params, response: Any, features: Features, batch: Batch, noise: Noise, rates: Rates
     ) -> ScoreEstimate:
         """Return log p~(v, h) - log q(h|v; phi_N) at h ~ q, or the estimate at a Newton step from q."""
         if isinstance(self.best_response, Newton):

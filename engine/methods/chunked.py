@@ -20,16 +20,14 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from eblvm.engine import autodiff
-from eblvm.engine.methods.base import sliced
+from eblvm.engine.methods.base import Info, Nets, Noise, Rates, State, sliced
+from eblvm.engine.types import Params
 
 if TYPE_CHECKING:
     from torch import Tensor
 
     from eblvm.engine.autodiff.derivatives import Finish
-    from eblvm.engine.methods.base import Info, Nets, Noise, Rates, State
-    from eblvm.engine.methods.estimates import Response
     from eblvm.engine.methods.score_matching import ScoreMatching
-    from eblvm.engine.types import Params
 
 
 def chunked_gradient(
@@ -92,7 +90,7 @@ def _respond(
 
 
 def _loss(
-    method: ScoreMatching, nets: Nets, v: Tensor, noise: Noise, rates: Rates, x: tuple[Params, Response]
+    method: ScoreMatching, nets: Nets, v: Tensor, noise: Noise, rates: Rates, x: tuple[Params, Any]
 ) -> tuple[Tensor, Info]:
     """Return the mean loss of a chunk as a function of theta and the response, each fixed while the other moves."""
     theta, response = x

@@ -9,8 +9,10 @@ from typing import TYPE_CHECKING, ClassVar
 from eblvm.engine import autodiff
 from eblvm.engine import nets as modules
 from eblvm.engine.autodiff import collectives
-from eblvm.engine.methods.base import Method, Nets
+from eblvm.engine.methods.base import Gradient, Info, Method, Nets, Noise, Rates, Rows, State
+from eblvm.engine.optim.base import Optimizer
 from eblvm.engine.options import option
+from eblvm.engine.types import Params
 from eblvm.kernels import philox
 
 if TYPE_CHECKING:
@@ -18,10 +20,7 @@ if TYPE_CHECKING:
 
     from eblvm.engine.autodiff.derivatives import Finish
     from eblvm.engine.config import Config
-    from eblvm.engine.methods.base import Gradient, Info, Noise, Rates, Rows, State
     from eblvm.engine.nets import Energy, Posterior
-    from eblvm.engine.optim.base import Optimizer
-    from eblvm.engine.types import Params
 
 
 @dataclass(frozen=True)

@@ -6,21 +6,18 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
-from eblvm.engine.methods.base import Nets, empty_weights
+from eblvm.engine.methods.base import Gradient, Info, Nets, Noise, Rates, Rows, State, empty_weights
+from eblvm.engine.optim.base import Weights
 from eblvm.engine.options import Options
+from eblvm.engine.types import Params
 
 if TYPE_CHECKING:
     import torch
     from torch import Tensor
 
     from eblvm.engine.config import Config
-    from eblvm.engine.methods.base import Gradient, Info, Noise, Rates, Rows, State
     from eblvm.engine.nets import Energy, Posterior
-    from eblvm.engine.optim.base import Weights
-    from eblvm.engine.types import Params
     from eblvm.kernels.philox import Key
-
-Response = Any  # q's answer to all samples of a batch: a tree of tensors
 
 
 class Batch(NamedTuple):
@@ -92,7 +89,7 @@ class Estimator(Options):
 
     def respond(
         self, nets: Nets, theta: Params, f: Any, phi: Weights, batches: Sequence[Batch], noise: Noise, rates: Rates
-    ) -> tuple[Response, Weights, Info]:
+    ) -> tuple[Any, Weights, Info]:
         """Return q's answer to the last batch, phi moved by its real steps, and what is logged.
 
         `batches` has one batch (shared noise: the same empirical lower objective in every step) or one per step (fresh
@@ -101,14 +98,7 @@ class Estimator(Options):
         return {}, phi, {}
 
     def estimate(
-        self,
-        nets: Nets,
-        theta: Params,
-        response: Response,
-        features: Features,
-        batch: Batch,
-        noise: Noise,
-        rates: Rates,
+        self, nets: Nets, theta: Params, response: Any, features: Features, batch: Batch, noise: Noise, rates: Rates
     ) -> ScoreEstimate:
         raise NotImplementedError
 

@@ -9,8 +9,11 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING
 
+from eblvm.engine.methods.base import Gradient, Info, Nets, Noise, Rates, State
+from eblvm.engine.methods.estimates import Loss
 from eblvm.engine.methods.fused_sampled import linear_settings, lower_steps, packed, unpacked
 from eblvm.engine.methods.losses.dsm import Dsm
+from eblvm.engine.types import Params
 from eblvm.kernels import grbm_bilevel, grbm_dsm
 
 if TYPE_CHECKING:
@@ -18,10 +21,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from eblvm.engine.autodiff.derivatives import Finish
-    from eblvm.engine.methods.base import Gradient, Info, Nets, Noise, Rates, State
     from eblvm.engine.methods.bism import Bism
-    from eblvm.engine.methods.estimates import Loss
-    from eblvm.engine.types import Params
 
 
 def gradient_for(bism: Bism, loss: Loss, nets: Nets, device: torch.device, dtype: torch.dtype) -> Gradient | None:

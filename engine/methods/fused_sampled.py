@@ -19,24 +19,24 @@ from typing import TYPE_CHECKING, NamedTuple
 import torch
 
 from eblvm.engine import nets as modules
+from eblvm.engine.methods.base import Gradient, Info, Nets, Noise, Rates, State
+from eblvm.engine.methods.estimates import Loss
 from eblvm.engine.methods.losses.dsm import Dsm
 from eblvm.engine.methods.losses.ksd import Ksd
 from eblvm.engine.methods.lower_level import Kl, KlExact
 from eblvm.engine.optim.adam import Adam
 from eblvm.engine.optim.base import Moments
+from eblvm.engine.types import Params
 from eblvm.kernels import grbm_bilevel, grbm_dsm
 
 if TYPE_CHECKING:
     from torch import Tensor
 
     from eblvm.engine.autodiff.derivatives import Finish
-    from eblvm.engine.methods.base import Gradient, Info, Nets, Noise, Rates, State
-    from eblvm.engine.methods.estimates import Loss
     from eblvm.engine.methods.importance import Importance
     from eblvm.engine.methods.lower_level import LowerLevel
     from eblvm.engine.methods.vages import Vages
     from eblvm.engine.nets import Bernoulli
-    from eblvm.engine.types import Params
 
 WEIGHT, BIAS = "net.0.weight", "net.0.bias"
 

@@ -18,21 +18,20 @@ from eblvm.engine import autodiff
 from eblvm.engine.autodiff import collectives
 from eblvm.engine.errors import UserError
 from eblvm.engine.methods import fused_fisher
-from eblvm.engine.methods.base import Nets, State
+from eblvm.engine.methods.base import Info, Nets, Noise, Rates, Rows, State
 from eblvm.engine.methods.estimates import Batch, Estimator
 from eblvm.engine.models import posteriors
 from eblvm.engine.models.posteriors import Linear, PosteriorOptions
+from eblvm.engine.optim.base import Weights
 from eblvm.engine.options import Options, declared, option, slot
+from eblvm.engine.types import Params
 from eblvm.kernels import philox
 
 if TYPE_CHECKING:
     from torch import Tensor
 
     from eblvm.engine.config import Config
-    from eblvm.engine.methods.base import Info, Noise, Rates, Rows
     from eblvm.engine.nets import Energy, Posterior
-    from eblvm.engine.optim.base import Weights
-    from eblvm.engine.types import Params
 
 FeaturesOf = Callable[[int, "Energy"], Any]  # (step, energy at theta) -> features of the step's batch
 

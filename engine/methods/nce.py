@@ -14,10 +14,12 @@ from eblvm.engine import autodiff
 from eblvm.engine import nets as modules
 from eblvm.engine.autodiff import collectives
 from eblvm.engine.errors import UserError
-from eblvm.engine.methods.base import Method, Nets
+from eblvm.engine.methods.base import Gradient, Info, Method, Nets, Noise, Rates, Rows, State
 from eblvm.engine.models import posteriors
 from eblvm.engine.models.posteriors import Linear, PosteriorOptions
+from eblvm.engine.optim.base import Optimizer
 from eblvm.engine.options import option, slot
+from eblvm.engine.types import Params
 from eblvm.kernels import philox
 
 if TYPE_CHECKING:
@@ -25,10 +27,7 @@ if TYPE_CHECKING:
 
     from eblvm.engine.autodiff.derivatives import Finish
     from eblvm.engine.config import Config
-    from eblvm.engine.methods.base import Gradient, Info, Noise, Rates, Rows, State
     from eblvm.engine.nets import Contrast, Energy, Posterior
-    from eblvm.engine.optim.base import Optimizer
-    from eblvm.engine.types import Params
 
 CONTRAST_HELP = "the noise: a Gaussian with the data's means and standard deviations, or N(0, I)"
 

@@ -28,20 +28,19 @@ import torch
 from eblvm.engine import autodiff
 from eblvm.engine import nets as modules
 from eblvm.engine.errors import UserError
-from eblvm.engine.methods.base import Nets
+from eblvm.engine.methods.base import Nets, Noise, Rows
 from eblvm.engine.methods.estimates import Features, ScoreEstimate
 from eblvm.engine.methods.newton_step import Moved, antithetic, best_response, expected
 from eblvm.engine.models.deep import PIECEWISE_LINEAR
 from eblvm.engine.options import Options, declared, option
+from eblvm.engine.types import Params
 from eblvm.kernels import philox
 
 if TYPE_CHECKING:
     from torch import Tensor
 
     from eblvm.engine.config import Config
-    from eblvm.engine.methods.base import Noise, Rows
     from eblvm.engine.nets import Energy, Posterior
-    from eblvm.engine.types import Params
 
 
 @dataclass(frozen=True)

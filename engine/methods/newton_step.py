@@ -18,13 +18,13 @@ from eblvm.engine import nets as modules
 from eblvm.engine.autodiff import inverse as inverses
 from eblvm.engine.autodiff import mixed_precision
 from eblvm.engine.errors import UserError
+from eblvm.engine.types import Params
 
 if TYPE_CHECKING:
     from torch import Tensor
 
     from eblvm.engine.methods.newton import Newton
     from eblvm.engine.nets import Bernoulli, Energy, Posterior
-    from eblvm.engine.types import Params
 
 HeadOf = Callable[["Params", Any, "Tensor"], "Tensor"]  # (theta, f, h[..., B, H]) -> e[..., B]
 INFO = ("response_slope", "response_slope_after", "response_step", "response_floored", "response_cut")

@@ -13,9 +13,12 @@ import torch
 from eblvm.engine import autodiff
 from eblvm.engine import nets as modules
 from eblvm.engine.errors import UserError
-from eblvm.engine.methods.base import Method, Nets, State
+from eblvm.engine.methods.base import Gradient, Info, Method, Nets, Noise, Rates, Rows, State
 from eblvm.engine.methods.chunked import chunked_gradient, chunks
-from eblvm.engine.methods.estimates import Batch, Estimator, Features, Loss, Response
+from eblvm.engine.methods.estimates import Batch, Estimator, Features, Loss
+from eblvm.engine.optim.base import Optimizer, Weights
+from eblvm.engine.options import Kinds
+from eblvm.engine.types import Params
 from eblvm.kernels import philox
 
 if TYPE_CHECKING:
@@ -23,11 +26,7 @@ if TYPE_CHECKING:
 
     from eblvm.engine.autodiff.derivatives import Finish
     from eblvm.engine.config import Config
-    from eblvm.engine.methods.base import Gradient, Info, Noise, Rates, Rows
     from eblvm.engine.nets import Energy, Posterior
-    from eblvm.engine.optim.base import Optimizer, Weights
-    from eblvm.engine.options import Kinds
-    from eblvm.engine.types import Params
 
 
 @dataclass(frozen=True)
@@ -128,14 +127,7 @@ class ScoreMatching(Method):
         return loss, (phi, lower | info)
 
     def value(
-        self,
-        nets: Nets,
-        theta: Params,
-        response: Response,
-        features: Features,
-        batch: Batch,
-        noise: Noise,
-        rates: Rates,
+        self, nets: Nets, theta: Params, response: Any, features: Features, batch: Batch, noise: Noise, rates: Rates
     ) -> tuple[Tensor, Info]:
         """Return the mean loss of a batch and what is logged of it, means over the batch as well."""
         estimate = self.estimator.estimate(nets, theta, response, features, batch, noise, rates)

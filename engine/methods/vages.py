@@ -26,20 +26,18 @@ import torch
 from eblvm.engine import autodiff
 from eblvm.engine.errors import UserError
 from eblvm.engine.methods import fused_sampled
-from eblvm.engine.methods.base import Nets
-from eblvm.engine.methods.estimates import Batch, Features, Response, ScoreEstimate
+from eblvm.engine.methods.base import Gradient, Info, Nets, Noise, Rates, Rows
+from eblvm.engine.methods.estimates import Batch, Features, Loss, ScoreEstimate
 from eblvm.engine.methods.lower_level import LowerLevel
+from eblvm.engine.optim.base import Weights
 from eblvm.engine.options import option
+from eblvm.engine.types import Params
 from eblvm.kernels import philox
 
 if TYPE_CHECKING:
     from torch import Tensor
 
     from eblvm.engine.config import Config
-    from eblvm.engine.methods.base import Gradient, Info, Noise, Rates, Rows
-    from eblvm.engine.methods.estimates import Loss
-    from eblvm.engine.optim.base import Weights
-    from eblvm.engine.types import Params
 
 ALPHA_PER_UNIT = 2e-4  # of one latent unit: 1e-2 for the 50 of the paper
 
@@ -57,7 +55,7 @@ class SampledEstimator(LowerLevel):
 
     def respond(
         self, nets: Nets, theta: Params, f: Any, phi: Weights, batches: Sequence[Batch], noise: Noise, rates: Rates
-    ) -> tuple[Response, Weights, Info]:
+    ) -> tuple[Any, Weights, Info]:
         """Return q's parameters after its real steps, or those of the model's own posterior."""
         phi, info = self.real_steps(nets, theta, f, phi, batches, noise, rates)
         if not self.posterior.exact:
@@ -138,14 +136,7 @@ class Vages(SampledEstimator):
         }
 
     def estimate(
-        self,
-        nets: Nets,
-        theta: Params,
-        response: Response,
-        features: Features,
-        batch: Batch,
-        noise: Noise,
-        rates: Rates,
+        self, nets: Nets, theta: Params, response: Any, features: Features, batch: Batch, noise: Noise, rates: Rates
     ) -> ScoreEstimate:
         energy, f, v = nets.energy.at(theta), features.f, batch.v
         h = self._drawn(nets, autodiff.detached(theta), autodiff.detached(f), response, v, noise)

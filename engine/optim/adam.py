@@ -12,13 +12,11 @@ from typing import TYPE_CHECKING
 import torch
 
 from eblvm.engine.optim.base import Moments, Optimizer, Weights, averaged
+from eblvm.engine.types import Params
 from eblvm.kernels import adam_unroll
 
 if TYPE_CHECKING:
     from torch import Tensor
-
-    from eblvm.engine.types import Params
-    from eblvm.kernels.adam_unroll import Rule
 
 
 @dataclass(frozen=True)
@@ -30,7 +28,7 @@ class Adam(Optimizer):
     eps_root: float = 1e-16
 
     @property
-    def rule(self) -> Rule:
+    def rule(self) -> adam_unroll.Rule:
         """The constants as the kernels take them."""
         return adam_unroll.Rule(*self.betas, self.eps, self.eps_root)
 

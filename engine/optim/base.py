@@ -10,12 +10,11 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 
+from eblvm.engine.types import Params
 from eblvm.kernels import adam_unroll
 
 if TYPE_CHECKING:
     from torch import Tensor
-
-    from eblvm.engine.types import Params
 
 
 class Moments(NamedTuple):

@@ -7,6 +7,7 @@ single run with that seed and rate, up to the rounding of batched matrix product
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -15,17 +16,15 @@ import torch
 from eblvm.engine.errors import UserError
 from eblvm.engine.optim.adam import Adam
 from eblvm.engine.optim.apex import Apex
+from eblvm.engine.optim.base import Optimizer
 from eblvm.engine.optim.rmsprop import RmsProp
 from eblvm.engine.optim.sgd import Momentum
 from eblvm.engine.options import Options, declared, option, slot
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from torch import Tensor
 
     from eblvm.engine.config import Config
-    from eblvm.engine.optim.base import Optimizer
 
 
 MOST_STEPS = 2**31 - 1  # noise is counted by step in 32 bits

@@ -3,16 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import torch
 
 from eblvm.engine.optim.base import Moments, Optimizer, Weights, rate_over
-
-if TYPE_CHECKING:
-    from torch import Tensor
-
-    from eblvm.engine.types import Params
+from eblvm.engine.types import Params
 
 
 @dataclass(frozen=True)
@@ -27,7 +22,7 @@ class RmsProp(Optimizer):
         weights = super().init(params)
         return weights._replace(moments=weights.moments._replace(m={}))
 
-    def updated(self, weights: Weights, gradient: Params, lr: Tensor) -> Weights:
+    def updated(self, weights: Weights, gradient: Params, lr: torch.Tensor) -> Weights:
         params, (_, v, step_count), _ = weights
         v = {k: torch.addcmul(self.decay * v[k], g, g, value=1 - self.decay) for k, g in gradient.items()}
         scaled = {k: g / (torch.sqrt(v[k] + self.eps_root) + self.eps) for k, g in gradient.items()}
