@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol
 
 import torch
@@ -146,6 +147,11 @@ class Method(Options):
 
     def gradient(self, nets: Nets) -> Gradient:
         """Return the specification of a step's gradient."""
+        return partial(self._gradient, nets)
+
+    def _gradient(
+        self, nets: Nets, state: State, v: Tensor, noise: Noise, rates: Rates, finish: Finish | None = None
+    ) -> tuple[Params, State, Info]:
         raise NotImplementedError
 
     def chunked(self, nets: Nets, size: int) -> Gradient:

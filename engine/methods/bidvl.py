@@ -165,16 +165,13 @@ class Bidvl(Method):
             for name, of in purposes.items()
         }
 
-    def gradient(self, nets: Nets) -> Gradient:
-        """Return the upper level's gradient (Eq. 14, or 23) at the state as it is."""
-        return partial(self._gradient, nets)
-
     def chunked(self, nets: Nets, size: int) -> Gradient:
         return self.gradient(in_chunks(nets, size))
 
     def _gradient(
         self, nets: Nets, state: State, v: Tensor, noise: Noise, rates: Rates, finish: Finish | None = None
     ) -> tuple[Params, State, Info]:
+        """Return the upper level's gradient (Eq. 14, or 23) at the state as it is."""
         levels = Levels(self, nets)
         fake = levels.generated(state.phi.params, noise["h"][0])
         gradient, _, info = levels.upper_gradient(state, centred(v), fake, noise, rates)

@@ -12,13 +12,13 @@ import torch
 from eblvm.engine import autodiff
 from eblvm.engine.autodiff import collectives
 from eblvm.engine.errors import UserError
-from eblvm.engine.methods import fused_bism, newton
+from eblvm.engine.methods import fused_grbm, newton
 from eblvm.engine.methods.base import Gradient, Info, Nets, Noise, Rates, Rows
 from eblvm.engine.methods.estimates import Batch, Features, Loss, ScoreEstimate
-from eblvm.engine.methods.lower_level import LowerLevel
+from eblvm.engine.methods.lower_level import LowerLevel, features_at
 from eblvm.engine.methods.newton import BestResponse, Newton, Unroll
 from eblvm.engine.models.deep import PIECEWISE_LINEAR
-from eblvm.engine.optim.base import Optimizer, Weights
+from eblvm.engine.optim.base import Weights
 from eblvm.engine.optim.sgd import Sgd
 from eblvm.engine.options import option, slot
 from eblvm.engine.types import Params
@@ -134,10 +134,10 @@ class Bism(LowerLevel):
         if self.automatic_step:
             with torch.no_grad():
                 rates = rates | {"unroll": linear_step_size(batches[-1].v)}
-        energy, features_of, contexts = nets.energy.at(theta), self.features_of(f, batches), []
+        energy, contexts = nets.energy.at(theta), []
         for n in range(self.K, self.K + self.unrolled):
             batch = batches[n % len(batches)]
-            f_n, latent_SBH = features_of(n, energy), noise["latent"][n].movedim(-2, -3)
+            f_n, latent_SBH = features_at(n, energy, f, batches), noise["latent"][n].movedim(-2, -3)
             contexts.append((theta, f_n, batch.v, batch.lower_weight, latent_SBH, rates))
         moments = phi.moments._replace(m={}, v={}) if self.unroll_optimizer == "sgd" else phi.moments
         return autodiff.unroll(
@@ -150,11 +150,8 @@ class Bism(LowerLevel):
         gradient, _ = autodiff.grad(lower, phi.params, rates.get("scale"))
         if self.sync == "global":
             gradient = collectives.differentiable_mean(gradient)
-        return self.unrolls_by(nets).step(phi, gradient, rates["unroll"])
-
-    def unrolls_by(self, nets: Nets) -> Optimizer:
-        """Return the optimiser of the unrolled steps."""
-        return Sgd() if self.unroll_optimizer == "sgd" else nets.unroll_optimizer
+        optimizer = Sgd() if self.unroll_optimizer == "sgd" else nets.unroll_optimizer
+        return optimizer.step(phi, gradient, rates["unroll"])
 
     def estimate(
         self, nets: Nets, theta: Params, response: Any, features: Features, batch: Batch, noise: Noise, rates: Rates
@@ -180,7 +177,7 @@ class Bism(LowerLevel):
         return ScoreEstimate(log_density, score)
 
     def fused(self, nets: Nets, loss: Loss, device: torch.device, dtype: torch.dtype) -> Gradient | None:
-        return fused_bism.gradient_for(self, loss, nets, device, dtype)
+        return fused_grbm.bism_gradient_for(self, loss, nets, device, dtype)
 
 
 def linear_step_size(v_BD: Tensor, iterations: int = 16) -> Tensor:

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from eblvm.engine import autodiff
-from eblvm.engine.methods import fused_sampled
+from eblvm.engine.methods import fused_grbm
 from eblvm.engine.methods.base import Gradient, Nets, Noise, Rates
 from eblvm.engine.methods.estimates import Batch, Estimator, Features, Loss, ScoreEstimate
 from eblvm.engine.types import Params
@@ -43,4 +43,4 @@ class FreeEnergy(Estimator):
         )
 
     def fused(self, nets: Nets, loss: Loss, device: torch.device, dtype: torch.dtype) -> Gradient | None:
-        return fused_sampled.exact_gradient_for(loss, nets, device, dtype)
+        return fused_grbm.exact_gradient_for(loss, nets, device, dtype)

@@ -9,7 +9,7 @@ import torch
 
 from eblvm.engine import autodiff
 from eblvm.engine.errors import UserError
-from eblvm.engine.methods import fused_sampled
+from eblvm.engine.methods import fused_grbm
 from eblvm.engine.methods.base import Gradient, Nets, Noise, Rates
 from eblvm.engine.methods.estimates import Batch, Features, Loss, ScoreEstimate
 from eblvm.engine.methods.vages import SampledEstimator
@@ -65,4 +65,4 @@ class Importance(SampledEstimator):
         return ScoreEstimate(log_density, score)
 
     def fused(self, nets: Nets, loss: Loss, device: torch.device, dtype: torch.dtype) -> Gradient | None:
-        return fused_sampled.gradient_for(self, loss, nets, device, dtype)
+        return fused_grbm.sampled_gradient_for(self, loss, nets, device, dtype)

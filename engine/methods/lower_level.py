@@ -7,7 +7,7 @@ batch's fixed features, `p` the posterior's parameters at the batch, `noise` [S,
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self
@@ -32,8 +32,6 @@ if TYPE_CHECKING:
 
     from eblvm.engine.config import Config
     from eblvm.engine.nets import Energy, Posterior
-
-FeaturesOf = Callable[[int, "Energy"], Any]  # (step, energy at theta) -> features of the step's batch
 
 
 class Head(NamedTuple):
@@ -190,11 +188,11 @@ class LowerLevel(Estimator):
     ) -> tuple[Weights, Info]:
         """Return phi after its K steps on the divergence, and what is logged; theta gets no gradient."""
         info: Info = {}
-        theta, features_of = autodiff.tree_map(torch.Tensor.detach, theta), self.features_of(f, batches)
+        theta = autodiff.detached(theta)
         energy, head = nets.energy.at(theta), None
         with torch.no_grad(), autodiff.named("lower steps"):
             for k in range(self.K):
-                f_k = autodiff.tree_map(torch.Tensor.detach, features_of(k, energy))
+                f_k = autodiff.detached(features_at(k, energy, f, batches))
                 batch, latent_SBH = batches[k % len(batches)], noise["latent"][k].movedim(-2, -3)
                 if batch.v.is_cuda and fused_fisher.serves(self.divergence, nets, f_k):
                     head = head if head is not None and len(batches) == 1 else fused_fisher.head_of(theta, f_k)
@@ -209,12 +207,6 @@ class LowerLevel(Estimator):
                 phi = nets.phi_optimizer.step(phi, gradient, rates["phi"])
         return phi, info
 
-    def features_of(self, f: Any, batches: Sequence[Batch]) -> FeaturesOf:
-        """Return f for every step if all share one batch, else the features of each step's own."""
-        if len(batches) == 1:
-            return lambda step, energy: f
-        return lambda step, energy: energy.features(batches[step].v)
-
     def lower_loss(
         self, nets: Nets, energy: Energy, f: Any, v: Tensor, weight: Tensor, latent_SBH: Tensor, phi: Params
     ) -> tuple[Tensor, Tensor]:
@@ -228,3 +220,8 @@ class LowerLevel(Estimator):
         energy, latent_SBH = nets.energy.at(state.theta.params), noise["latent"][0].movedim(-2, -3)
         given = energy.features(batch.v), batch.v, batch.lower_weight, latent_SBH
         return {"divergence": self.lower_loss(nets, energy, *given, state.phi.params)[1]}
+
+
+def features_at(step: int, energy: Energy, f: Any, batches: Sequence[Batch]) -> Any:
+    """Return f if all steps share one batch, else the features of the step's own."""
+    return f if len(batches) == 1 else energy.features(batches[step].v)

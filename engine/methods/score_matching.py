@@ -97,9 +97,6 @@ class ScoreMatching(Method):
             noise |= self.estimator.draw(nets, key, rows)
         return noise | self.loss.draw(key, rows)
 
-    def gradient(self, nets: Nets) -> Gradient:
-        return partial(self._gradient, nets)
-
     def chunked(self, nets: Nets, size: int) -> Gradient:
         return partial(chunked_gradient, self, nets, size)
 

@@ -25,7 +25,7 @@ import torch
 
 from eblvm.engine import autodiff
 from eblvm.engine.errors import UserError
-from eblvm.engine.methods import fused_sampled
+from eblvm.engine.methods import fused_grbm
 from eblvm.engine.methods.base import Gradient, Info, Nets, Noise, Rates, Rows
 from eblvm.engine.methods.estimates import Batch, Features, Loss, ScoreEstimate
 from eblvm.engine.methods.lower_level import LowerLevel
@@ -204,7 +204,7 @@ class Vages(SampledEstimator):
         return autodiff.grad(lambda x: (posterior.log_prob(posterior.params(x), h).mean(0).sum(), ()), v)[0]
 
     def fused(self, nets: Nets, loss: Loss, device: torch.device, dtype: torch.dtype) -> Gradient | None:
-        return None if self.C else fused_sampled.gradient_for(self, loss, nets, device, dtype)
+        return None if self.C else fused_grbm.sampled_gradient_for(self, loss, nets, device, dtype)
 
 
 def _along(directions: Tensor, x: Tensor) -> Tensor:

@@ -45,7 +45,8 @@ class Optimizer:
         """Return the weights at the start of a run."""
         # m and v are tensors of their own: a compiled step is compiled again where two leaves stop to be one tensor.
         m, v = ({k: torch.zeros_like(p) for k, p in params.items()} for _ in range(2))
-        return Weights(params, Moments(m, v, _zero_like(params)))
+        one = next(iter(params.values()), torch.zeros(()))
+        return Weights(params, Moments(m, v, torch.zeros((), dtype=one.dtype, device=one.device)))
 
     def updated(self, weights: Weights, gradient: Params, lr: Tensor) -> Weights:
         """Return the weights one step on by the optimiser's own formula, differentiable in weights and gradient."""
@@ -101,11 +102,6 @@ def _copied(places: Params, values: Params) -> Params:
     for k, x in values.items():
         places[k].copy_(x)
     return places
-
-
-def _zero_like(params: Params) -> Tensor:
-    one = next(iter(params.values()), None)
-    return torch.zeros(()) if one is None else torch.zeros((), dtype=one.dtype, device=one.device)
 
 
 def rate_over(lr: Tensor, p: Tensor) -> Tensor:

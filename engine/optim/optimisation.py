@@ -144,10 +144,8 @@ class Optimisation(Options):
 
     def names(self) -> list[str]:
         """Return a label per replica, in their order."""
-        return [f"{name} {rate}".strip() for name, rate in zip(self._seed_names(), self.rate_labels(), strict=True)]
-
-    def _seed_names(self) -> list[str]:
-        return [f"seed={self.seed + r}" for _ in self.lr for r in range(self.replicas)]
+        seeds = [f"seed={self.seed + r}" for _ in self.lr for r in range(self.replicas)]
+        return [f"{name} {rate}".strip() for name, rate in zip(seeds, self.rate_labels(), strict=True)]
 
     def rate_labels(self) -> list[str]:
         """Return what of its label a replica shares with the other seeds at its learning rate; "" for one rate."""

@@ -27,10 +27,8 @@ class Ssm(Loss):
     def draw(self, key: philox.Key, rows: Rows) -> Noise:
         """Return direction [B, M, ...]."""
         drawn = philox.rademacher if self.direction == "rademacher" else philox.normal
-        streams = [
-            drawn(key, philox.purpose(philox.Purpose.DIRECTION, i), rows.samples, rows.shape, **rows.place)
-            for i in range(self.directions)
-        ]
+        purpose = philox.purpose(philox.Purpose.DIRECTION)
+        streams = philox.streams(drawn, self.directions, key, purpose, rows.samples, rows.shape, **rows.place)
         axis = len(rows.replicas)
         return {"direction": torch.stack(streams, axis).movedim(axis, axis + 1)}
 
