@@ -61,9 +61,6 @@ class Nets:
     def unroll_optimizer(self) -> Optimizer:
         return replace(self.phi_optimizer, clip_norm=None)
 
-    def all(self) -> tuple[Net, ...]:
-        return self.energy, self.posterior, self.generator
-
 
 class Rows(NamedTuple):
     """The samples whose noise is drawn: first .. first + samples - 1 of a global batch of `total`, in every replica."""
@@ -137,9 +134,8 @@ class Method(Options):
     def blank(self, nets: Nets, optimizer: Optimizer, dtype: torch.dtype) -> State:
         """Return a state of the right shapes on the meta device."""
         phi = parameters(nets.posterior, dtype)
-        return State(
-            optimizer.init(parameters(nets.energy, dtype)), nets.phi_optimizer.init(phi) if phi else empty_weights()
-        )
+        weights = nets.phi_optimizer.init(phi) if phi else empty_weights()
+        return State(optimizer.init(parameters(nets.energy, dtype)), weights)
 
     def draw(self, nets: Nets, key: Key, rows: Rows) -> Noise:
         """Return all noise of a step."""

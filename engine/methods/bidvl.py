@@ -144,8 +144,8 @@ class Bidvl(Method):
         phi = named(ENCODER, starts[ENCODER]) | named(GENERATOR, starts[GENERATOR])
         buffers: Params = {}
         for i, (prefix, net) in enumerate(by_prefix(nets).items()):
-            started = bidvl_start.start_buffers(net, starts[prefix], key, BUFFER_STREAMS + i * 2**12)
-            buffers |= named(prefix, started)
+            first = BUFFER_STREAMS + i * 2**12
+            buffers |= named(prefix, bidvl_start.start_buffers(net, starts[prefix], key, first))
         return State(optimizer.init(starts[ENERGY]), nets.phi_optimizer.init(phi), buffers=buffers)
 
     def blank(self, nets: Nets, optimizer: Optimizer, dtype: torch.dtype) -> State:
@@ -158,12 +158,10 @@ class Bidvl(Method):
 
     def draw(self, nets: Nets, key: philox.Key, rows: Rows) -> Noise:
         """Return h [B, H] of the generator and eps [B, H] of the encoder, for K real and N unrolled steps."""
-        purposes = {"h": philox.Purpose.SAMPLE_H, "eps": philox.Purpose.LATENT}
-        shape, number = (nets.posterior.latent,), self.K + self.N
-        return {
-            name: philox.streams(philox.normal, number, key, philox.purpose(of), rows.samples, shape, **rows.place)
-            for name, of in purposes.items()
-        }
+        sizes = rows.samples, (nets.posterior.latent,)
+        of_h, of_eps = philox.purpose(philox.Purpose.SAMPLE_H), philox.purpose(philox.Purpose.LATENT)
+        h = philox.streams(philox.normal, self.K + self.N, key, of_h, *sizes, **rows.place)
+        return {"h": h, "eps": philox.streams(philox.normal, self.K + self.N, key, of_eps, *sizes, **rows.place)}
 
     def chunked(self, nets: Nets, size: int) -> Gradient:
         return self.gradient(in_chunks(nets, size))
@@ -264,7 +262,7 @@ def by_prefix(nets: Nets) -> dict[str, Any]:
 def in_chunks(nets: Nets, size: int) -> Nets:
     """Return nets that take at most `size` samples at once, batch norms included (nets/chunks.py)."""
     nets = replace(nets, energy=copy(nets.energy), posterior=copy(nets.posterior), generator=copy(nets.generator))
-    for net in nets.all():
+    for net in by_prefix(nets).values():
         net.micro_batch = size
     return nets
 

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from eblvm.engine.nets.batch_norm import Seen
     from eblvm.engine.nets.bidvl import Encoder
 
-PREFIXES = ENERGY, ENCODER, GENERATOR = "energy.", "encoder.", "generator."
+ENERGY, ENCODER, GENERATOR = "energy.", "encoder.", "generator."
 CLAMP = (0.8, 1.2)  # of the importance ratio's factor by sample, as in the released code
 
 
@@ -192,17 +192,9 @@ class Levels:
         return gradient, buffers, info
 
     def lower(
-        self,
-        theta: Params,
-        phi: Params,
-        held: Params,
-        buffers: Params,
-        v: Tensor,
-        model_v: Tensor,
-        h: Tensor,
-        eps: Tensor,
-        ratio_B: Tensor,
-    ) -> tuple[Tensor, tuple[Seen, Seen, Info]]:
+        self, theta: Params, phi: Params, held: Params, buffers: Params, v: Tensor, model_v: Tensor, h: Tensor,
+        eps: Tensor, ratio_B: Tensor,
+    ) -> tuple[Tensor, tuple[Seen, Seen, Info]]:  # fmt: skip
         """Return J(phi), with what encoder and generator saw of the data, and what is logged.
 
         `held` has the values of phi; an offset D reads its encoder there, so that d/dphi misses it and only that."""
@@ -244,9 +236,8 @@ class Levels:
         gap_B = collectives.mean(data_B.mean()) - data_B
         if self.options.ratio_bias == "none":
             return torch.full_like(gap_B, self.options.ratio)
-        return self.options.ratio * (
-            torch.sigmoid(gap_B) if self.options.ratio_bias == "sigmoid" else gap_B.exp().clamp(*CLAMP)
-        )
+        factor_B = torch.sigmoid(gap_B) if self.options.ratio_bias == "sigmoid" else gap_B.exp().clamp(*CLAMP)
+        return self.options.ratio * factor_B
 
     def energy(self, theta: Params, buffers: Params, v: Tensor, h: Tensor) -> Tensor:
         return self.nets.energy.at(theta | bidvl_nets.part(buffers, ENERGY)).energy(v, h)

@@ -140,9 +140,8 @@ class Bism(LowerLevel):
             f_n, latent_SBH = features_at(n, energy, f, batches), noise["latent"][n].movedim(-2, -3)
             contexts.append((theta, f_n, batch.v, batch.lower_weight, latent_SBH, rates))
         moments = phi.moments._replace(m={}, v={}) if self.unroll_optimizer == "sgd" else phi.moments
-        return autodiff.unroll(
-            partial(self._unrolled_step, nets), Weights(phi.params, moments), contexts, self.unroll_memory
-        )
+        start = Weights(phi.params, moments)
+        return autodiff.unroll(partial(self._unrolled_step, nets), start, contexts, self.unroll_memory)
 
     def _unrolled_step(self, nets: Nets, phi: Weights, context: tuple[Any, ...]) -> Weights:
         theta, *given, rates = context

@@ -21,6 +21,7 @@ import torch
 
 from eblvm.engine import autodiff
 from eblvm.engine.methods.base import Info, Nets, Noise, Rates, State, sliced
+from eblvm.engine.optim.base import Weights
 from eblvm.engine.types import Params
 
 if TYPE_CHECKING:
@@ -31,19 +32,16 @@ if TYPE_CHECKING:
 
 
 def chunked_gradient(
-    method: ScoreMatching,
-    nets: Nets,
-    size: int,
-    state: State,
-    v: Tensor,
-    noise: Noise,
-    rates: Rates,
+    method: ScoreMatching, nets: Nets, size: int, state: State, v: Tensor, noise: Noise, rates: Rates,
     finish: Finish | None = None,
-) -> tuple[Params, State, Info]:
+) -> tuple[Params, State, Info]:  # fmt: skip
     """Return what the gradient of `method` returns, with at most `size` samples in the network at once."""
     theta, estimator, (scale, rates) = state.theta.params, method.estimator, method.scales(state, rates)
     batches = method.batches(v, noise)
-    respond = partial(_respond, method, nets, state, batches, noise, rates)
+
+    def respond(x: tuple[Params, Any]) -> tuple[Any, Weights, Info]:
+        return estimator.respond(nets, *x, state.phi, batches, noise, rates)
+
     f = _features(nets, theta, batches[-1].v, size) if estimator.reads_features else None
     if estimator.attached:
         (response, phi, lower), pull = autodiff.vjp(respond, (theta, f))
@@ -81,12 +79,6 @@ def chunks(v: Tensor, noise: Noise, size: int) -> Iterator[tuple[Tensor, Noise, 
     for first in range(0, len(v), size):
         x = v[first : first + size]
         yield x, sliced(noise, first, len(x)), len(x) / len(v), first + len(x) == len(v)
-
-
-def _respond(
-    method: ScoreMatching, nets: Nets, state: State, batches: Any, noise: Noise, rates: Rates, x: tuple[Params, Any]
-) -> Any:
-    return method.estimator.respond(nets, *x, state.phi, batches, noise, rates)
 
 
 def _loss(

@@ -38,9 +38,8 @@ class FreeEnergy(Estimator):
         def closed_form(name: str) -> Callable[..., Any] | None:
             return partial(getattr(energy, name), v) if hasattr(energy, name) else None
 
-        return ScoreEstimate(
-            log_density, closed_form("score") or score, closed_form("laplacian"), closed_form("sliced")
-        )
+        laplacian, sliced = closed_form("laplacian"), closed_form("sliced")
+        return ScoreEstimate(log_density, closed_form("score") or score, laplacian, sliced)
 
     def fused(self, nets: Nets, loss: Loss, device: torch.device, dtype: torch.dtype) -> Gradient | None:
         return fused_grbm.exact_gradient_for(loss, nets, device, dtype)

@@ -259,8 +259,7 @@ def cotangent(loss: Dsm | Ksd, v_BD: Tensor, score_BD: Tensor, eps_BD: Tensor) -
     r_y = (k.mT @ (s_x - precision * x) + precision * y * k.sum(-2).unsqueeze(-1)) / pairs
     # Linear in each half's scores: the value is what the two derivatives leave of the scores, and the trace.
     trace = (k * (precision * x.shape[-1] - precision**2 * distance)).sum((-2, -1)) / pairs
-    value = (r_x * s_x).sum((-2, -1)) + precision * (s_y * (y * k.sum(-2).unsqueeze(-1) - k.mT @ x)).sum(
-        (-2, -1)
-    ) / pairs
+    of_y = (s_y * (y * k.sum(-2).unsqueeze(-1) - k.mT @ x)).sum((-2, -1))
+    value = (r_x * s_x).sum((-2, -1)) + precision * of_y / pairs
     r_BD = torch.cat([r_x, r_y], -2)
     return value + trace, torch.cat([r_BD, torch.zeros_like(v_BD[..., r_BD.shape[-2] :, :])], -2)

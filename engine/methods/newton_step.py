@@ -199,9 +199,8 @@ def _inverse(
 ) -> tuple[Callable[[Tensor], Tensor], Tensor, Tensor]:
     """(b [B, E] -> A b, A slope, fraction of raised curvatures [B]); A is a constant."""
     if options.solver == "dense":
-        inverse_BEE, floored_B = inverses.floored_inverse(
-            _hessian(lower, options.response_block, context), options.floor
-        )
+        hessian_BEE = _hessian(lower, options.response_block, context)
+        inverse_BEE, floored_B = inverses.floored_inverse(hessian_BEE, options.floor)
 
         def inverse(b_BE: Tensor) -> Tensor:
             with mixed_precision.full_precision(b_BE):

@@ -41,13 +41,8 @@ class ScoreMatching(Method):
     def __post_init__(self) -> None:
         """Give the product the abilities of its parts."""
         estimator, loss = self.estimator, self.loss
-        abilities = {
-            "kind": estimator.prefix + loss.kind,
-            "learns_q": estimator.learns_q,
-            "plans": estimator.plans,
-            "pairs_samples": loss.pairs_samples,
-            "micro_batches": loss.micro_batches,
-        }
+        abilities = {"kind": estimator.prefix + loss.kind, "learns_q": estimator.learns_q, "plans": estimator.plans}
+        abilities |= {"pairs_samples": loss.pairs_samples, "micro_batches": loss.micro_batches}
         for name, value in abilities.items():
             object.__setattr__(self, name, value)
 
@@ -90,10 +85,8 @@ class ScoreMatching(Method):
         noise: Noise = {"perturb": []}
         with philox.together() if rows.place["device"].type == "cuda" else nullcontext():
             if self.loss.perturbs:
-                number, purpose = self.estimator.batches_per_step, philox.purpose(philox.Purpose.PERTURB)
-                noise["perturb"] = philox.streams(
-                    philox.normal, number, key, purpose, rows.samples, rows.shape, **rows.place
-                )
+                given = self.estimator.batches_per_step, key, philox.purpose(philox.Purpose.PERTURB), rows.samples
+                noise["perturb"] = philox.streams(philox.normal, *given, rows.shape, **rows.place)
             noise |= self.estimator.draw(nets, key, rows)
         return noise | self.loss.draw(key, rows)
 

@@ -130,10 +130,8 @@ class Vages(SampledEstimator):
     def draw(self, nets: Nets, key: philox.Key, rows: Rows) -> Noise:
         """Add "langevin", noise of that shape for each step on the samples."""
         shape, purpose = (self.sets * self.L, nets.posterior.latent), philox.purpose(philox.Purpose.LATENT_CHAIN)
-        noise = super().draw(nets, key, rows)
-        return noise | {
-            "langevin": philox.streams(philox.normal, self.C, key, purpose, rows.samples, shape, **rows.place)
-        }
+        langevin = philox.streams(philox.normal, self.C, key, purpose, rows.samples, shape, **rows.place)
+        return super().draw(nets, key, rows) | {"langevin": langevin}
 
     def estimate(
         self, nets: Nets, theta: Params, response: Any, features: Features, batch: Batch, noise: Noise, rates: Rates

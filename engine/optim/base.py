@@ -6,7 +6,7 @@ One optimiser of phi makes its real steps and the unrolled ones, so that the unr
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
 import torch
 
@@ -40,11 +40,12 @@ class Optimizer:
     weight_decay: float = field(default=0.0, kw_only=True)  # L2 in the gradient, g + weight_decay x
     clip_norm: float | None = field(default=None, kw_only=True)  # the longest gradient
     average: float | None = field(default=None, kw_only=True)  # decay of the moving average, which `move` keeps
+    keeps: ClassVar[str] = "mv"  # its moments
 
     def init(self, params: Params) -> Weights:
         """Return the weights at the start of a run."""
         # m and v are tensors of their own: a compiled step is compiled again where two leaves stop to be one tensor.
-        m, v = ({k: torch.zeros_like(p) for k, p in params.items()} for _ in range(2))
+        m, v = ({k: torch.zeros_like(p) for k, p in params.items() if kept in self.keeps} for kept in "mv")
         one = next(iter(params.values()), torch.zeros(()))
         return Weights(params, Moments(m, v, torch.zeros((), dtype=one.dtype, device=one.device)))
 

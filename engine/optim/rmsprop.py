@@ -14,13 +14,10 @@ from eblvm.engine.types import Params
 class RmsProp(Optimizer):
     """v' = decay v + (1-decay) g^2;  x' = x - lr g / (sqrt(v' + eps_root) + eps)."""
 
+    keeps = "v"
     decay: float = 0.95
     eps: float = 1e-8
     eps_root: float = 1e-16
-
-    def init(self, params: Params) -> Weights:
-        weights = super().init(params)
-        return weights._replace(moments=weights.moments._replace(m={}))
 
     def updated(self, weights: Weights, gradient: Params, lr: torch.Tensor) -> Weights:
         params, (_, v, step_count), _ = weights

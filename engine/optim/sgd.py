@@ -14,11 +14,8 @@ from eblvm.engine.types import Params
 class Momentum(Optimizer):
     """m' = momentum m + g;  x' = x - lr m'."""
 
+    keeps = "m"
     momentum: float = 0.9
-
-    def init(self, params: Params) -> Weights:
-        weights = super().init(params)
-        return weights._replace(moments=weights.moments._replace(v={}))
 
     def updated(self, weights: Weights, gradient: Params, lr: torch.Tensor) -> Weights:
         params, (m, _, step_count), _ = weights
@@ -31,9 +28,7 @@ class Momentum(Optimizer):
 class Sgd(Optimizer):
     """x' = x - lr g."""
 
-    def init(self, params: Params) -> Weights:
-        weights = super().init(params)
-        return weights._replace(moments=weights.moments._replace(m={}, v={}))
+    keeps = ""
 
     def updated(self, weights: Weights, gradient: Params, lr: torch.Tensor) -> Weights:
         moments = weights.moments._replace(step_count=weights.moments.step_count + 1)
