@@ -115,9 +115,8 @@ class MeanUnderWay:
 
 
 def differentiable_mean(tree: Any) -> Any:
-    """Return every tensor's mean over ranks, differentiable to any order: its cotangents are averaged in backward.
-
-    All are sent in one bucket, so that a chain of such means is the same sequence of collectives on every rank."""
+    """Return every tensor's mean over ranks, differentiable to any order: its cotangents are averaged in backward. All
+    are sent in one bucket, so that a chain of such means is the same sequence of collectives on every rank."""
     if size() == 1:
         return tree
     if inside_torch_func():

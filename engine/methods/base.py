@@ -22,7 +22,6 @@ from eblvm.engine.types import Params
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from eblvm.engine.autodiff.derivatives import Finish
     from eblvm.engine.config import Config
     from eblvm.engine.nets import Energy, Net, Posterior
     from eblvm.engine.nets.bidvl import Generator
@@ -88,7 +87,7 @@ class Gradient(Protocol):
     """
 
     def __call__(
-        self, state: State, v: Tensor, noise: Noise, rates: Rates, finish: Finish | None = None
+        self, state: State, v: Tensor, noise: Noise, rates: Rates, finish: autodiff.Finish | None = None
     ) -> tuple[Params, State, Info]: ...
 
 
@@ -146,7 +145,7 @@ class Method(Options):
         return partial(self._gradient, nets)
 
     def _gradient(
-        self, nets: Nets, state: State, v: Tensor, noise: Noise, rates: Rates, finish: Finish | None = None
+        self, nets: Nets, state: State, v: Tensor, noise: Noise, rates: Rates, finish: autodiff.Finish | None = None
     ) -> tuple[Params, State, Info]:
         raise NotImplementedError
 

@@ -51,7 +51,6 @@ from eblvm.kernels import adam_unroll, philox
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from eblvm.engine.autodiff.derivatives import Finish
     from eblvm.engine.config import Config
     from eblvm.engine.nets import Energy, Posterior
 
@@ -167,7 +166,7 @@ class Bidvl(Method):
         return self.gradient(in_chunks(nets, size))
 
     def _gradient(
-        self, nets: Nets, state: State, v: Tensor, noise: Noise, rates: Rates, finish: Finish | None = None
+        self, nets: Nets, state: State, v: Tensor, noise: Noise, rates: Rates, finish: autodiff.Finish | None = None
     ) -> tuple[Params, State, Info]:
         """Return the upper level's gradient (Eq. 14, or 23) at the state as it is."""
         levels = Levels(self, nets)
@@ -182,10 +181,8 @@ class Bidvl(Method):
     def _step(
         self, levels: Levels, optimizer: Optimizer, in_place: bool, state: State, v: Tensor, noise: Noise, rates: Rates
     ) -> tuple[State, Info]:
-        """Move theta by the upper level, then phi by K steps; the first pass of the generator is enough for both.
-
-        In fp16 a gradient that overflowed leaves its own parameters and buffers as they are.
-        """
+        """Move theta by the upper level, then phi by K steps; the first pass of the generator is enough for both. In
+        fp16 a gradient that overflowed leaves its own parameters and buffers as they are."""
         v, scale, finite = centred(v), loss_scale(state), Finite()
         state = self._refreshed(state)
         fake = levels.generated(state.phi.params, noise["h"][0])

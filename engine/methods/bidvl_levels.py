@@ -35,8 +35,6 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from eblvm.engine.methods.bidvl import Bidvl
-    from eblvm.engine.nets.batch_norm import Seen
-    from eblvm.engine.nets.bidvl import Encoder
 
 ENERGY, ENCODER, GENERATOR = "energy.", "encoder.", "generator."
 CLAMP = (0.8, 1.2)  # of the importance ratio's factor by sample, as in the released code
@@ -47,7 +45,7 @@ class Generated(NamedTuple):
 
     v: Tensor
     pull: Callable[[Tensor], Params]
-    seen: Seen
+    seen: batch_norm.Seen
 
 
 @dataclass(frozen=True)
@@ -88,14 +86,12 @@ class Levels:
         return max(1, reads_data + (self.options.opposite != "none"))
 
     def generated(self, phi: Params, h: Tensor) -> Generated:
-        def decode(parameters: Params) -> tuple[Tensor, Seen]:
-            seen: Seen = []
+        def decode(parameters: Params) -> tuple[Tensor, batch_norm.Seen]:
+            seen: batch_norm.Seen = []
             return self.nets.generator.at(parameters).decode(h, seen), seen
 
         (v, seen), pull = autodiff.vjp(decode, bidvl_nets.part(phi, GENERATOR))
         return Generated(v, lambda u: named(GENERATOR, pull((u, [torch.zeros_like(s) for s in seen]))), seen)
-
-    # The upper level.
 
     def upper_gradient(
         self, state: State, v: Tensor, fake: Generated, noise: Noise, rates: Rates
@@ -171,8 +167,6 @@ class Levels:
             gradient = collectives.differentiable_mean(gradient)
         return self.nets.unroll_optimizer.step(weights, gradient, rate)
 
-    # The lower level.
-
     def lower_gradient(
         self, state: State, v: Tensor, fake: Generated, h: Tensor, eps: Tensor, ratio_B: Tensor
     ) -> tuple[Params, Params, Info]:
@@ -194,15 +188,14 @@ class Levels:
     def lower(
         self, theta: Params, phi: Params, held: Params, buffers: Params, v: Tensor, model_v: Tensor, h: Tensor,
         eps: Tensor, ratio_B: Tensor,
-    ) -> tuple[Tensor, tuple[Seen, Seen, Info]]:  # fmt: skip
-        """Return J(phi), with what encoder and generator saw of the data, and what is logged.
-
-        `held` has the values of phi; an offset D reads its encoder there, so that d/dphi misses it and only that."""
+    ) -> tuple[Tensor, tuple[batch_norm.Seen, batch_norm.Seen, Info]]:  # fmt: skip
+        """Return J(phi), with what encoder and generator saw of the data, and what is logged. `held` has the values of
+        phi; an offset D reads its encoder there, so that d/dphi misses it and only that."""
         energies = self.passes(ENERGY, theta, buffers, self.energy_passes)
         encoders = self.passes(ENCODER, phi, buffers, self.encoder_passes)
         loss = self.energy(theta, energies[0], model_v, h).mean()
-        encoded: Seen = []
-        decoded: Seen = []
+        encoded: batch_norm.Seen = []
+        decoded: batch_norm.Seen = []
         info: Info = {}
         if self.options.joint or self.options.divergence == "symmetric":
             p = self.encode(phi, encoders[0], v, encoded)
@@ -242,11 +235,11 @@ class Levels:
     def energy(self, theta: Params, buffers: Params, v: Tensor, h: Tensor) -> Tensor:
         return self.nets.energy.at(theta | bidvl_nets.part(buffers, ENERGY)).energy(v, h)
 
-    def decode(self, phi: Params, h: Tensor, seen: Seen | None) -> Tensor:
+    def decode(self, phi: Params, h: Tensor, seen: batch_norm.Seen | None) -> Tensor:
         return self.nets.generator.at(bidvl_nets.part(phi, GENERATOR)).decode(h, seen)
 
-    def encode(self, phi: Params, buffers: Params, v: Tensor, seen: Seen | None) -> tuple[Tensor, Tensor]:
-        encoder = cast("Encoder", self.nets.posterior)
+    def encode(self, phi: Params, buffers: Params, v: Tensor, seen: batch_norm.Seen | None) -> tuple[Tensor, Tensor]:
+        encoder = cast("bidvl_nets.Encoder", self.nets.posterior)
         return encoder.at(bidvl_nets.part(phi | buffers, ENCODER)).params(v, seen)
 
 

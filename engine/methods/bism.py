@@ -180,11 +180,9 @@ class Bism(LowerLevel):
 
 
 def linear_step_size(v_BD: Tensor, iterations: int = 16) -> Tensor:
-    """Return 6 / lambda_max of M = (v v^T + 1 1^T) / B: 3/4 of SGD's largest stable step on a linear posterior.
-
-    A step of size a on (A, a) moves the logits by -a M delta, and the exact KL's curvature in a logit is at most 1/4.
-    Of the steps tried on Frey face (docs/results.md) those near the limit gave the best models.
-    """
+    """Return 6 / lambda_max of M = (v v^T + 1 1^T) / B: 3/4 of SGD's largest stable step on a linear posterior. A step
+    of size a on (A, a) moves the logits by -a M delta, and the exact KL's curvature in a logit is at most 1/4. Of the
+    steps tried on Frey face (docs/results.md) those near the limit gave the best models."""
 
     def norm(x: Tensor) -> Tensor:  # over all ranks' samples, as are M's products
         return collectives.mean(x.square().sum()).sqrt()

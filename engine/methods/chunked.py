@@ -27,13 +27,12 @@ from eblvm.engine.types import Params
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from eblvm.engine.autodiff.derivatives import Finish
     from eblvm.engine.methods.score_matching import ScoreMatching
 
 
 def chunked_gradient(
     method: ScoreMatching, nets: Nets, size: int, state: State, v: Tensor, noise: Noise, rates: Rates,
-    finish: Finish | None = None,
+    finish: autodiff.Finish | None = None,
 ) -> tuple[Params, State, Info]:  # fmt: skip
     """Return what the gradient of `method` returns, with at most `size` samples in the network at once."""
     theta, estimator, (scale, rates) = state.theta.params, method.estimator, method.scales(state, rates)
@@ -110,7 +109,7 @@ def _plus(total: Any, tree: Any, weight: float = 1.0) -> Any:
 
 
 def _adding(
-    total: Any, weight: float, finish: Finish | None, scale: Tensor | float | None = None
+    total: Any, weight: float, finish: autodiff.Finish | None, scale: Tensor | float | None = None
 ) -> Callable[[int, Tensor], Tensor]:
     """Return the `finish` of a chunk: it adds weight * gradient / scale to the total, which it hands on to `finish`."""
     leaves = None if total is None else autodiff.tree_leaves(total)

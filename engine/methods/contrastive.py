@@ -17,7 +17,6 @@ from eblvm.kernels import philox
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from eblvm.engine.autodiff.derivatives import Finish
     from eblvm.engine.config import Config
     from eblvm.engine.nets import Energy, Posterior
 
@@ -50,7 +49,7 @@ class Cd(Method):
         return {"sweeps": list(zip(h, v, strict=True))}
 
     def _gradient(
-        self, nets: Nets, state: State, v: Tensor, noise: Noise, rates: Rates, finish: Finish | None = None
+        self, nets: Nets, state: State, v: Tensor, noise: Noise, rates: Rates, finish: autodiff.Finish | None = None
     ) -> tuple[Params, State, Info]:
         # A process moves its own chains. It has the others' as well, as old as the last checkpoint.
         start = state.chain["v"][collectives.local_slice(len(state.chain["v"]))] if self.persistent else v

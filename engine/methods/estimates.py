@@ -90,11 +90,9 @@ class Estimator(Options):
     def respond(
         self, nets: Nets, theta: Params, f: Any, phi: Weights, batches: Sequence[Batch], noise: Noise, rates: Rates
     ) -> tuple[Any, Weights, Info]:
-        """Return q's answer to the last batch, phi moved by its real steps, and what is logged.
-
-        `batches` has one batch (shared noise: the same empirical lower objective in every step) or one per step (fresh
-        noise); f are the features of the last.
-        """
+        """Return q's answer to the last batch, phi moved by its real steps, and what is logged. `batches` has one batch
+        (shared noise: the same empirical lower objective in every step) or one per step (fresh noise); f are the
+        features of the last."""
         return {}, phi, {}
 
     def estimate(

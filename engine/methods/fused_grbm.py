@@ -34,7 +34,7 @@ from eblvm.kernels import grbm_bilevel, grbm_dsm
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from eblvm.engine.autodiff.derivatives import Finish
+    from eblvm.engine.autodiff import Finish
     from eblvm.engine.methods.bism import Bism
     from eblvm.engine.methods.importance import Importance
     from eblvm.engine.methods.lower_level import LowerLevel
@@ -66,10 +66,8 @@ def sampled_gradient_for(
 
 
 def bism_gradient_for(bism: Bism, loss: Loss, nets: Nets, device: torch.device, dtype: torch.dtype) -> Gradient | None:
-    """Return the fused gradient of this product on these nets, or None if it has none there.
-
-    Its graph must be one that nobody asks to be rebuilt, and the posterior one that is learned.
-    """
+    """Return the fused gradient of this product on these nets, or None if it has none there. Its graph must be one that
+    nobody asks to be rebuilt, and the posterior one that is learned."""
     if not isinstance(loss, Dsm) or bism.posterior.exact:
         return None
     settings = linear_settings(bism, nets, device, dtype, loss.sigma)
@@ -83,10 +81,8 @@ def bism_gradient_for(bism: Bism, loss: Loss, nets: Nets, device: torch.device, 
 def _newton_gradient(
     settings: grbm_bilevel.Settings, state: State, v: Tensor, noise: Noise, rates: Rates, finish: Finish | None = None
 ) -> tuple[Params, State, Info]:
-    """Return DSM's own gradient after the real steps on q.
-
-    A Newton step on the logits of q is p(h|v) itself, where BiSM's estimate is the exact score (Theorem 1).
-    """
+    """Return DSM's own gradient after the real steps on q. A Newton step on the logits of q is p(h|v) itself, where
+    BiSM's estimate is the exact score (Theorem 1)."""
     state, info = lower_steps(settings, state, v, noise["perturb"], noise, rates)
     value, gradient = grbm_dsm.grbm_dsm(v, noise["perturb"][-1], **state.theta.params, sigma=settings.sigma)
     return gradient._asdict(), state, info | {"loss": value}
@@ -107,10 +103,8 @@ def _bism_gradient(
 def linear_settings(
     lower: LowerLevel, nets: Nets, device: torch.device, dtype: torch.dtype, sigma: float
 ) -> grbm_bilevel.Settings | None:
-    """Return what the kernels need to make these steps on q, or None if they do not make them.
-
-    They do for a GRBM, linear logits, the KL with one sample or in closed form, and plain Adam.
-    """
+    """Return what the kernels need to make these steps on q, or None if they do not make them. They do for a GRBM,
+    linear logits, the KL with one sample or in closed form, and plain Adam."""
     q, divergence, adam = nets.posterior, lower.divergence, nets.phi_optimizer
     if type(nets.energy) is not modules.GRBM or type(q) is not modules.Bernoulli or len(q.net) != 1:
         return None

@@ -24,10 +24,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Importance(SampledEstimator):
-    """log p(v) ~ log mean_i p~(v, h_i) / q(h_i|v) and its score, sum_i r_i grad_v log p~(v, h_i), r_i ~ p~ / q.
-
-    A uniform proposal is the posterior with logits of zero in the place of q's.
-    """
+    """log p(v) ~ log mean_i p~(v, h_i) / q(h_i|v) and its score, sum_i r_i grad_v log p~(v, h_i), r_i ~ p~ / q. A
+    uniform proposal is the posterior with logits of zero in the place of q's."""
 
     kind = "importance"
     prefix = "is-"

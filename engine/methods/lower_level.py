@@ -78,9 +78,8 @@ class Kl(Divergence):
 
 @dataclass(frozen=True)
 class KlExact(Divergence):
-    """The same in closed form, -entropy(q) + E_q E(v, h): the gradient has no noise from h.
-
-    For a Bernoulli q and an energy linear in h, and for a Gaussian q and the deep head."""
+    """The same in closed form, -entropy(q) + E_q E(v, h): the gradient has no noise from h. For a Bernoulli q and an
+    energy linear in h, and for a Gaussian q and the deep head."""
 
     kind = "kl-exact"
     needs = ("exact_kl",)
@@ -95,9 +94,8 @@ class KlExact(Divergence):
 
 @dataclass(frozen=True)
 class Iwae(Divergence):
-    """-E_q log 1/k sum_i p~(v, h_i) / q(h_i|v) over k reparameterised samples (Burda et al. 2016).
-
-    The KL where k = 1; tighter with more, and then at its least for a q wider than the KL's."""
+    """-E_q log 1/k sum_i p~(v, h_i) / q(h_i|v) over k reparameterised samples (Burda et al. 2016). The KL where k = 1;
+    tighter with more, and then at its least for a q wider than the KL's."""
 
     kind = "iwae"
     latent_samples: int = option(5, "k, samples of h in the bound", low=1)  # type: ignore[misc]

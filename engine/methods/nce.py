@@ -25,7 +25,6 @@ from eblvm.kernels import philox
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from eblvm.engine.autodiff.derivatives import Finish
     from eblvm.engine.config import Config
     from eblvm.engine.nets import Contrast, Energy, Posterior
 
@@ -53,7 +52,7 @@ class Nce(Method):
         return {"contrast": philox.normal(key, purpose, rows.samples, rows.shape, **rows.place)}
 
     def _gradient(
-        self, nets: Nets, state: State, v: Tensor, noise: Noise, rates: Rates, finish: Finish | None = None
+        self, nets: Nets, state: State, v: Tensor, noise: Noise, rates: Rates, finish: autodiff.Finish | None = None
     ) -> tuple[Params, State, Info]:
         gradient, loss = autodiff.grad(partial(self._loss, nets, v, noise), state.theta.params)
         return gradient, state, {"loss": loss}
@@ -116,7 +115,7 @@ class Vnce(Method):
         return Nce(self.contrast).draw(nets, key, rows) | {"latent": latents}
 
     def _gradient(
-        self, nets: Nets, state: State, v: Tensor, noise: Noise, rates: Rates, finish: Finish | None = None
+        self, nets: Nets, state: State, v: Tensor, noise: Noise, rates: Rates, finish: autodiff.Finish | None = None
     ) -> tuple[Params, State, Info]:
         phi = state.phi
 

@@ -152,10 +152,7 @@ def log_ratio(energy: Energy, q: Posterior, moved: Moved, f: Any, h_LBH: Tensor)
 
 
 def vaes(energy: Energy, f: Any, h_LBH: Tensor) -> Any:
-    """Return mean_i -d head(f, h_i)/df, whose J^T is VaES.
-
-    With h_i = rsample(eta^, noise_i) its gradient goes through h and eta^: pathwise, where VaGES has a covariance. In a
-    loss that squares the score the same samples in value and gradient leave a bias that falls as 1/L (of pairs: that of
-    what is even in the noise).
-    """
+    """Return mean_i -d head(f, h_i)/df, whose J^T is VaES. With h_i = rsample(eta^, noise_i) its gradient goes through
+    h and eta^: pathwise, where VaGES has a covariance. In a loss that squares the score the same samples in value and
+    gradient leave a bias that falls as 1/L (of pairs: that of what is even in the noise)."""
     return autodiff.grad(lambda x: (-energy.head(x, h_LBH).mean(0).sum(), ()), f)[0]

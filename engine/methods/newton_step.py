@@ -97,9 +97,7 @@ def best_response(
     options: Newton, energy: Energy, posterior: Posterior, theta: Params, f: Any, p: Any, noise_SBH: Tensor
 ) -> Moved:
     """eta^ at the features f [B, ...] and the outputs p of q; theta and f may carry gradients, p is held fixed.
-
-    `noise_SBH` is standard normal, see `antithetic`; closed expectations and a Bernoulli q read none.
-    """
+    `noise_SBH` is standard normal, see `antithetic`; closed expectations and a Bernoulli q read none."""
     if isinstance(posterior, modules.Bernoulli):
         return _natural_step(partial(_head, energy), posterior, theta, f, p)
     if isinstance(posterior, modules.Gaussian):

@@ -24,7 +24,6 @@ from eblvm.kernels import philox
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from eblvm.engine.autodiff.derivatives import Finish
     from eblvm.engine.config import Config
     from eblvm.engine.nets import Energy, Posterior
 
@@ -99,7 +98,7 @@ class ScoreMatching(Method):
         return self.estimator.fused(nets, self.loss, device, dtype)
 
     def _gradient(
-        self, nets: Nets, state: State, v: Tensor, noise: Noise, rates: Rates, finish: Finish | None = None
+        self, nets: Nets, state: State, v: Tensor, noise: Noise, rates: Rates, finish: autodiff.Finish | None = None
     ) -> tuple[Params, State, Info]:
         scale, rates = self.scales(state, rates)
         upper = partial(self.upper, nets, state.phi, v, noise, rates)

@@ -62,22 +62,16 @@ class Optimizer:
     def move(
         self, weights: Weights, gradient: Params, lr: Tensor, *, in_place: bool = False, go: Tensor | None = None
     ) -> tuple[Weights, Tensor]:
-        """Return the weights one step on, and the norm of the gradient before it is clipped.
-
-        Leading axes of lr, and so of all tensors, are replicas. `in_place` moves the tensors of `weights`, which are
-        spent then. With `go`, a bool on the device, nothing moves where it is false.
-        """
+        """Return the weights one step on, and the norm of the gradient before it is clipped. Leading axes of lr, and so
+        of all tensors, are replicas. `in_place` moves the tensors of `weights`, which are spent then. With `go`, a bool
+        on the device, nothing moves where it is false."""
         gradient, norm = self.clipped(gradient, lr.dim())
         if go is not None and not go:
             return weights, norm
         new = self.updated(weights, self.decayed(weights.params, gradient), lr)
         if in_place:
-            new = Weights(
-                _copied(weights.params, new.params),
-                Moments(_copied(weights.moments.m, new.moments.m), _copied(weights.moments.v, new.moments.v),
-                        new.moments.step_count),
-                weights.average,
-            )  # fmt: skip
+            m, v = _copied(weights.moments.m, new.moments.m), _copied(weights.moments.v, new.moments.v)
+            new = Weights(_copied(weights.params, new.params), Moments(m, v, new.moments.step_count), weights.average)
         return new if self.average is None else averaged(new, self.average, in_place), norm
 
     def clipped(self, gradient: Params, replicas: int) -> tuple[Params, Tensor]:

@@ -14,10 +14,9 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import torch
 
 from eblvm.engine.errors import UserError
-from eblvm.engine.optim.adam import Adam
+from eblvm.engine.optim.adam import Adam, RmsProp
 from eblvm.engine.optim.apex import Apex
 from eblvm.engine.optim.base import Optimizer
-from eblvm.engine.optim.rmsprop import RmsProp
 from eblvm.engine.optim.sgd import Momentum
 from eblvm.engine.options import Options, declared, option, slot
 
@@ -152,11 +151,9 @@ class Optimisation(Options):
         return [f"lr={rate:g}" if len(self.lr) > 1 else "" for rate in self.lr for _ in range(self.replicas)]
 
     def rates(self, step: int, own: Mapping[str, float | None], like: Tensor) -> dict[str, Tensor]:
-        """Return the learning rates of a step, shaped as the replicas, with the dtype and device of `like`.
-
-        phi follows theta's rate unless the method has one of its `own`. The unroll follows phi's rate unless it has its
-        own, which no schedule changes.
-        """
+        """Return the learning rates of a step, shaped as the replicas, with the dtype and device of `like`. phi follows
+        theta's rate unless the method has one of its `own`. The unroll follows phi's rate unless it has its own, which
+        no schedule changes."""
         at, lower, unrolled = (step, self.steps), own.get("phi"), own.get("unroll")
         theta = self.schedule.rate(self.learning_rates(like.dtype, like.device), *at)
         phi = theta if lower is None else torch.full_like(theta, self.schedule.rate(lower, *at))
