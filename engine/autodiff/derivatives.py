@@ -5,9 +5,8 @@ yet grad_v of the surrogate score must keep phi_N fixed. Both functions here dif
 argument, at a fresh alias of it, and their results stay differentiable with respect to everything else the closure
 reads, unless grad mode is off.
 
-Plain autograd is used by default: it is the faster dialect in eager mode and the only one in which saved-tensor hooks
-can count memory. Inside `torch.func` transforms and `torch.compile` only `torch.func` works, so it is used there. A
-test compares the two.
+Plain autograd is the default: the faster dialect in eager mode and the only one in which saved-tensor hooks can count
+memory. Inside `torch.func` transforms and `torch.compile` only `torch.func` works.
 
 `named` names the parts of a step for a profiler. Names cost nothing until they are switched on, by `eblvm profile
 --trace`, or by EBLVM_NVTX=1 for NVIDIA's tools, as in `EBLVM_NVTX=1 nsys profile eblvm train ...`.

@@ -80,11 +80,9 @@ class Rows(NamedTuple):
 
 
 class Gradient(Protocol):
-    """The gradient of theta, the state with everything else moved, and what is logged.
-
-    With `finish`, which only methods that `overlap` call, each parameter's gradient is handed over as soon as backward
-    has completed it: several processes then reduce it while backward goes on.
-    """
+    """The gradient of theta, the state with everything else moved, and what is logged. With `finish`, which only
+    methods that `overlap` call, each parameter's gradient is handed over as soon as backward has completed it: several
+    processes then reduce it while backward goes on."""
 
     def __call__(
         self, state: State, v: Tensor, noise: Noise, rates: Rates, finish: autodiff.Finish | None = None

@@ -31,16 +31,7 @@ from eblvm.engine.methods.base import (
     blank,
     parameters,
 )
-from eblvm.engine.methods.bidvl_levels import (
-    ENCODER,
-    ENERGY,
-    GENERATOR,
-    Levels,
-    centred,
-    loss_scale,
-    named,
-    squared_error,
-)
+from eblvm.engine.methods.bidvl_levels import ENCODER, ENERGY, GENERATOR, Levels, centred, named, squared_error
 from eblvm.engine.methods.bism import SYNC_HELP, UNROLL_MEMORY_HELP
 from eblvm.engine.nets import bidvl_start, spectral
 from eblvm.engine.optim.base import Moments, Optimizer, Weights, averaged
@@ -53,8 +44,6 @@ if TYPE_CHECKING:
 
     from eblvm.engine.config import Config
     from eblvm.engine.nets import Energy, Posterior
-
-BUFFER_STREAMS = 2**14  # of the start's noise: beyond those of parameters
 
 
 @dataclass(frozen=True)
@@ -143,7 +132,7 @@ class Bidvl(Method):
         phi = named(ENCODER, starts[ENCODER]) | named(GENERATOR, starts[GENERATOR])
         buffers: Params = {}
         for i, (prefix, net) in enumerate(by_prefix(nets).items()):
-            first = BUFFER_STREAMS + i * 2**12
+            first = 2**14 + i * 2**12  # streams beyond those of parameters
             buffers |= named(prefix, bidvl_start.start_buffers(net, starts[prefix], key, first))
         return State(optimizer.init(starts[ENERGY]), nets.phi_optimizer.init(phi), buffers=buffers)
 
@@ -183,7 +172,7 @@ class Bidvl(Method):
     ) -> tuple[State, Info]:
         """Move theta by the upper level, then phi by K steps; the first pass of the generator is enough for both. In
         fp16 a gradient that overflowed leaves its own parameters and buffers as they are."""
-        v, scale, finite = centred(v), loss_scale(state), Finite()
+        v, scale, finite = centred(v), state.scale.get("value"), Finite()
         state = self._refreshed(state)
         fake = levels.generated(state.phi.params, noise["h"][0])
         gradient, data_B, info = levels.upper_gradient(state, v, fake, noise, rates)
@@ -223,10 +212,9 @@ class Bidvl(Method):
         self, levels: Levels, in_place: bool, state: State, model_v: Tensor, h: Tensor, rates: Rates, finite: Finite
     ) -> State:
         """Make the upper level's step on the encoder. It is not counted in Adam's steps, which the generator shares."""
-        params, (m, v, step_count), _ = state.phi
-        gradient = levels.encoder_gradient(params, state.buffers, model_v, h, loss_scale(state))
-        gradient = collectives.mean(gradient)
-        if not finite.allows(gradient, loss_scale(state)):
+        (params, (m, v, step_count), _), scale = state.phi, state.scale.get("value")
+        gradient = collectives.mean(levels.encoder_gradient(params, state.buffers, model_v, h, scale))
+        if not finite.allows(gradient, scale):
             return state
         own_m, own_v = ({k: tree[k] for k in gradient if k in tree} for tree in (m, v))
         own = Weights({k: params[k] for k in gradient}, Moments(own_m, own_v, step_count))

@@ -37,7 +37,6 @@ if TYPE_CHECKING:
     from eblvm.engine.methods.bidvl import Bidvl
 
 ENERGY, ENCODER, GENERATOR = "energy.", "encoder.", "generator."
-CLAMP = (0.8, 1.2)  # of the importance ratio's factor by sample, as in the released code
 
 
 class Generated(NamedTuple):
@@ -106,7 +105,7 @@ class Levels:
                 model_v = self.decode(phi, h, [])
             return self.upper(theta, phi, state.buffers, v, model_v, h, eps)
 
-        gradient, (data_B, info) = autodiff.grad(upper, state.theta.params, loss_scale(state))
+        gradient, (data_B, info) = autodiff.grad(upper, state.theta.params, state.scale.get("value"))
         return gradient, data_B, info
 
     def upper(
@@ -123,7 +122,8 @@ class Levels:
             data_B, model_B = self.energy(theta, of_data, torch.cat([v, model_v]), torch.cat([h_q, h])).chunk(2)
         else:
             data_B, model_B = self.energy(theta, of_data, v, h_q), self.energy(theta, of_model, model_v, h)
-        loss_B = hinge(data_B, model_B) if self.options.upper == "hinge" else data_B - model_B
+        relu = torch.nn.functional.relu
+        loss_B = relu(1 + data_B) + relu(1 - model_B) if self.options.upper == "hinge" else data_B - model_B
         loss = (loss_B + log_q_B).mean()
         data_B, model_B = data_B.detach(), model_B.detach()
         info = {"loss": loss.detach(), "energy_data": data_B.mean(), "energy_model": model_B.mean()}
@@ -145,7 +145,7 @@ class Levels:
 
     def _unrolled(self, theta: Params, state: State, v: Tensor, noise: Noise, rates: Rates) -> Params:
         ratio_B = torch.full_like(v.flatten(1)[:, 0], self.options.ratio)  # the energies of its bias are not known yet
-        scale = loss_scale(state)
+        scale = state.scale.get("value")
         inner = () if scale is None else (scale.sqrt(),)
         contexts = [
             (theta, state.buffers, v, h, eps, ratio_B, rates["unroll"], *inner)
@@ -176,7 +176,7 @@ class Levels:
             phi, model_v = inputs
             return self.lower(state.theta.params, phi, state.phi.params, state.buffers, v, model_v, h, eps, ratio_B)
 
-        scale = loss_scale(state)
+        scale = state.scale.get("value")
         (gradient, slope), (encoded, decoded, info) = autodiff.grad(lower, (state.phi.params, fake.v), scale)
         for name, g in fake.pull(slope if scale is None else slope * scale).items():
             gradient[name] = gradient[name] + (g if scale is None else g / scale)
@@ -229,7 +229,7 @@ class Levels:
         gap_B = collectives.mean(data_B.mean()) - data_B
         if self.options.ratio_bias == "none":
             return torch.full_like(gap_B, self.options.ratio)
-        factor_B = torch.sigmoid(gap_B) if self.options.ratio_bias == "sigmoid" else gap_B.exp().clamp(*CLAMP)
+        factor_B = torch.sigmoid(gap_B) if self.options.ratio_bias == "sigmoid" else gap_B.exp().clamp(0.8, 1.2)
         return self.options.ratio * factor_B
 
     def energy(self, theta: Params, buffers: Params, v: Tensor, h: Tensor) -> Tensor:
@@ -243,19 +243,9 @@ class Levels:
         return encoder.at(bidvl_nets.part(phi | buffers, ENCODER)).params(v, seen)
 
 
-def loss_scale(state: State) -> Tensor | None:
-    """Return the scale of losses and their gradients; in fp16 only."""
-    return state.scale.get("value")
-
-
 def centred(v: Tensor) -> Tensor:
     """Return images of [0, 1] in [-1, 1]."""
     return 2 * v - 1
-
-
-def hinge(data_B: Tensor, model_B: Tensor) -> Tensor:
-    """Return relu(1 + E(v)) + relu(1 - E(v~)) (Eq. 23)."""
-    return torch.nn.functional.relu(1 + data_B) + torch.nn.functional.relu(1 - model_B)
 
 
 def squared_error(v: Tensor, rebuilt: Tensor) -> Tensor:

@@ -37,11 +37,9 @@ UNROLL_MEMORY_HELP = (
 
 @dataclass(frozen=True)
 class Bism(LowerLevel):
-    """s(v) = grad_v [log p~(v, h) - log q(h|v; phi_N)] at h ~ q(h|v; phi_N).
-
-    phi makes K real steps on the divergence; phi_N follows by N unrolled steps, through which theta's gradient flows.
-    The posterior 'exact' puts the model's own p(h|v) in the place of q (Theorem 1's premise), with no steps.
-    """
+    """s(v) = grad_v [log p~(v, h) - log q(h|v; phi_N)] at h ~ q(h|v; phi_N). phi makes K real steps on the divergence;
+    phi_N follows by N unrolled steps, through which theta's gradient flows. The posterior 'exact' puts the model's own
+    p(h|v) in the place of q (Theorem 1's premise), with no steps."""
 
     kind = "bism"
     prefix = "bi"

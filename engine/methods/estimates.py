@@ -51,11 +51,9 @@ class ScoreEstimate(NamedTuple):
 
 @dataclass(frozen=True)
 class Estimator(Options):
-    """An estimate of the marginal score in two halves.
-
-    `respond` is where samples meet: it sees the network through its features f only. `estimate` goes sample by sample.
-    So one pass of the network is enough for all steps on q, and no estimator has code of its own for chunks.
-    """
+    """An estimate of the marginal score in two halves. `respond` is where samples meet: it sees the network through its
+    features f only. `estimate` goes sample by sample. So one pass of the network is enough for all steps on q, and no
+    estimator has code of its own for chunks."""
 
     group = "method"
     prefix: ClassVar[str] = ""
@@ -113,11 +111,9 @@ class Estimator(Options):
 
 @dataclass(frozen=True)
 class Loss(Options):
-    """A score matching loss: it perturbs the data, then reduces a `ScoreEstimate` to one value per sample.
-
-    Everything is a mean over the batch of sums over the visible axes; the factor 1/2 is kept in all losses, so that
-    they estimate Fisher divergences.
-    """
+    """A score matching loss: it perturbs the data, then reduces a `ScoreEstimate` to one value per sample. Everything
+    is a mean over the batch of sums over the visible axes; the factor 1/2 is kept in all losses, so that they estimate
+    Fisher divergences."""
 
     group = "method"
     estimators: ClassVar[tuple[str, ...]] = ()  # that give what it reads, by kind

@@ -72,11 +72,8 @@ class SampledEstimator(LowerLevel):
 
 @dataclass(frozen=True)
 class Vages(SampledEstimator):
-    """VaES with VaGES's gradient.
-
-    Independent `samples` are a set each for the loss's cotangent, for the second-order term and for the covariance,
-    without which products of estimates are biased; else one set is used for all three.
-    """
+    """VaES with VaGES's gradient. Independent `samples` are a set each for the loss's cotangent, for the second-order
+    term and for the covariance, without which products of estimates are biased; else one set is used for all three."""
 
     kind = "vages"
     prefix = "vages-"

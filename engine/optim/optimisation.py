@@ -77,9 +77,6 @@ class Stepwise(Schedule):
         return self.decay ** (step // self.decay_every)
 
 
-SCHEDULES = declared(Schedule, (Constant, Cosine, Stepwise))
-
-
 @dataclass(frozen=True)
 class Optimisation(Options):
     group = "optimisation"
@@ -97,7 +94,7 @@ class Optimisation(Options):
     )
     beta1: float = option(0.9, "Adam's first decay; SGD's momentum", low=0, below=1)
     beta2: float = option(0.95, "Adam's second decay; RMSProp's decay", low=0, below=1)
-    schedule: Schedule = slot(SCHEDULES, "learning rate schedule", Constant())
+    schedule: Schedule = slot(declared(Schedule, (Constant, Cosine, Stepwise)), "learning rate schedule", Constant())
     clip_norm: float | None = option(None, "clip theta's gradient to this norm", above=0)
     ema: float | None = option(None, "decay of a moving average of theta and phi, kept beside them", above=0, below=1)
     seed: int = option(0, "seed of everything random", low=0, high=2**63 - 1)
