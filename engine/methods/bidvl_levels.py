@@ -75,8 +75,7 @@ class Levels:
 
     @property
     def energy_passes(self) -> int:
-        """Of a lower step: the generated images, and the data for a joint energy."""
-        return 1 + self.options.joint
+        return 1 + self.options.joint  # of a lower step: the generated images, and the data for a joint energy
 
     @property
     def encoder_passes(self) -> int:
@@ -225,7 +224,7 @@ class Levels:
         return h.shape[-1] if self.options.latent_term == "mean" else 1
 
     def importance(self, data_B: Tensor) -> Tensor:
-        """Return r(v): r' times 1, a sigmoid or a clamped exponential of mean E - E(v) (Eq. 15), from E(v) [B]."""
+        """Return r(v): r' times 1, a sigmoid or an exponential, clamped as released, of mean E - E(v) (Eq. 15)."""
         gap_B = collectives.mean(data_B.mean()) - data_B
         if self.options.ratio_bias == "none":
             return torch.full_like(gap_B, self.options.ratio)

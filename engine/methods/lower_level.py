@@ -200,9 +200,7 @@ class LowerLevel(Estimator):
                 else:
                     lower = partial(self.lower_loss, nets, energy, f_k, batch.v, batch.lower_weight, latent_SBH)
                     gradient, info["lower"] = autodiff.grad(lower, phi.params, rates.get("scale"))
-                if collectives.size() > 1:
-                    gradient = collectives.mean(gradient)
-                phi = nets.phi_optimizer.step(phi, gradient, rates["phi"])
+                phi = nets.phi_optimizer.step(phi, collectives.mean(gradient), rates["phi"])
         return phi, info
 
     def lower_loss(

@@ -74,12 +74,9 @@ def contrast_of(nets: Nets) -> Contrast:
 
 @dataclass(frozen=True)
 class Vnce(Method):
-    """NCE with q(h|v) in the place of the free energy.
-
-    On data the lower bound log p~(v, h) - log q(h|v) at h ~ q, on noise the importance-weighted mean over samples of
-    h. q makes K steps on the bound (relaxed h) per theta step; theta's gradient uses h in {0, 1}, so that the
-    importance weights are those of the model.
-    """
+    """NCE with q(h|v) in the place of the free energy: on data the lower bound log p~(v, h) - log q(h|v) at h ~ q, on
+    noise the importance-weighted mean over samples of h. q makes K steps on the bound (relaxed h) per theta step;
+    theta's gradient uses h in {0, 1}, so that the importance weights are those of the model."""
 
     kind = "vnce"
     needs_conditionals = learns_q = True

@@ -59,11 +59,8 @@ class Unroll(BestResponse):
 
 @dataclass(frozen=True)
 class Newton(BestResponse):
-    """A Newton step on q's outputs.
-
-    Steps and curvatures are measured in the units of q: a mean in its std, a log std in 1/sqrt(2), so that q's own
-    Fisher information is the identity and no option depends on the scale of h.
-    """
+    """A Newton step on q's outputs. Steps and curvatures are in the units of q: a mean in its std, a log std in
+    1/sqrt(2), so that q's own Fisher information is the identity and no option depends on the scale of h."""
 
     kind = "newton"
 
