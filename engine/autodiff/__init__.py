@@ -2,19 +2,10 @@
 
 from torch.utils._pytree import tree_flatten, tree_leaves, tree_map, tree_unflatten
 
-from eblvm.engine.autodiff.curvature import score_and_curvature
-from eblvm.engine.autodiff.derivatives import detached, grad, named, vjp
+from eblvm.engine.autodiff.derivatives import Finish, detached, grad, named, score_and_curvature, vjp
 from eblvm.engine.autodiff.unroll import unroll
 
 __all__ = [
-    "detached",
-    "grad",
-    "named",
-    "score_and_curvature",
-    "tree_flatten",
-    "tree_leaves",
-    "tree_map",
-    "tree_unflatten",
-    "unroll",
-    "vjp",
-]
+    "Finish", "detached", "grad", "named", "score_and_curvature", "tree_flatten", "tree_leaves", "tree_map",
+    "tree_unflatten", "unroll", "vjp",
+]  # fmt: skip

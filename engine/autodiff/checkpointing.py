@@ -22,10 +22,8 @@ ModuleCall = Callable[..., tuple[Tensor, ...]]  # (x, a module's tensors) -> (re
 
 
 def checkpointed(module: nn.Module, x: Tensor, context: Context = nullcontext, seen: list[Tensor] | None = None) -> Any:
-    """Return module(x), keeping only x for the derivatives; the module runs in `context()` each time.
-
-    The module must be deterministic. With `seen` it is called with x and a list, and what it appends goes to `seen`.
-    """
+    """Return module(x), keeping only x for the derivatives; the module runs in `context()` each time. The module must
+    be deterministic. With `seen` it is called with x and a list, and what it appends goes to `seen`."""
     if inside_torch_func():
         raise RuntimeError(
             "a checkpointed model runs in plain autograd only, and this is torch.func (replicas) or torch.compile; "

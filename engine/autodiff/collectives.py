@@ -20,8 +20,6 @@ from torch.utils._pytree import tree_flatten, tree_unflatten
 from eblvm.engine.autodiff.derivatives import inside_torch_func
 
 BUCKET_BYTES = 25 * 2**20  # large enough for the network's full speed, small enough to pack one while another is sent
-
-
 ALONE = ContextVar("ALONE", default=False)
 
 
@@ -49,8 +47,7 @@ def local_slice(count: int) -> slice:
 
 
 def gather_rows(x: Tensor) -> Tensor:
-    """Return all ranks' rows in order; every rank has the same number. Derivatives reach only this rank's own rows, so
-    the whole derivative is the sum over ranks."""
+    """Return all ranks' rows, equally many; derivatives reach this rank's only, so the whole one is the ranks' sum."""
     if size() == 1:
         return x
     parts = [torch.empty_like(x, memory_format=torch.contiguous_format) for _ in range(size())]
@@ -118,9 +115,8 @@ class MeanUnderWay:
 
 
 def differentiable_mean(tree: Any) -> Any:
-    """Return every tensor's mean over ranks, differentiable to any order: its cotangents are averaged in backward.
-
-    All are sent in one bucket, so that a chain of such means is the same sequence of collectives on every rank."""
+    """Return every tensor's mean over ranks, differentiable to any order: its cotangents are averaged in backward. All
+    are sent in one bucket, so that a chain of such means is the same sequence of collectives on every rank."""
     if size() == 1:
         return tree
     if inside_torch_func():

@@ -5,9 +5,8 @@ yet grad_v of the surrogate score must keep phi_N fixed. Both functions here dif
 argument, at a fresh alias of it, and their results stay differentiable with respect to everything else the closure
 reads, unless grad mode is off.
 
-Plain autograd is used by default: it is the faster dialect in eager mode and the only one in which saved-tensor hooks
-can count memory. Inside `torch.func` transforms and `torch.compile` only `torch.func` works, so it is used there. A
-test compares the two.
+Plain autograd is the default: the faster dialect in eager mode and the only one in which saved-tensor hooks can count
+memory. Inside `torch.func` transforms and `torch.compile` only `torch.func` works.
 
 `named` names the parts of a step for a profiler. Names cost nothing until they are switched on, by `eblvm profile
 --trace`, or by EBLVM_NVTX=1 for NVIDIA's tools, as in `EBLVM_NVTX=1 nsys profile eblvm train ...`.
@@ -56,7 +55,6 @@ def grad(
     fn: Callable[[Any], tuple[Tensor, Any]], x: Any, scale: Tensor | None = None, finish: Finish | None = None
 ) -> tuple[Any, Any]:
     """Return (d fn(x)[0] / dx, fn(x)[1]) for a scalar first output and any pytree x; zeros for leaves that fn ignores.
-
     With `scale` the backward pass is multiplied by it, and its result divided by it (mixed_precision.py). `finish` gets
     the gradient of each leaf of x as soon as it is complete, while backward continues with the others."""
     if scale is None:
@@ -114,11 +112,9 @@ def _finished(tree: Any, finish: Finish | None) -> Any:
 
 
 def vjp(fn: Callable[[Any], Any], x: Any) -> tuple[Any, Callable[..., Any]]:
-    """Return (y, pull) with y = fn(x) and pull(u) = u^T dy/dx, for pytrees x, y and u.
-
-    For leaves of x that y does not depend on, pull(u) has zeros, and pull(u, materialize=False) may have None. In
-    no-grad mode pull frees the graph, unless `keep` keeps it for another call. `finish` is that of `grad`.
-    """
+    """Return (y, pull) with y = fn(x) and pull(u) = u^T dy/dx, for pytrees x, y and u. For leaves of x that y does not
+    depend on, pull(u) has zeros, and pull(u, materialize=False) may have None. In no-grad mode pull frees the graph,
+    unless `keep` keeps it for another call. `finish` is that of `grad`."""
     if inside_torch_func():
         y, pull_func, *_ = torch.func.vjp(fn, x)
         return y, lambda u, materialize=True, keep=False, finish=None: _finished(pull_func(u)[0], finish)
@@ -143,6 +139,17 @@ def vjp(fn: Callable[[Any], Any], x: Any) -> tuple[Any, Callable[..., Any]]:
         return tree_unflatten(gradients, spec)
 
     return y, pull
+
+
+def score_and_curvature(
+    log_density: Callable[[Tensor], Tensor], v: Tensor, directions: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Return s = grad_v log p [B, ...] and u^T (grad_v^2 log p) u [M, B] for directions u [M, B, ...]. All directions
+    use one score and its graph; `vmap` multiplies them at once by its transposed Jacobian, which is the Hessian. A
+    single direction needs no vmap."""
+    score, hessian = vjp(lambda x: grad(lambda y: (log_density(y).sum(), ()), x)[0], v)
+    along = hessian(directions[0])[None] if len(directions) == 1 else torch.vmap(hessian)(directions)
+    return score, (along * directions).flatten(2).sum(2)
 
 
 def detached(tree: Any) -> Any:

@@ -15,10 +15,8 @@ ProductOf = Callable[..., Callable[[Tensor], Tensor]]  # leaves -> (x [B, E] -> 
 
 
 def floored_inverse(m_BEE: Tensor, floor: float) -> tuple[Tensor, Tensor]:
-    """Return (V diag(1 / max(|lambda|, floor)) V^T [B, E, E], fraction of lambda < floor [B]).
-
-    The inverse of a matrix that is not finite is zero.
-    """
+    """Return (V diag(1 / max(|lambda|, floor)) V^T [B, E, E], fraction of lambda < floor [B]). The inverse of a matrix
+    that is not finite is zero."""
     finite_B = m_BEE.isfinite().flatten(1).all(1)
     identity_EE = torch.eye(m_BEE.shape[-1], dtype=m_BEE.dtype, device=m_BEE.device)
     symmetric_BEE = torch.where(finite_B[:, None, None], 0.5 * (m_BEE + m_BEE.mT), identity_EE)
@@ -32,11 +30,9 @@ def floored_inverse(m_BEE: Tensor, floor: float) -> tuple[Tensor, Tensor]:
 def conjugate_gradients(
     product: Callable[[Tensor], Tensor], b_BE: Tensor, floor: float, iterations: int
 ) -> tuple[Tensor, Tensor]:
-    """Return (M^-1 b [B, E], stopped [B]), for each sample on its own and without a branch on data.
-
-    A sample stops, with 1 in `stopped`, when the curvature along its search direction is below the floor; if that is
-    the first direction, it moves along it as if the curvature were the floor.
-    """
+    """Return (M^-1 b [B, E], stopped [B]), for each sample on its own and without a branch on data. A sample stops,
+    with 1 in `stopped`, when the curvature along its search direction is below the floor; if that is the first
+    direction, it moves along it as if the curvature were the floor."""
     tolerance = torch.finfo(b_BE.dtype).eps ** 2 * _dot(b_BE, b_BE)
     x, r, direction, rr = torch.zeros_like(b_BE), b_BE, b_BE, _dot(b_BE, b_BE)
     active = rr > 0

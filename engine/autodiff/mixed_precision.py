@@ -19,7 +19,6 @@ from torch.overrides import TorchFunctionMode
 
 from eblvm.engine.autodiff.convolution import convolve
 
-PRECISIONS = ("fp32", "tf32", "bf16", "fp16")
 HALVES = {"bf16": torch.bfloat16, "fp16": torch.float16}
 # Even powers of 2: a scale and its root are exact. It may be below 1: MDSM's gradients can exceed fp16 by themselves.
 START, LARGEST, SMALLEST, FACTOR, PATIENCE = 2.0**16, 2.0**24, 2.0**-24, 4.0, 1000
@@ -67,8 +66,7 @@ def initial_scale(like: Tensor) -> dict[str, Tensor]:
 
 
 def next_scale(scale: dict[str, Tensor], finite: Tensor) -> dict[str, Tensor]:
-    """Return a smaller scale after an overflow, a larger one after PATIENCE steps without; `finite` is a bool on the
-    device."""
+    """Return a smaller scale after an overflow, a larger one after PATIENCE finite steps; `finite` is on the device."""
     value, clean = scale["value"], scale["clean"] + 1
     grow = clean >= PATIENCE
     grown = torch.where(grow, (value * FACTOR).clamp(max=LARGEST), value)

@@ -18,10 +18,8 @@ T = TypeVar("T")
 
 
 def unroll(step: Callable[[T, Any], T], state: T, contexts: Sequence[Any], memory: str = "store") -> T:
-    """Return the state after one step per context.
-
-    `store` keeps the graph of each step, `recompute` its inputs only; for a `compiled` step the compiler chooses.
-    """
+    """Return the state after one step per context. `store` keeps the graph of each step, `recompute` its inputs only;
+    for a `compiled` step the compiler chooses."""
     for context in contexts:
         state = _recomputed(step, state, context) if memory == "recompute" else step(state, context)
     return state

@@ -8,24 +8,23 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol
 
 import torch
 
 from eblvm.engine import autodiff, nets
-from eblvm.engine.optim.base import Moments, Weights
+from eblvm.engine.optim.base import Moments, Optimizer, Weights
 from eblvm.engine.optim.sgd import Sgd
 from eblvm.engine.options import Options
+from eblvm.engine.types import Params
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from eblvm.engine.autodiff.derivatives import Finish
     from eblvm.engine.config import Config
     from eblvm.engine.nets import Energy, Net, Posterior
     from eblvm.engine.nets.bidvl import Generator
-    from eblvm.engine.optim.base import Optimizer
-    from eblvm.engine.types import Params
     from eblvm.kernels.philox import Key
 
 Info = dict[str, "Tensor"]  # what is logged, on the device
@@ -61,9 +60,6 @@ class Nets:
     def unroll_optimizer(self) -> Optimizer:
         return replace(self.phi_optimizer, clip_norm=None)
 
-    def all(self) -> tuple[Net, ...]:
-        return self.energy, self.posterior, self.generator
-
 
 class Rows(NamedTuple):
     """The samples whose noise is drawn: first .. first + samples - 1 of a global batch of `total`, in every replica."""
@@ -84,14 +80,12 @@ class Rows(NamedTuple):
 
 
 class Gradient(Protocol):
-    """The gradient of theta, the state with everything else moved, and what is logged.
-
-    With `finish`, which only methods that `overlap` call, each parameter's gradient is handed over as soon as backward
-    has completed it: several processes then reduce it while backward goes on.
-    """
+    """The gradient of theta, the state with everything else moved, and what is logged. With `finish`, which only
+    methods that `overlap` call, each parameter's gradient is handed over as soon as backward has completed it: several
+    processes then reduce it while backward goes on."""
 
     def __call__(
-        self, state: State, v: Tensor, noise: Noise, rates: Rates, finish: Finish | None = None
+        self, state: State, v: Tensor, noise: Noise, rates: Rates, finish: autodiff.Finish | None = None
     ) -> tuple[Params, State, Info]: ...
 
 
@@ -137,9 +131,8 @@ class Method(Options):
     def blank(self, nets: Nets, optimizer: Optimizer, dtype: torch.dtype) -> State:
         """Return a state of the right shapes on the meta device."""
         phi = parameters(nets.posterior, dtype)
-        return State(
-            optimizer.init(parameters(nets.energy, dtype)), nets.phi_optimizer.init(phi) if phi else empty_weights()
-        )
+        weights = nets.phi_optimizer.init(phi) if phi else empty_weights()
+        return State(optimizer.init(parameters(nets.energy, dtype)), weights)
 
     def draw(self, nets: Nets, key: Key, rows: Rows) -> Noise:
         """Return all noise of a step."""
@@ -147,6 +140,11 @@ class Method(Options):
 
     def gradient(self, nets: Nets) -> Gradient:
         """Return the specification of a step's gradient."""
+        return partial(self._gradient, nets)
+
+    def _gradient(
+        self, nets: Nets, state: State, v: Tensor, noise: Noise, rates: Rates, finish: autodiff.Finish | None = None
+    ) -> tuple[Params, State, Info]:
         raise NotImplementedError
 
     def chunked(self, nets: Nets, size: int) -> Gradient:

@@ -18,34 +18,32 @@ import torch
 from eblvm.engine import autodiff
 from eblvm.engine.autodiff import collectives, mixed_precision
 from eblvm.engine.errors import UserError
-from eblvm.engine.methods.base import Method, Nets, State, blank, parameters
-from eblvm.engine.methods.bidvl_levels import (
-    ENCODER,
-    ENERGY,
-    GENERATOR,
-    Levels,
-    centred,
-    loss_scale,
-    named,
-    squared_error,
+from eblvm.engine.methods.base import (
+    Gradient,
+    Info,
+    Method,
+    Nets,
+    Noise,
+    Rates,
+    Rows,
+    State,
+    TrainingStep,
+    blank,
+    parameters,
 )
+from eblvm.engine.methods.bidvl_levels import ENCODER, ENERGY, GENERATOR, Levels, centred, named, squared_error
 from eblvm.engine.methods.bism import SYNC_HELP, UNROLL_MEMORY_HELP
 from eblvm.engine.nets import bidvl_start, spectral
-from eblvm.engine.optim.base import Moments, Weights, averaged
+from eblvm.engine.optim.base import Moments, Optimizer, Weights, averaged
 from eblvm.engine.options import option
+from eblvm.engine.types import Params
 from eblvm.kernels import adam_unroll, philox
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from eblvm.engine.autodiff.derivatives import Finish
     from eblvm.engine.config import Config
-    from eblvm.engine.methods.base import Gradient, Info, Noise, Rates, Rows, TrainingStep
     from eblvm.engine.nets import Energy, Posterior
-    from eblvm.engine.optim.base import Optimizer
-    from eblvm.engine.types import Params
-
-BUFFER_STREAMS = 2**14  # of the start's noise: beyond those of parameters
 
 
 @dataclass(frozen=True)
@@ -134,8 +132,8 @@ class Bidvl(Method):
         phi = named(ENCODER, starts[ENCODER]) | named(GENERATOR, starts[GENERATOR])
         buffers: Params = {}
         for i, (prefix, net) in enumerate(by_prefix(nets).items()):
-            started = bidvl_start.start_buffers(net, starts[prefix], key, BUFFER_STREAMS + i * 2**12)
-            buffers |= named(prefix, started)
+            first = 2**14 + i * 2**12  # streams beyond those of parameters
+            buffers |= named(prefix, bidvl_start.start_buffers(net, starts[prefix], key, first))
         return State(optimizer.init(starts[ENERGY]), nets.phi_optimizer.init(phi), buffers=buffers)
 
     def blank(self, nets: Nets, optimizer: Optimizer, dtype: torch.dtype) -> State:
@@ -148,23 +146,18 @@ class Bidvl(Method):
 
     def draw(self, nets: Nets, key: philox.Key, rows: Rows) -> Noise:
         """Return h [B, H] of the generator and eps [B, H] of the encoder, for K real and N unrolled steps."""
-        purposes = {"h": philox.Purpose.SAMPLE_H, "eps": philox.Purpose.LATENT}
-        shape, number = (nets.posterior.latent,), self.K + self.N
-        return {
-            name: philox.streams(philox.normal, number, key, philox.purpose(of), rows.samples, shape, **rows.place)
-            for name, of in purposes.items()
-        }
-
-    def gradient(self, nets: Nets) -> Gradient:
-        """Return the upper level's gradient (Eq. 14, or 23) at the state as it is."""
-        return partial(self._gradient, nets)
+        sizes = rows.samples, (nets.posterior.latent,)
+        of_h, of_eps = philox.purpose(philox.Purpose.SAMPLE_H), philox.purpose(philox.Purpose.LATENT)
+        h = philox.streams(philox.normal, self.K + self.N, key, of_h, *sizes, **rows.place)
+        return {"h": h, "eps": philox.streams(philox.normal, self.K + self.N, key, of_eps, *sizes, **rows.place)}
 
     def chunked(self, nets: Nets, size: int) -> Gradient:
         return self.gradient(in_chunks(nets, size))
 
     def _gradient(
-        self, nets: Nets, state: State, v: Tensor, noise: Noise, rates: Rates, finish: Finish | None = None
+        self, nets: Nets, state: State, v: Tensor, noise: Noise, rates: Rates, finish: autodiff.Finish | None = None
     ) -> tuple[Params, State, Info]:
+        """Return the upper level's gradient (Eq. 14, or 23) at the state as it is."""
         levels = Levels(self, nets)
         fake = levels.generated(state.phi.params, noise["h"][0])
         gradient, _, info = levels.upper_gradient(state, centred(v), fake, noise, rates)
@@ -177,11 +170,9 @@ class Bidvl(Method):
     def _step(
         self, levels: Levels, optimizer: Optimizer, in_place: bool, state: State, v: Tensor, noise: Noise, rates: Rates
     ) -> tuple[State, Info]:
-        """Move theta by the upper level, then phi by K steps; the first pass of the generator is enough for both.
-
-        In fp16 a gradient that overflowed leaves its own parameters and buffers as they are.
-        """
-        v, scale, finite = centred(v), loss_scale(state), Finite()
+        """Move theta by the upper level, then phi by K steps; the first pass of the generator is enough for both. In
+        fp16 a gradient that overflowed leaves its own parameters and buffers as they are."""
+        v, scale, finite = centred(v), state.scale.get("value"), Finite()
         state = self._refreshed(state)
         fake = levels.generated(state.phi.params, noise["h"][0])
         gradient, data_B, info = levels.upper_gradient(state, v, fake, noise, rates)
@@ -221,10 +212,9 @@ class Bidvl(Method):
         self, levels: Levels, in_place: bool, state: State, model_v: Tensor, h: Tensor, rates: Rates, finite: Finite
     ) -> State:
         """Make the upper level's step on the encoder. It is not counted in Adam's steps, which the generator shares."""
-        params, (m, v, step_count), _ = state.phi
-        gradient = levels.encoder_gradient(params, state.buffers, model_v, h, loss_scale(state))
-        gradient = collectives.mean(gradient)
-        if not finite.allows(gradient, loss_scale(state)):
+        (params, (m, v, step_count), _), scale = state.phi, state.scale.get("value")
+        gradient = collectives.mean(levels.encoder_gradient(params, state.buffers, model_v, h, scale))
+        if not finite.allows(gradient, scale):
             return state
         own_m, own_v = ({k: tree[k] for k in gradient if k in tree} for tree in (m, v))
         own = Weights({k: params[k] for k in gradient}, Moments(own_m, own_v, step_count))
@@ -257,7 +247,7 @@ def by_prefix(nets: Nets) -> dict[str, Any]:
 def in_chunks(nets: Nets, size: int) -> Nets:
     """Return nets that take at most `size` samples at once, batch norms included (nets/chunks.py)."""
     nets = replace(nets, energy=copy(nets.energy), posterior=copy(nets.posterior), generator=copy(nets.generator))
-    for net in nets.all():
+    for net in by_prefix(nets).values():
         net.micro_batch = size
     return nets
 

@@ -25,21 +25,18 @@ import torch
 
 from eblvm.engine import autodiff
 from eblvm.engine.autodiff import collectives
+from eblvm.engine.methods.base import Info, Nets, Noise, Rates, State
 from eblvm.engine.nets import batch_norm, spectral
 from eblvm.engine.nets import bidvl as bidvl_nets
 from eblvm.engine.optim.base import Weights
+from eblvm.engine.types import Params
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from eblvm.engine.methods.base import Info, Nets, Noise, Rates, State
     from eblvm.engine.methods.bidvl import Bidvl
-    from eblvm.engine.nets.batch_norm import Seen
-    from eblvm.engine.nets.bidvl import Encoder
-    from eblvm.engine.types import Params
 
-PREFIXES = ENERGY, ENCODER, GENERATOR = "energy.", "encoder.", "generator."
-CLAMP = (0.8, 1.2)  # of the importance ratio's factor by sample, as in the released code
+ENERGY, ENCODER, GENERATOR = "energy.", "encoder.", "generator."
 
 
 class Generated(NamedTuple):
@@ -47,7 +44,7 @@ class Generated(NamedTuple):
 
     v: Tensor
     pull: Callable[[Tensor], Params]
-    seen: Seen
+    seen: batch_norm.Seen
 
 
 @dataclass(frozen=True)
@@ -78,8 +75,7 @@ class Levels:
 
     @property
     def energy_passes(self) -> int:
-        """Of a lower step: the generated images, and the data for a joint energy."""
-        return 1 + self.options.joint
+        return 1 + self.options.joint  # of a lower step: the generated images, and the data for a joint energy
 
     @property
     def encoder_passes(self) -> int:
@@ -88,14 +84,12 @@ class Levels:
         return max(1, reads_data + (self.options.opposite != "none"))
 
     def generated(self, phi: Params, h: Tensor) -> Generated:
-        def decode(parameters: Params) -> tuple[Tensor, Seen]:
-            seen: Seen = []
+        def decode(parameters: Params) -> tuple[Tensor, batch_norm.Seen]:
+            seen: batch_norm.Seen = []
             return self.nets.generator.at(parameters).decode(h, seen), seen
 
         (v, seen), pull = autodiff.vjp(decode, bidvl_nets.part(phi, GENERATOR))
         return Generated(v, lambda u: named(GENERATOR, pull((u, [torch.zeros_like(s) for s in seen]))), seen)
-
-    # The upper level.
 
     def upper_gradient(
         self, state: State, v: Tensor, fake: Generated, noise: Noise, rates: Rates
@@ -110,7 +104,7 @@ class Levels:
                 model_v = self.decode(phi, h, [])
             return self.upper(theta, phi, state.buffers, v, model_v, h, eps)
 
-        gradient, (data_B, info) = autodiff.grad(upper, state.theta.params, loss_scale(state))
+        gradient, (data_B, info) = autodiff.grad(upper, state.theta.params, state.scale.get("value"))
         return gradient, data_B, info
 
     def upper(
@@ -127,7 +121,8 @@ class Levels:
             data_B, model_B = self.energy(theta, of_data, torch.cat([v, model_v]), torch.cat([h_q, h])).chunk(2)
         else:
             data_B, model_B = self.energy(theta, of_data, v, h_q), self.energy(theta, of_model, model_v, h)
-        loss_B = hinge(data_B, model_B) if self.options.upper == "hinge" else data_B - model_B
+        relu = torch.nn.functional.relu
+        loss_B = relu(1 + data_B) + relu(1 - model_B) if self.options.upper == "hinge" else data_B - model_B
         loss = (loss_B + log_q_B).mean()
         data_B, model_B = data_B.detach(), model_B.detach()
         info = {"loss": loss.detach(), "energy_data": data_B.mean(), "energy_model": model_B.mean()}
@@ -149,7 +144,7 @@ class Levels:
 
     def _unrolled(self, theta: Params, state: State, v: Tensor, noise: Noise, rates: Rates) -> Params:
         ratio_B = torch.full_like(v.flatten(1)[:, 0], self.options.ratio)  # the energies of its bias are not known yet
-        scale = loss_scale(state)
+        scale = state.scale.get("value")
         inner = () if scale is None else (scale.sqrt(),)
         contexts = [
             (theta, state.buffers, v, h, eps, ratio_B, rates["unroll"], *inner)
@@ -171,8 +166,6 @@ class Levels:
             gradient = collectives.differentiable_mean(gradient)
         return self.nets.unroll_optimizer.step(weights, gradient, rate)
 
-    # The lower level.
-
     def lower_gradient(
         self, state: State, v: Tensor, fake: Generated, h: Tensor, eps: Tensor, ratio_B: Tensor
     ) -> tuple[Params, Params, Info]:
@@ -182,7 +175,7 @@ class Levels:
             phi, model_v = inputs
             return self.lower(state.theta.params, phi, state.phi.params, state.buffers, v, model_v, h, eps, ratio_B)
 
-        scale = loss_scale(state)
+        scale = state.scale.get("value")
         (gradient, slope), (encoded, decoded, info) = autodiff.grad(lower, (state.phi.params, fake.v), scale)
         for name, g in fake.pull(slope if scale is None else slope * scale).items():
             gradient[name] = gradient[name] + (g if scale is None else g / scale)
@@ -192,25 +185,16 @@ class Levels:
         return gradient, buffers, info
 
     def lower(
-        self,
-        theta: Params,
-        phi: Params,
-        held: Params,
-        buffers: Params,
-        v: Tensor,
-        model_v: Tensor,
-        h: Tensor,
-        eps: Tensor,
-        ratio_B: Tensor,
-    ) -> tuple[Tensor, tuple[Seen, Seen, Info]]:
-        """Return J(phi), with what encoder and generator saw of the data, and what is logged.
-
-        `held` has the values of phi; an offset D reads its encoder there, so that d/dphi misses it and only that."""
+        self, theta: Params, phi: Params, held: Params, buffers: Params, v: Tensor, model_v: Tensor, h: Tensor,
+        eps: Tensor, ratio_B: Tensor,
+    ) -> tuple[Tensor, tuple[batch_norm.Seen, batch_norm.Seen, Info]]:  # fmt: skip
+        """Return J(phi), with what encoder and generator saw of the data, and what is logged. `held` has the values of
+        phi; an offset D reads its encoder there, so that d/dphi misses it and only that."""
         energies = self.passes(ENERGY, theta, buffers, self.energy_passes)
         encoders = self.passes(ENCODER, phi, buffers, self.encoder_passes)
         loss = self.energy(theta, energies[0], model_v, h).mean()
-        encoded: Seen = []
-        decoded: Seen = []
+        encoded: batch_norm.Seen = []
+        decoded: batch_norm.Seen = []
         info: Info = {}
         if self.options.joint or self.options.divergence == "symmetric":
             p = self.encode(phi, encoders[0], v, encoded)
@@ -240,38 +224,27 @@ class Levels:
         return h.shape[-1] if self.options.latent_term == "mean" else 1
 
     def importance(self, data_B: Tensor) -> Tensor:
-        """Return r(v): r' times 1, a sigmoid or a clamped exponential of mean E - E(v) (Eq. 15), from E(v) [B]."""
+        """Return r(v): r' times 1, a sigmoid or an exponential, clamped as released, of mean E - E(v) (Eq. 15)."""
         gap_B = collectives.mean(data_B.mean()) - data_B
         if self.options.ratio_bias == "none":
             return torch.full_like(gap_B, self.options.ratio)
-        return self.options.ratio * (
-            torch.sigmoid(gap_B) if self.options.ratio_bias == "sigmoid" else gap_B.exp().clamp(*CLAMP)
-        )
+        factor_B = torch.sigmoid(gap_B) if self.options.ratio_bias == "sigmoid" else gap_B.exp().clamp(0.8, 1.2)
+        return self.options.ratio * factor_B
 
     def energy(self, theta: Params, buffers: Params, v: Tensor, h: Tensor) -> Tensor:
         return self.nets.energy.at(theta | bidvl_nets.part(buffers, ENERGY)).energy(v, h)
 
-    def decode(self, phi: Params, h: Tensor, seen: Seen | None) -> Tensor:
+    def decode(self, phi: Params, h: Tensor, seen: batch_norm.Seen | None) -> Tensor:
         return self.nets.generator.at(bidvl_nets.part(phi, GENERATOR)).decode(h, seen)
 
-    def encode(self, phi: Params, buffers: Params, v: Tensor, seen: Seen | None) -> tuple[Tensor, Tensor]:
-        encoder = cast("Encoder", self.nets.posterior)
+    def encode(self, phi: Params, buffers: Params, v: Tensor, seen: batch_norm.Seen | None) -> tuple[Tensor, Tensor]:
+        encoder = cast("bidvl_nets.Encoder", self.nets.posterior)
         return encoder.at(bidvl_nets.part(phi | buffers, ENCODER)).params(v, seen)
-
-
-def loss_scale(state: State) -> Tensor | None:
-    """Return the scale of losses and their gradients; in fp16 only."""
-    return state.scale.get("value")
 
 
 def centred(v: Tensor) -> Tensor:
     """Return images of [0, 1] in [-1, 1]."""
     return 2 * v - 1
-
-
-def hinge(data_B: Tensor, model_B: Tensor) -> Tensor:
-    """Return relu(1 + E(v)) + relu(1 - E(v~)) (Eq. 23)."""
-    return torch.nn.functional.relu(1 + data_B) + torch.nn.functional.relu(1 - model_B)
 
 
 def squared_error(v: Tensor, rebuilt: Tensor) -> Tensor:

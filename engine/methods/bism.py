@@ -12,24 +12,21 @@ import torch
 from eblvm.engine import autodiff
 from eblvm.engine.autodiff import collectives
 from eblvm.engine.errors import UserError
-from eblvm.engine.methods import fused_bism, newton
-from eblvm.engine.methods.base import Nets
-from eblvm.engine.methods.estimates import Batch, Features, Response, ScoreEstimate
-from eblvm.engine.methods.lower_level import LowerLevel
+from eblvm.engine.methods import fused_grbm, newton
+from eblvm.engine.methods.base import Gradient, Info, Nets, Noise, Rates, Rows
+from eblvm.engine.methods.estimates import Batch, Features, Loss, ScoreEstimate
+from eblvm.engine.methods.lower_level import LowerLevel, features_at
 from eblvm.engine.methods.newton import BestResponse, Newton, Unroll
 from eblvm.engine.models.deep import PIECEWISE_LINEAR
 from eblvm.engine.optim.base import Weights
 from eblvm.engine.optim.sgd import Sgd
 from eblvm.engine.options import option, slot
+from eblvm.engine.types import Params
 
 if TYPE_CHECKING:
     from torch import Tensor
 
     from eblvm.engine.config import Config
-    from eblvm.engine.methods.base import Gradient, Info, Noise, Rates, Rows
-    from eblvm.engine.methods.estimates import Loss
-    from eblvm.engine.optim.base import Optimizer
-    from eblvm.engine.types import Params
     from eblvm.kernels.philox import Key
 
 SYNC_HELP = "of several processes: average the unrolled steps over all, as one process would, or keep each its own"
@@ -40,11 +37,9 @@ UNROLL_MEMORY_HELP = (
 
 @dataclass(frozen=True)
 class Bism(LowerLevel):
-    """s(v) = grad_v [log p~(v, h) - log q(h|v; phi_N)] at h ~ q(h|v; phi_N).
-
-    phi makes K real steps on the divergence; phi_N follows by N unrolled steps, through which theta's gradient flows.
-    The posterior 'exact' puts the model's own p(h|v) in the place of q (Theorem 1's premise), with no steps.
-    """
+    """s(v) = grad_v [log p~(v, h) - log q(h|v; phi_N)] at h ~ q(h|v; phi_N). phi makes K real steps on the divergence;
+    phi_N follows by N unrolled steps, through which theta's gradient flows. The posterior 'exact' puts the model's own
+    p(h|v) in the place of q (Theorem 1's premise), with no steps."""
 
     kind = "bism"
     prefix = "bi"
@@ -121,7 +116,7 @@ class Bism(LowerLevel):
 
     def respond(
         self, nets: Nets, theta: Params, f: Any, phi: Weights, batches: Sequence[Batch], noise: Noise, rates: Rates
-    ) -> tuple[Response, Weights, Info]:
+    ) -> tuple[Any, Weights, Info]:
         """Return phi_N as a function of theta and f, phi after its K real steps, and what is logged."""
         phi, info = self.real_steps(nets, theta, f, phi, batches, noise, rates)
         if self.posterior.exact:
@@ -137,15 +132,14 @@ class Bism(LowerLevel):
         if self.automatic_step:
             with torch.no_grad():
                 rates = rates | {"unroll": linear_step_size(batches[-1].v)}
-        energy, features_of, contexts = nets.energy.at(theta), self.features_of(f, batches), []
+        energy, contexts = nets.energy.at(theta), []
         for n in range(self.K, self.K + self.unrolled):
             batch = batches[n % len(batches)]
-            f_n, latent_SBH = features_of(n, energy), noise["latent"][n].movedim(-2, -3)
+            f_n, latent_SBH = features_at(n, energy, f, batches), noise["latent"][n].movedim(-2, -3)
             contexts.append((theta, f_n, batch.v, batch.lower_weight, latent_SBH, rates))
         moments = phi.moments._replace(m={}, v={}) if self.unroll_optimizer == "sgd" else phi.moments
-        return autodiff.unroll(
-            partial(self._unrolled_step, nets), Weights(phi.params, moments), contexts, self.unroll_memory
-        )
+        start = Weights(phi.params, moments)
+        return autodiff.unroll(partial(self._unrolled_step, nets), start, contexts, self.unroll_memory)
 
     def _unrolled_step(self, nets: Nets, phi: Weights, context: tuple[Any, ...]) -> Weights:
         theta, *given, rates = context
@@ -153,21 +147,11 @@ class Bism(LowerLevel):
         gradient, _ = autodiff.grad(lower, phi.params, rates.get("scale"))
         if self.sync == "global":
             gradient = collectives.differentiable_mean(gradient)
-        return self.unrolls_by(nets).step(phi, gradient, rates["unroll"])
-
-    def unrolls_by(self, nets: Nets) -> Optimizer:
-        """Return the optimiser of the unrolled steps."""
-        return Sgd() if self.unroll_optimizer == "sgd" else nets.unroll_optimizer
+        optimizer = Sgd() if self.unroll_optimizer == "sgd" else nets.unroll_optimizer
+        return optimizer.step(phi, gradient, rates["unroll"])
 
     def estimate(
-        self,
-        nets: Nets,
-        theta: Params,
-        response: Response,
-        features: Features,
-        batch: Batch,
-        noise: Noise,
-        rates: Rates,
+        self, nets: Nets, theta: Params, response: Any, features: Features, batch: Batch, noise: Noise, rates: Rates
     ) -> ScoreEstimate:
         """Return log p~(v, h) - log q(h|v; phi_N) at h ~ q, or the estimate at a Newton step from q."""
         if isinstance(self.best_response, Newton):
@@ -190,15 +174,13 @@ class Bism(LowerLevel):
         return ScoreEstimate(log_density, score)
 
     def fused(self, nets: Nets, loss: Loss, device: torch.device, dtype: torch.dtype) -> Gradient | None:
-        return fused_bism.gradient_for(self, loss, nets, device, dtype)
+        return fused_grbm.bism_gradient_for(self, loss, nets, device, dtype)
 
 
 def linear_step_size(v_BD: Tensor, iterations: int = 16) -> Tensor:
-    """Return 6 / lambda_max of M = (v v^T + 1 1^T) / B: 3/4 of SGD's largest stable step on a linear posterior.
-
-    A step of size a on (A, a) moves the logits by -a M delta, and the exact KL's curvature in a logit is at most 1/4.
-    Of the steps tried on Frey face (docs/results.md) those near the limit gave the best models.
-    """
+    """Return 6 / lambda_max of M = (v v^T + 1 1^T) / B: 3/4 of SGD's largest stable step on a linear posterior. A step
+    of size a on (A, a) moves the logits by -a M delta, and the exact KL's curvature in a logit is at most 1/4. Of the
+    steps tried on Frey face (docs/results.md) those near the limit gave the best models."""
 
     def norm(x: Tensor) -> Tensor:  # over all ranks' samples, as are M's products
         return collectives.mean(x.square().sum()).sqrt()

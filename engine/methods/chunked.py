@@ -20,32 +20,27 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from eblvm.engine import autodiff
-from eblvm.engine.methods.base import sliced
+from eblvm.engine.methods.base import Info, Nets, Noise, Rates, State, sliced
+from eblvm.engine.optim.base import Weights
+from eblvm.engine.types import Params
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from eblvm.engine.autodiff.derivatives import Finish
-    from eblvm.engine.methods.base import Info, Nets, Noise, Rates, State
-    from eblvm.engine.methods.estimates import Response
     from eblvm.engine.methods.score_matching import ScoreMatching
-    from eblvm.engine.types import Params
 
 
 def chunked_gradient(
-    method: ScoreMatching,
-    nets: Nets,
-    size: int,
-    state: State,
-    v: Tensor,
-    noise: Noise,
-    rates: Rates,
-    finish: Finish | None = None,
-) -> tuple[Params, State, Info]:
+    method: ScoreMatching, nets: Nets, size: int, state: State, v: Tensor, noise: Noise, rates: Rates,
+    finish: autodiff.Finish | None = None,
+) -> tuple[Params, State, Info]:  # fmt: skip
     """Return what the gradient of `method` returns, with at most `size` samples in the network at once."""
     theta, estimator, (scale, rates) = state.theta.params, method.estimator, method.scales(state, rates)
     batches = method.batches(v, noise)
-    respond = partial(_respond, method, nets, state, batches, noise, rates)
+
+    def respond(x: tuple[Params, Any]) -> tuple[Any, Weights, Info]:
+        return estimator.respond(nets, *x, state.phi, batches, noise, rates)
+
     f = _features(nets, theta, batches[-1].v, size) if estimator.reads_features else None
     if estimator.attached:
         (response, phi, lower), pull = autodiff.vjp(respond, (theta, f))
@@ -85,14 +80,8 @@ def chunks(v: Tensor, noise: Noise, size: int) -> Iterator[tuple[Tensor, Noise, 
         yield x, sliced(noise, first, len(x)), len(x) / len(v), first + len(x) == len(v)
 
 
-def _respond(
-    method: ScoreMatching, nets: Nets, state: State, batches: Any, noise: Noise, rates: Rates, x: tuple[Params, Any]
-) -> Any:
-    return method.estimator.respond(nets, *x, state.phi, batches, noise, rates)
-
-
 def _loss(
-    method: ScoreMatching, nets: Nets, v: Tensor, noise: Noise, rates: Rates, x: tuple[Params, Response]
+    method: ScoreMatching, nets: Nets, v: Tensor, noise: Noise, rates: Rates, x: tuple[Params, Any]
 ) -> tuple[Tensor, Info]:
     """Return the mean loss of a chunk as a function of theta and the response, each fixed while the other moves."""
     theta, response = x
@@ -120,7 +109,7 @@ def _plus(total: Any, tree: Any, weight: float = 1.0) -> Any:
 
 
 def _adding(
-    total: Any, weight: float, finish: Finish | None, scale: Tensor | float | None = None
+    total: Any, weight: float, finish: autodiff.Finish | None, scale: Tensor | float | None = None
 ) -> Callable[[int, Tensor], Tensor]:
     """Return the `finish` of a chunk: it adds weight * gradient / scale to the total, which it hands on to `finish`."""
     leaves = None if total is None else autodiff.tree_leaves(total)

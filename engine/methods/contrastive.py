@@ -3,25 +3,22 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import partial
 from typing import TYPE_CHECKING, ClassVar
 
 from eblvm.engine import autodiff
 from eblvm.engine import nets as modules
 from eblvm.engine.autodiff import collectives
-from eblvm.engine.methods.base import Method, Nets
+from eblvm.engine.methods.base import Info, Method, Nets, Noise, Rates, Rows, State
+from eblvm.engine.optim.base import Optimizer
 from eblvm.engine.options import option
+from eblvm.engine.types import Params
 from eblvm.kernels import philox
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from eblvm.engine.autodiff.derivatives import Finish
     from eblvm.engine.config import Config
-    from eblvm.engine.methods.base import Gradient, Info, Noise, Rates, Rows, State
     from eblvm.engine.nets import Energy, Posterior
-    from eblvm.engine.optim.base import Optimizer
-    from eblvm.engine.types import Params
 
 
 @dataclass(frozen=True)
@@ -46,24 +43,16 @@ class Cd(Method):
 
     def draw(self, nets: Nets, key: philox.Key, rows: Rows) -> Noise:
         """Return "sweeps", a list of (uniform [B, H], normal [B, D])."""
-        of, purpose = philox.Purpose, philox.purpose
-        return {
-            "sweeps": [
-                (
-                    philox.uniform(key, purpose(of.CHAIN_H, i), rows.samples, (nets.energy.latent,), **rows.place),
-                    philox.normal(key, purpose(of.CHAIN_V, i), rows.samples, rows.shape, **rows.place),
-                )
-                for i in range(self.sweeps)
-            ]
-        }
-
-    def gradient(self, nets: Nets) -> Gradient:
-        return partial(self._gradient, nets)
+        of_h, of_v = philox.purpose(philox.Purpose.CHAIN_H), philox.purpose(philox.Purpose.CHAIN_V)
+        h = philox.streams(philox.uniform, self.sweeps, key, of_h, rows.samples, (nets.energy.latent,), **rows.place)
+        v = philox.streams(philox.normal, self.sweeps, key, of_v, rows.samples, rows.shape, **rows.place)
+        return {"sweeps": list(zip(h, v, strict=True))}
 
     def _gradient(
-        self, nets: Nets, state: State, v: Tensor, noise: Noise, rates: Rates, finish: Finish | None = None
+        self, nets: Nets, state: State, v: Tensor, noise: Noise, rates: Rates, finish: autodiff.Finish | None = None
     ) -> tuple[Params, State, Info]:
-        start = local_rows(state.chain["v"]) if self.persistent else v
+        # A process moves its own chains. It has the others' as well, as old as the last checkpoint.
+        start = state.chain["v"][collectives.local_slice(len(state.chain["v"]))] if self.persistent else v
         model_v, _ = modules.sweep(state.theta.params, start, noise["sweeps"])
 
         def contrast(theta: Params) -> tuple[Tensor, Tensor]:
@@ -87,11 +76,6 @@ class Pcd(Cd):
 
     kind = "pcd"
     persistent = True
-
-
-def local_rows(chain: Tensor) -> Tensor:
-    """Return the chains that this process moves. It has the others' as well, as old as the last checkpoint."""
-    return chain if collectives.size() == 1 else chain[collectives.local_slice(len(chain))]
 
 
 def with_local_rows(chain: Tensor, moved: Tensor) -> Tensor:

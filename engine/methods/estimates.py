@@ -6,21 +6,18 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
-from eblvm.engine.methods.base import Nets, empty_weights
+from eblvm.engine.methods.base import Gradient, Info, Nets, Noise, Rates, Rows, State, empty_weights
+from eblvm.engine.optim.base import Weights
 from eblvm.engine.options import Options
+from eblvm.engine.types import Params
 
 if TYPE_CHECKING:
     import torch
     from torch import Tensor
 
     from eblvm.engine.config import Config
-    from eblvm.engine.methods.base import Gradient, Info, Noise, Rates, Rows, State
     from eblvm.engine.nets import Energy, Posterior
-    from eblvm.engine.optim.base import Weights
-    from eblvm.engine.types import Params
     from eblvm.kernels.philox import Key
-
-Response = Any  # q's answer to all samples of a batch: a tree of tensors
 
 
 class Batch(NamedTuple):
@@ -54,11 +51,9 @@ class ScoreEstimate(NamedTuple):
 
 @dataclass(frozen=True)
 class Estimator(Options):
-    """An estimate of the marginal score in two halves.
-
-    `respond` is where samples meet: it sees the network through its features f only. `estimate` goes sample by sample.
-    So one pass of the network is enough for all steps on q, and no estimator has code of its own for chunks.
-    """
+    """An estimate of the marginal score in two halves. `respond` is where samples meet: it sees the network through its
+    features f only. `estimate` goes sample by sample. So one pass of the network is enough for all steps on q, and no
+    estimator has code of its own for chunks."""
 
     group = "method"
     prefix: ClassVar[str] = ""
@@ -92,23 +87,14 @@ class Estimator(Options):
 
     def respond(
         self, nets: Nets, theta: Params, f: Any, phi: Weights, batches: Sequence[Batch], noise: Noise, rates: Rates
-    ) -> tuple[Response, Weights, Info]:
-        """Return q's answer to the last batch, phi moved by its real steps, and what is logged.
-
-        `batches` has one batch (shared noise: the same empirical lower objective in every step) or one per step (fresh
-        noise); f are the features of the last.
-        """
+    ) -> tuple[Any, Weights, Info]:
+        """Return q's answer to the last batch, phi moved by its real steps, and what is logged. `batches` has one batch
+        (shared noise: the same empirical lower objective in every step) or one per step (fresh noise); f are the
+        features of the last."""
         return {}, phi, {}
 
     def estimate(
-        self,
-        nets: Nets,
-        theta: Params,
-        response: Response,
-        features: Features,
-        batch: Batch,
-        noise: Noise,
-        rates: Rates,
+        self, nets: Nets, theta: Params, response: Any, features: Features, batch: Batch, noise: Noise, rates: Rates
     ) -> ScoreEstimate:
         raise NotImplementedError
 
@@ -125,11 +111,9 @@ class Estimator(Options):
 
 @dataclass(frozen=True)
 class Loss(Options):
-    """A score matching loss: it perturbs the data, then reduces a `ScoreEstimate` to one value per sample.
-
-    Everything is a mean over the batch of sums over the visible axes; the factor 1/2 is kept in all losses, so that
-    they estimate Fisher divergences.
-    """
+    """A score matching loss: it perturbs the data, then reduces a `ScoreEstimate` to one value per sample. Everything
+    is a mean over the batch of sums over the visible axes; the factor 1/2 is kept in all losses, so that they estimate
+    Fisher divergences."""
 
     group = "method"
     estimators: ClassVar[tuple[str, ...]] = ()  # that give what it reads, by kind

@@ -5,20 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import torch
 
 from eblvm.engine import autodiff
-from eblvm.engine.methods import fused_sampled
-from eblvm.engine.methods.base import Nets
-from eblvm.engine.methods.estimates import Batch, Estimator, Features, Response, ScoreEstimate
-
-if TYPE_CHECKING:
-    import torch
-    from torch import Tensor
-
-    from eblvm.engine.methods.base import Gradient, Noise, Rates
-    from eblvm.engine.methods.estimates import Loss
-    from eblvm.engine.types import Params
+from eblvm.engine.methods import fused_grbm
+from eblvm.engine.methods.base import Gradient, Nets, Noise, Rates
+from eblvm.engine.methods.estimates import Batch, Estimator, Features, Loss, ScoreEstimate
+from eblvm.engine.types import Params
 
 
 @dataclass(frozen=True)
@@ -30,29 +25,21 @@ class FreeEnergy(Estimator):
     reads_features = False
 
     def estimate(
-        self,
-        nets: Nets,
-        theta: Params,
-        response: Response,
-        features: Features,
-        batch: Batch,
-        noise: Noise,
-        rates: Rates,
+        self, nets: Nets, theta: Params, response: Any, features: Features, batch: Batch, noise: Noise, rates: Rates
     ) -> ScoreEstimate:
         energy, v = nets.energy.at(theta), batch.v
 
-        def log_density(x: Tensor) -> Tensor:
+        def log_density(x: torch.Tensor) -> torch.Tensor:
             return -energy.free_energy(x)
 
-        def score() -> Tensor:
+        def score() -> torch.Tensor:
             return autodiff.grad(lambda x: (log_density(x).sum(), ()), v, rates.get("scale"))[0]
 
         def closed_form(name: str) -> Callable[..., Any] | None:
             return partial(getattr(energy, name), v) if hasattr(energy, name) else None
 
-        return ScoreEstimate(
-            log_density, closed_form("score") or score, closed_form("laplacian"), closed_form("sliced")
-        )
+        laplacian, sliced = closed_form("laplacian"), closed_form("sliced")
+        return ScoreEstimate(log_density, closed_form("score") or score, laplacian, sliced)
 
     def fused(self, nets: Nets, loss: Loss, device: torch.device, dtype: torch.dtype) -> Gradient | None:
-        return fused_sampled.exact_gradient_for(loss, nets, device, dtype)
+        return fused_grbm.exact_gradient_for(loss, nets, device, dtype)

@@ -23,16 +23,16 @@ import torch
 from eblvm.engine import autodiff
 from eblvm.engine import nets as modules
 from eblvm.engine.autodiff import derivatives
+from eblvm.engine.methods.base import Nets, Rates
+from eblvm.engine.methods.estimates import Batch
 from eblvm.engine.nets import deep
+from eblvm.engine.types import Params
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from eblvm.engine.methods.base import Nets, Rates
-    from eblvm.engine.methods.estimates import Batch
     from eblvm.engine.methods.lower_level import Divergence
     from eblvm.engine.nets import Gaussian, Posterior
-    from eblvm.engine.types import Params
 
 
 def serves(divergence: Divergence, nets: Nets, f: Any) -> bool:

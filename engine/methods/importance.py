@@ -3,33 +3,29 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from eblvm.engine import autodiff
 from eblvm.engine.errors import UserError
-from eblvm.engine.methods import fused_sampled
-from eblvm.engine.methods.base import Nets
-from eblvm.engine.methods.estimates import Batch, Features, Response, ScoreEstimate
+from eblvm.engine.methods import fused_grbm
+from eblvm.engine.methods.base import Gradient, Nets, Noise, Rates
+from eblvm.engine.methods.estimates import Batch, Features, Loss, ScoreEstimate
 from eblvm.engine.methods.vages import SampledEstimator
 from eblvm.engine.options import option
+from eblvm.engine.types import Params
 
 if TYPE_CHECKING:
     from torch import Tensor
 
     from eblvm.engine.config import Config
-    from eblvm.engine.methods.base import Gradient, Noise, Rates
-    from eblvm.engine.methods.estimates import Loss
-    from eblvm.engine.types import Params
 
 
 @dataclass(frozen=True)
 class Importance(SampledEstimator):
-    """log p(v) ~ log mean_i p~(v, h_i) / q(h_i|v) and its score, sum_i r_i grad_v log p~(v, h_i), r_i ~ p~ / q.
-
-    A uniform proposal is the posterior with logits of zero in the place of q's.
-    """
+    """log p(v) ~ log mean_i p~(v, h_i) / q(h_i|v) and its score, sum_i r_i grad_v log p~(v, h_i), r_i ~ p~ / q. A
+    uniform proposal is the posterior with logits of zero in the place of q's."""
 
     kind = "importance"
     prefix = "is-"
@@ -49,14 +45,7 @@ class Importance(SampledEstimator):
         super().check(config)
 
     def estimate(
-        self,
-        nets: Nets,
-        theta: Params,
-        response: Response,
-        features: Features,
-        batch: Batch,
-        noise: Noise,
-        rates: Rates,
+        self, nets: Nets, theta: Params, response: Any, features: Features, batch: Batch, noise: Noise, rates: Rates
     ) -> ScoreEstimate:
         energy, q, v = nets.energy.at(theta), nets.posterior.at(response), batch.v
         with torch.no_grad():
@@ -74,4 +63,4 @@ class Importance(SampledEstimator):
         return ScoreEstimate(log_density, score)
 
     def fused(self, nets: Nets, loss: Loss, device: torch.device, dtype: torch.dtype) -> Gradient | None:
-        return fused_sampled.gradient_for(self, loss, nets, device, dtype)
+        return fused_grbm.sampled_gradient_for(self, loss, nets, device, dtype)

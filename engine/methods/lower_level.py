@@ -7,7 +7,7 @@ batch's fixed features, `p` the posterior's parameters at the batch, `noise` [S,
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self
@@ -18,23 +18,20 @@ from eblvm.engine import autodiff
 from eblvm.engine.autodiff import collectives
 from eblvm.engine.errors import UserError
 from eblvm.engine.methods import fused_fisher
-from eblvm.engine.methods.base import Nets, State
+from eblvm.engine.methods.base import Info, Nets, Noise, Rates, Rows, State
 from eblvm.engine.methods.estimates import Batch, Estimator
 from eblvm.engine.models import posteriors
 from eblvm.engine.models.posteriors import Linear, PosteriorOptions
+from eblvm.engine.optim.base import Weights
 from eblvm.engine.options import Options, declared, option, slot
+from eblvm.engine.types import Params
 from eblvm.kernels import philox
 
 if TYPE_CHECKING:
     from torch import Tensor
 
     from eblvm.engine.config import Config
-    from eblvm.engine.methods.base import Info, Noise, Rates, Rows
     from eblvm.engine.nets import Energy, Posterior
-    from eblvm.engine.optim.base import Weights
-    from eblvm.engine.types import Params
-
-FeaturesOf = Callable[[int, "Energy"], Any]  # (step, energy at theta) -> features of the step's batch
 
 
 class Head(NamedTuple):
@@ -81,9 +78,8 @@ class Kl(Divergence):
 
 @dataclass(frozen=True)
 class KlExact(Divergence):
-    """The same in closed form, -entropy(q) + E_q E(v, h): the gradient has no noise from h.
-
-    For a Bernoulli q and an energy linear in h, and for a Gaussian q and the deep head."""
+    """The same in closed form, -entropy(q) + E_q E(v, h): the gradient has no noise from h. For a Bernoulli q and an
+    energy linear in h, and for a Gaussian q and the deep head."""
 
     kind = "kl-exact"
     needs = ("exact_kl",)
@@ -98,9 +94,8 @@ class KlExact(Divergence):
 
 @dataclass(frozen=True)
 class Iwae(Divergence):
-    """-E_q log 1/k sum_i p~(v, h_i) / q(h_i|v) over k reparameterised samples (Burda et al. 2016).
-
-    The KL where k = 1; tighter with more, and then at its least for a q wider than the KL's."""
+    """-E_q log 1/k sum_i p~(v, h_i) / q(h_i|v) over k reparameterised samples (Burda et al. 2016). The KL where k = 1;
+    tighter with more, and then at its least for a q wider than the KL's."""
 
     kind = "iwae"
     latent_samples: int = option(5, "k, samples of h in the bound", low=1)  # type: ignore[misc]
@@ -191,11 +186,11 @@ class LowerLevel(Estimator):
     ) -> tuple[Weights, Info]:
         """Return phi after its K steps on the divergence, and what is logged; theta gets no gradient."""
         info: Info = {}
-        theta, features_of = autodiff.tree_map(torch.Tensor.detach, theta), self.features_of(f, batches)
+        theta = autodiff.detached(theta)
         energy, head = nets.energy.at(theta), None
         with torch.no_grad(), autodiff.named("lower steps"):
             for k in range(self.K):
-                f_k = autodiff.tree_map(torch.Tensor.detach, features_of(k, energy))
+                f_k = autodiff.detached(features_at(k, energy, f, batches))
                 batch, latent_SBH = batches[k % len(batches)], noise["latent"][k].movedim(-2, -3)
                 if fused_fisher.serves(self.divergence, nets, f_k):
                     head = head if head is not None and len(batches) == 1 else fused_fisher.head_of(theta, f_k)
@@ -205,16 +200,8 @@ class LowerLevel(Estimator):
                 else:
                     lower = partial(self.lower_loss, nets, energy, f_k, batch.v, batch.lower_weight, latent_SBH)
                     gradient, info["lower"] = autodiff.grad(lower, phi.params, rates.get("scale"))
-                if collectives.size() > 1:
-                    gradient = collectives.mean(gradient)
-                phi = nets.phi_optimizer.step(phi, gradient, rates["phi"])
+                phi = nets.phi_optimizer.step(phi, collectives.mean(gradient), rates["phi"])
         return phi, info
-
-    def features_of(self, f: Any, batches: Sequence[Batch]) -> FeaturesOf:
-        """Return f for every step if all share one batch, else the features of each step's own."""
-        if len(batches) == 1:
-            return lambda step, energy: f
-        return lambda step, energy: energy.features(batches[step].v)
 
     def lower_loss(
         self, nets: Nets, energy: Energy, f: Any, v: Tensor, weight: Tensor, latent_SBH: Tensor, phi: Params
@@ -229,3 +216,8 @@ class LowerLevel(Estimator):
         energy, latent_SBH = nets.energy.at(state.theta.params), noise["latent"][0].movedim(-2, -3)
         given = energy.features(batch.v), batch.v, batch.lower_weight, latent_SBH
         return {"divergence": self.lower_loss(nets, energy, *given, state.phi.params)[1]}
+
+
+def features_at(step: int, energy: Energy, f: Any, batches: Sequence[Batch]) -> Any:
+    """Return f if all steps share one batch, else the features of the step's own."""
+    return f if len(batches) == 1 else energy.features(batches[step].v)

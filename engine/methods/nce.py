@@ -14,21 +14,19 @@ from eblvm.engine import autodiff
 from eblvm.engine import nets as modules
 from eblvm.engine.autodiff import collectives
 from eblvm.engine.errors import UserError
-from eblvm.engine.methods.base import Method, Nets
+from eblvm.engine.methods.base import Info, Method, Nets, Noise, Rates, Rows, State
 from eblvm.engine.models import posteriors
 from eblvm.engine.models.posteriors import Linear, PosteriorOptions
+from eblvm.engine.optim.base import Optimizer
 from eblvm.engine.options import option, slot
+from eblvm.engine.types import Params
 from eblvm.kernels import philox
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from eblvm.engine.autodiff.derivatives import Finish
     from eblvm.engine.config import Config
-    from eblvm.engine.methods.base import Gradient, Info, Noise, Rates, Rows, State
     from eblvm.engine.nets import Contrast, Energy, Posterior
-    from eblvm.engine.optim.base import Optimizer
-    from eblvm.engine.types import Params
 
 CONTRAST_HELP = "the noise: a Gaussian with the data's means and standard deviations, or N(0, I)"
 
@@ -53,26 +51,21 @@ class Nce(Method):
         purpose = philox.purpose(philox.Purpose.CONTRAST)
         return {"contrast": philox.normal(key, purpose, rows.samples, rows.shape, **rows.place)}
 
-    def gradient(self, nets: Nets) -> Gradient:
-        return partial(self._gradient, nets)
-
     def _gradient(
-        self, nets: Nets, state: State, v: Tensor, noise: Noise, rates: Rates, finish: Finish | None = None
+        self, nets: Nets, state: State, v: Tensor, noise: Noise, rates: Rates, finish: autodiff.Finish | None = None
     ) -> tuple[Params, State, Info]:
-        def upper(theta: Params) -> tuple[Tensor, Tensor]:
-            loss = self._loss(nets, theta, v, noise)
-            return loss, loss.detach()
-
-        gradient, loss = autodiff.grad(upper, state.theta.params)
+        gradient, loss = autodiff.grad(partial(self._loss, nets, v, noise), state.theta.params)
         return gradient, state, {"loss": loss}
 
-    def _loss(self, nets: Nets, theta: Params, v: Tensor, noise: Noise) -> Tensor:
+    def _loss(self, nets: Nets, v: Tensor, noise: Noise, theta: Params) -> tuple[Tensor, Tensor]:
+        """Return J, and J as it is logged."""
         softplus, contrast = torch.nn.functional.softplus, contrast_of(nets).at(theta)
         on_noise = contrast.log_ratio(contrast.noise(noise["contrast"]))
-        return softplus(-contrast.log_ratio(v)).mean() + softplus(on_noise).mean()
+        loss = softplus(-contrast.log_ratio(v)).mean() + softplus(on_noise).mean()
+        return loss, loss.detach()
 
     def validation(self, nets: Nets, state: State, v: Tensor, noise: Noise, size: int | None = None) -> Tensor:
-        return self._loss(nets, state.theta.params, v, noise)
+        return self._loss(nets, v, noise, state.theta.params)[1]
 
 
 def contrast_of(nets: Nets) -> Contrast:
@@ -81,12 +74,9 @@ def contrast_of(nets: Nets) -> Contrast:
 
 @dataclass(frozen=True)
 class Vnce(Method):
-    """NCE with q(h|v) in the place of the free energy.
-
-    On data the lower bound log p~(v, h) - log q(h|v) at h ~ q, on noise the importance-weighted mean over samples of
-    h. q makes K steps on the bound (relaxed h) per theta step; theta's gradient uses h in {0, 1}, so that the
-    importance weights are those of the model.
-    """
+    """NCE with q(h|v) in the place of the free energy: on data the lower bound log p~(v, h) - log q(h|v) at h ~ q, on
+    noise the importance-weighted mean over samples of h. q makes K steps on the bound (relaxed h) per theta step;
+    theta's gradient uses h in {0, 1}, so that the importance weights are those of the model."""
 
     kind = "vnce"
     needs_conditionals = learns_q = True
@@ -96,11 +86,6 @@ class Vnce(Method):
     latent_samples: int = option(1, "samples of h in the importance average", low=1)
     contrast: str = option("fitted", CONTRAST_HELP, choices=("fitted", "standard"))
     posterior: PosteriorOptions = slot(posteriors.LEARNED, "net of q(h|v)", Linear())
-
-    @property
-    def nce(self) -> Nce:
-        """The method on data and noise without h."""
-        return Nce(self.contrast)
 
     def rates(self) -> dict[str, float | None]:
         return {"phi": self.lower_lr}
@@ -122,17 +107,12 @@ class Vnce(Method):
 
     def draw(self, nets: Nets, key: philox.Key, rows: Rows) -> Noise:
         """Add "latent", noise of samples of h [B, S, H] for the steps on q, for the data and for the noise."""
-        shape, of = (self.latent_samples, nets.posterior.latent), philox.Purpose.LATENT
-        latents = [
-            philox.logistic(key, philox.purpose(of, i), rows.samples, shape, **rows.place) for i in range(self.K + 2)
-        ]
-        return self.nce.draw(nets, key, rows) | {"latent": latents}
-
-    def gradient(self, nets: Nets) -> Gradient:
-        return partial(self._gradient, nets)
+        shape, purpose = (self.latent_samples, nets.posterior.latent), philox.purpose(philox.Purpose.LATENT)
+        latents = philox.streams(philox.logistic, self.K + 2, key, purpose, rows.samples, shape, **rows.place)
+        return Nce(self.contrast).draw(nets, key, rows) | {"latent": latents}
 
     def _gradient(
-        self, nets: Nets, state: State, v: Tensor, noise: Noise, rates: Rates, finish: Finish | None = None
+        self, nets: Nets, state: State, v: Tensor, noise: Noise, rates: Rates, finish: autodiff.Finish | None = None
     ) -> tuple[Params, State, Info]:
         phi = state.phi
 
@@ -146,19 +126,16 @@ class Vnce(Method):
             gradient, info["lower"] = autodiff.grad(partial(lower, logistic), phi.params)
             phi = nets.phi_optimizer.step(phi, collectives.mean(gradient), rates["phi"])
 
-        def upper(theta: Params) -> tuple[Tensor, Tensor]:
-            loss = self._loss(nets, theta, phi.params, v, noise)
-            return loss, loss.detach()
-
-        gradient, info["loss"] = autodiff.grad(upper, state.theta.params)
+        gradient, info["loss"] = autodiff.grad(partial(self._loss, nets, phi.params, v, noise), state.theta.params)
         return gradient, state._replace(phi=phi), info
 
-    def _loss(self, nets: Nets, theta: Params, phi: Params, v: Tensor, noise: Noise) -> Tensor:
+    def _loss(self, nets: Nets, phi: Params, v: Tensor, noise: Noise, theta: Params) -> tuple[Tensor, Tensor]:
         softplus, (on_data, on_noise) = torch.nn.functional.softplus, noise["latent"][-2:]
         y = contrast_of(nets).noise(noise["contrast"])
         bound = softplus(-self._log_weight(nets, theta, phi, v, on_data, relaxed=False)).mean()
         weights = self._log_weight(nets, theta, phi, y, on_noise, relaxed=False)
-        return bound + softplus(weights.logsumexp(0) - math.log(self.latent_samples)).mean()
+        loss = bound + softplus(weights.logsumexp(0) - math.log(self.latent_samples)).mean()
+        return loss, loss.detach()
 
     def _log_weight(self, nets: Nets, theta: Params, phi: Params, v: Tensor, logistic: Tensor, relaxed: bool) -> Tensor:
         """Return log p~(v, h) - log q(h|v) - log p_noise(v) at h ~ q(h|v), one value per sample of h [L, B]."""
@@ -168,4 +145,4 @@ class Vnce(Method):
         return -contrast.model.energy(v, h) - contrast.log_z - q.log_prob(p, h) - contrast.log_noise(v)
 
     def validation(self, nets: Nets, state: State, v: Tensor, noise: Noise, size: int | None = None) -> Tensor:
-        return self._loss(nets, state.theta.params, state.phi.params, v, noise)
+        return self._loss(nets, state.phi.params, v, noise, state.theta.params)[1]

@@ -28,20 +28,19 @@ import torch
 from eblvm.engine import autodiff
 from eblvm.engine import nets as modules
 from eblvm.engine.errors import UserError
-from eblvm.engine.methods.base import Nets
+from eblvm.engine.methods.base import Nets, Noise, Rows
 from eblvm.engine.methods.estimates import Features, ScoreEstimate
 from eblvm.engine.methods.newton_step import Moved, antithetic, best_response, expected
 from eblvm.engine.models.deep import PIECEWISE_LINEAR
 from eblvm.engine.options import Options, declared, option
+from eblvm.engine.types import Params
 from eblvm.kernels import philox
 
 if TYPE_CHECKING:
     from torch import Tensor
 
     from eblvm.engine.config import Config
-    from eblvm.engine.methods.base import Noise, Rows
     from eblvm.engine.nets import Energy, Posterior
-    from eblvm.engine.types import Params
 
 
 @dataclass(frozen=True)
@@ -60,11 +59,8 @@ class Unroll(BestResponse):
 
 @dataclass(frozen=True)
 class Newton(BestResponse):
-    """A Newton step on q's outputs.
-
-    Steps and curvatures are measured in the units of q: a mean in its std, a log std in 1/sqrt(2), so that q's own
-    Fisher information is the identity and no option depends on the scale of h.
-    """
+    """A Newton step on q's outputs. Steps and curvatures are in the units of q: a mean in its std, a log std in
+    1/sqrt(2), so that q's own Fisher information is the identity and no option depends on the scale of h."""
 
     kind = "newton"
 
@@ -153,10 +149,7 @@ def log_ratio(energy: Energy, q: Posterior, moved: Moved, f: Any, h_LBH: Tensor)
 
 
 def vaes(energy: Energy, f: Any, h_LBH: Tensor) -> Any:
-    """Return mean_i -d head(f, h_i)/df, whose J^T is VaES.
-
-    With h_i = rsample(eta^, noise_i) its gradient goes through h and eta^: pathwise, where VaGES has a covariance. In a
-    loss that squares the score the same samples in value and gradient leave a bias that falls as 1/L (of pairs: that of
-    what is even in the noise).
-    """
+    """Return mean_i -d head(f, h_i)/df, whose J^T is VaES. With h_i = rsample(eta^, noise_i) its gradient goes through
+    h and eta^: pathwise, where VaGES has a covariance. In a loss that squares the score the same samples in value and
+    gradient leave a bias that falls as 1/L (of pairs: that of what is even in the noise)."""
     return autodiff.grad(lambda x: (-energy.head(x, h_LBH).mean(0).sum(), ()), f)[0]

@@ -18,13 +18,13 @@ from eblvm.engine import nets as modules
 from eblvm.engine.autodiff import inverse as inverses
 from eblvm.engine.autodiff import mixed_precision
 from eblvm.engine.errors import UserError
+from eblvm.engine.types import Params
 
 if TYPE_CHECKING:
     from torch import Tensor
 
     from eblvm.engine.methods.newton import Newton
     from eblvm.engine.nets import Bernoulli, Energy, Posterior
-    from eblvm.engine.types import Params
 
 HeadOf = Callable[["Params", Any, "Tensor"], "Tensor"]  # (theta, f, h[..., B, H]) -> e[..., B]
 INFO = ("response_slope", "response_slope_after", "response_step", "response_floored", "response_cut")
@@ -97,9 +97,7 @@ def best_response(
     options: Newton, energy: Energy, posterior: Posterior, theta: Params, f: Any, p: Any, noise_SBH: Tensor
 ) -> Moved:
     """eta^ at the features f [B, ...] and the outputs p of q; theta and f may carry gradients, p is held fixed.
-
-    `noise_SBH` is standard normal, see `antithetic`; closed expectations and a Bernoulli q read none.
-    """
+    `noise_SBH` is standard normal, see `antithetic`; closed expectations and a Bernoulli q read none."""
     if isinstance(posterior, modules.Bernoulli):
         return _natural_step(partial(_head, energy), posterior, theta, f, p)
     if isinstance(posterior, modules.Gaussian):
@@ -199,9 +197,8 @@ def _inverse(
 ) -> tuple[Callable[[Tensor], Tensor], Tensor, Tensor]:
     """(b [B, E] -> A b, A slope, fraction of raised curvatures [B]); A is a constant."""
     if options.solver == "dense":
-        inverse_BEE, floored_B = inverses.floored_inverse(
-            _hessian(lower, options.response_block, context), options.floor
-        )
+        hessian_BEE = _hessian(lower, options.response_block, context)
+        inverse_BEE, floored_B = inverses.floored_inverse(hessian_BEE, options.floor)
 
         def inverse(b_BE: Tensor) -> Tensor:
             with mixed_precision.full_precision(b_BE):

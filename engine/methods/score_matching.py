@@ -13,21 +13,19 @@ import torch
 from eblvm.engine import autodiff
 from eblvm.engine import nets as modules
 from eblvm.engine.errors import UserError
-from eblvm.engine.methods.base import Method, Nets, State
+from eblvm.engine.methods.base import Gradient, Info, Method, Nets, Noise, Rates, Rows, State
 from eblvm.engine.methods.chunked import chunked_gradient, chunks
-from eblvm.engine.methods.estimates import Batch, Estimator, Features, Loss, Response
+from eblvm.engine.methods.estimates import Batch, Estimator, Features, Loss
+from eblvm.engine.optim.base import Optimizer, Weights
+from eblvm.engine.options import Kinds
+from eblvm.engine.types import Params
 from eblvm.kernels import philox
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from eblvm.engine.autodiff.derivatives import Finish
     from eblvm.engine.config import Config
-    from eblvm.engine.methods.base import Gradient, Info, Noise, Rates, Rows
     from eblvm.engine.nets import Energy, Posterior
-    from eblvm.engine.optim.base import Optimizer, Weights
-    from eblvm.engine.options import Kinds
-    from eblvm.engine.types import Params
 
 
 @dataclass(frozen=True)
@@ -42,13 +40,8 @@ class ScoreMatching(Method):
     def __post_init__(self) -> None:
         """Give the product the abilities of its parts."""
         estimator, loss = self.estimator, self.loss
-        abilities = {
-            "kind": estimator.prefix + loss.kind,
-            "learns_q": estimator.learns_q,
-            "plans": estimator.plans,
-            "pairs_samples": loss.pairs_samples,
-            "micro_batches": loss.micro_batches,
-        }
+        abilities = {"kind": estimator.prefix + loss.kind, "learns_q": estimator.learns_q, "plans": estimator.plans}
+        abilities |= {"pairs_samples": loss.pairs_samples, "micro_batches": loss.micro_batches}
         for name, value in abilities.items():
             object.__setattr__(self, name, value)
 
@@ -91,15 +84,10 @@ class ScoreMatching(Method):
         noise: Noise = {"perturb": []}
         with philox.together() if rows.place["device"].type == "cuda" else nullcontext():
             if self.loss.perturbs:
-                number, purpose = self.estimator.batches_per_step, philox.purpose(philox.Purpose.PERTURB)
-                noise["perturb"] = philox.streams(
-                    philox.normal, number, key, purpose, rows.samples, rows.shape, **rows.place
-                )
+                given = self.estimator.batches_per_step, key, philox.purpose(philox.Purpose.PERTURB), rows.samples
+                noise["perturb"] = philox.streams(philox.normal, *given, rows.shape, **rows.place)
             noise |= self.estimator.draw(nets, key, rows)
         return noise | self.loss.draw(key, rows)
-
-    def gradient(self, nets: Nets) -> Gradient:
-        return partial(self._gradient, nets)
 
     def chunked(self, nets: Nets, size: int) -> Gradient:
         return partial(chunked_gradient, self, nets, size)
@@ -110,7 +98,7 @@ class ScoreMatching(Method):
         return self.estimator.fused(nets, self.loss, device, dtype)
 
     def _gradient(
-        self, nets: Nets, state: State, v: Tensor, noise: Noise, rates: Rates, finish: Finish | None = None
+        self, nets: Nets, state: State, v: Tensor, noise: Noise, rates: Rates, finish: autodiff.Finish | None = None
     ) -> tuple[Params, State, Info]:
         scale, rates = self.scales(state, rates)
         upper = partial(self.upper, nets, state.phi, v, noise, rates)
@@ -128,14 +116,7 @@ class ScoreMatching(Method):
         return loss, (phi, lower | info)
 
     def value(
-        self,
-        nets: Nets,
-        theta: Params,
-        response: Response,
-        features: Features,
-        batch: Batch,
-        noise: Noise,
-        rates: Rates,
+        self, nets: Nets, theta: Params, response: Any, features: Features, batch: Batch, noise: Noise, rates: Rates
     ) -> tuple[Tensor, Info]:
         """Return the mean loss of a batch and what is logged of it, means over the batch as well."""
         estimate = self.estimator.estimate(nets, theta, response, features, batch, noise, rates)

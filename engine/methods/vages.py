@@ -25,21 +25,19 @@ import torch
 
 from eblvm.engine import autodiff
 from eblvm.engine.errors import UserError
-from eblvm.engine.methods import fused_sampled
-from eblvm.engine.methods.base import Nets
-from eblvm.engine.methods.estimates import Batch, Features, Response, ScoreEstimate
+from eblvm.engine.methods import fused_grbm
+from eblvm.engine.methods.base import Gradient, Info, Nets, Noise, Rates, Rows
+from eblvm.engine.methods.estimates import Batch, Features, Loss, ScoreEstimate
 from eblvm.engine.methods.lower_level import LowerLevel
+from eblvm.engine.optim.base import Weights
 from eblvm.engine.options import option
+from eblvm.engine.types import Params
 from eblvm.kernels import philox
 
 if TYPE_CHECKING:
     from torch import Tensor
 
     from eblvm.engine.config import Config
-    from eblvm.engine.methods.base import Gradient, Info, Noise, Rates, Rows
-    from eblvm.engine.methods.estimates import Loss
-    from eblvm.engine.optim.base import Weights
-    from eblvm.engine.types import Params
 
 ALPHA_PER_UNIT = 2e-4  # of one latent unit: 1e-2 for the 50 of the paper
 
@@ -57,7 +55,7 @@ class SampledEstimator(LowerLevel):
 
     def respond(
         self, nets: Nets, theta: Params, f: Any, phi: Weights, batches: Sequence[Batch], noise: Noise, rates: Rates
-    ) -> tuple[Response, Weights, Info]:
+    ) -> tuple[Any, Weights, Info]:
         """Return q's parameters after its real steps, or those of the model's own posterior."""
         phi, info = self.real_steps(nets, theta, f, phi, batches, noise, rates)
         if not self.posterior.exact:
@@ -74,11 +72,8 @@ class SampledEstimator(LowerLevel):
 
 @dataclass(frozen=True)
 class Vages(SampledEstimator):
-    """VaES with VaGES's gradient.
-
-    Independent `samples` are a set each for the loss's cotangent, for the second-order term and for the covariance,
-    without which products of estimates are biased; else one set is used for all three.
-    """
+    """VaES with VaGES's gradient. Independent `samples` are a set each for the loss's cotangent, for the second-order
+    term and for the covariance, without which products of estimates are biased; else one set is used for all three."""
 
     kind = "vages"
     prefix = "vages-"
@@ -132,20 +127,11 @@ class Vages(SampledEstimator):
     def draw(self, nets: Nets, key: philox.Key, rows: Rows) -> Noise:
         """Add "langevin", noise of that shape for each step on the samples."""
         shape, purpose = (self.sets * self.L, nets.posterior.latent), philox.purpose(philox.Purpose.LATENT_CHAIN)
-        noise = super().draw(nets, key, rows)
-        return noise | {
-            "langevin": philox.streams(philox.normal, self.C, key, purpose, rows.samples, shape, **rows.place)
-        }
+        langevin = philox.streams(philox.normal, self.C, key, purpose, rows.samples, shape, **rows.place)
+        return super().draw(nets, key, rows) | {"langevin": langevin}
 
     def estimate(
-        self,
-        nets: Nets,
-        theta: Params,
-        response: Response,
-        features: Features,
-        batch: Batch,
-        noise: Noise,
-        rates: Rates,
+        self, nets: Nets, theta: Params, response: Any, features: Features, batch: Batch, noise: Noise, rates: Rates
     ) -> ScoreEstimate:
         energy, f, v = nets.energy.at(theta), features.f, batch.v
         h = self._drawn(nets, autodiff.detached(theta), autodiff.detached(f), response, v, noise)
@@ -213,7 +199,7 @@ class Vages(SampledEstimator):
         return autodiff.grad(lambda x: (posterior.log_prob(posterior.params(x), h).mean(0).sum(), ()), v)[0]
 
     def fused(self, nets: Nets, loss: Loss, device: torch.device, dtype: torch.dtype) -> Gradient | None:
-        return None if self.C else fused_sampled.gradient_for(self, loss, nets, device, dtype)
+        return None if self.C else fused_grbm.sampled_gradient_for(self, loss, nets, device, dtype)
 
 
 def _along(directions: Tensor, x: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""Adam (Kingma & Ba 2015).
+"""Adam (Kingma & Ba 2015), and RMSProp (Tieleman & Hinton 2012).
 
 torch's own `Adam(differentiable=True)` has a NaN derivative where its second moment is zero; `eps_root` under the
 square root removes it.
@@ -11,14 +11,12 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from eblvm.engine.optim.base import Moments, Optimizer, Weights, averaged
+from eblvm.engine.optim.base import Moments, Optimizer, Weights, averaged, rate_over
+from eblvm.engine.types import Params
 from eblvm.kernels import adam_unroll
 
 if TYPE_CHECKING:
     from torch import Tensor
-
-    from eblvm.engine.types import Params
-    from eblvm.kernels.adam_unroll import Rule
 
 
 @dataclass(frozen=True)
@@ -30,7 +28,7 @@ class Adam(Optimizer):
     eps_root: float = 1e-16
 
     @property
-    def rule(self) -> Rule:
+    def rule(self) -> adam_unroll.Rule:
         """The constants as the kernels take them."""
         return adam_unroll.Rule(*self.betas, self.eps, self.eps_root)
 
@@ -72,3 +70,20 @@ class Adam(Optimizer):
         params, m, v = (dict(zip(params, part, strict=True)) for part in zip(*moved, strict=True))
         new = weights._replace(params=params, moments=Moments(m, v, step_count))
         return new if self.average is None else averaged(new, self.average, in_place), norm
+
+
+@dataclass(frozen=True)
+class RmsProp(Optimizer):
+    """v' = decay v + (1-decay) g^2;  x' = x - lr g / (sqrt(v' + eps_root) + eps)."""
+
+    keeps = "v"
+    decay: float = 0.95
+    eps: float = 1e-8
+    eps_root: float = 1e-16
+
+    def updated(self, weights: Weights, gradient: Params, lr: Tensor) -> Weights:
+        params, (_, v, step_count), _ = weights
+        v = {k: torch.addcmul(self.decay * v[k], g, g, value=1 - self.decay) for k, g in gradient.items()}
+        scaled = {k: g / (torch.sqrt(v[k] + self.eps_root) + self.eps) for k, g in gradient.items()}
+        params = {k: p - rate_over(lr, p) * scaled[k] for k, p in params.items()}
+        return weights._replace(params=params, moments=Moments({}, v, step_count + 1))

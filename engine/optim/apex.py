@@ -11,11 +11,10 @@ import torch
 from eblvm.engine.errors import UserError
 from eblvm.engine.optim.adam import Adam
 from eblvm.engine.optim.base import Weights, averaged
+from eblvm.engine.types import Params
 
 if TYPE_CHECKING:
     from torch import Tensor
-
-    from eblvm.engine.types import Params
 
 
 @dataclass(frozen=True)

@@ -6,16 +6,15 @@ One optimiser of phi makes its real steps and the unrolled ones, so that the unr
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
 import torch
 
+from eblvm.engine.types import Params
 from eblvm.kernels import adam_unroll
 
 if TYPE_CHECKING:
     from torch import Tensor
-
-    from eblvm.engine.types import Params
 
 
 class Moments(NamedTuple):
@@ -41,12 +40,14 @@ class Optimizer:
     weight_decay: float = field(default=0.0, kw_only=True)  # L2 in the gradient, g + weight_decay x
     clip_norm: float | None = field(default=None, kw_only=True)  # the longest gradient
     average: float | None = field(default=None, kw_only=True)  # decay of the moving average, which `move` keeps
+    keeps: ClassVar[str] = "mv"  # its moments
 
     def init(self, params: Params) -> Weights:
         """Return the weights at the start of a run."""
         # m and v are tensors of their own: a compiled step is compiled again where two leaves stop to be one tensor.
-        m, v = ({k: torch.zeros_like(p) for k, p in params.items()} for _ in range(2))
-        return Weights(params, Moments(m, v, _zero_like(params)))
+        m, v = ({k: torch.zeros_like(p) for k, p in params.items() if kept in self.keeps} for kept in "mv")
+        one = next(iter(params.values()), torch.zeros(()))
+        return Weights(params, Moments(m, v, torch.zeros((), dtype=one.dtype, device=one.device)))
 
     def updated(self, weights: Weights, gradient: Params, lr: Tensor) -> Weights:
         """Return the weights one step on by the optimiser's own formula, differentiable in weights and gradient."""
@@ -61,22 +62,16 @@ class Optimizer:
     def move(
         self, weights: Weights, gradient: Params, lr: Tensor, *, in_place: bool = False, go: Tensor | None = None
     ) -> tuple[Weights, Tensor]:
-        """Return the weights one step on, and the norm of the gradient before it is clipped.
-
-        Leading axes of lr, and so of all tensors, are replicas. `in_place` moves the tensors of `weights`, which are
-        spent then. With `go`, a bool on the device, nothing moves where it is false.
-        """
+        """Return the weights one step on, and the norm of the gradient before it is clipped. Leading axes of lr, and so
+        of all tensors, are replicas. `in_place` moves the tensors of `weights`, which are spent then. With `go`, a bool
+        on the device, nothing moves where it is false."""
         gradient, norm = self.clipped(gradient, lr.dim())
         if go is not None and not go:
             return weights, norm
         new = self.updated(weights, self.decayed(weights.params, gradient), lr)
         if in_place:
-            new = Weights(
-                _copied(weights.params, new.params),
-                Moments(_copied(weights.moments.m, new.moments.m), _copied(weights.moments.v, new.moments.v),
-                        new.moments.step_count),
-                weights.average,
-            )  # fmt: skip
+            m, v = _copied(weights.moments.m, new.moments.m), _copied(weights.moments.v, new.moments.v)
+            new = Weights(_copied(weights.params, new.params), Moments(m, v, new.moments.step_count), weights.average)
         return new if self.average is None else averaged(new, self.average, in_place), norm
 
     def clipped(self, gradient: Params, replicas: int) -> tuple[Params, Tensor]:
@@ -102,11 +97,6 @@ def _copied(places: Params, values: Params) -> Params:
     for k, x in values.items():
         places[k].copy_(x)
     return places
-
-
-def _zero_like(params: Params) -> Tensor:
-    one = next(iter(params.values()), None)
-    return torch.zeros(()) if one is None else torch.zeros((), dtype=one.dtype, device=one.device)
 
 
 def rate_over(lr: Tensor, p: Tensor) -> Tensor:

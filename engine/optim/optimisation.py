@@ -7,25 +7,23 @@ single run with that seed and rate, up to the rounding of batched matrix product
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 
 from eblvm.engine.errors import UserError
-from eblvm.engine.optim.adam import Adam
+from eblvm.engine.optim.adam import Adam, RmsProp
 from eblvm.engine.optim.apex import Apex
-from eblvm.engine.optim.rmsprop import RmsProp
+from eblvm.engine.optim.base import Optimizer
 from eblvm.engine.optim.sgd import Momentum
 from eblvm.engine.options import Options, declared, option, slot
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from torch import Tensor
 
     from eblvm.engine.config import Config
-    from eblvm.engine.optim.base import Optimizer
 
 
 MOST_STEPS = 2**31 - 1  # noise is counted by step in 32 bits
@@ -79,9 +77,6 @@ class Stepwise(Schedule):
         return self.decay ** (step // self.decay_every)
 
 
-SCHEDULES = declared(Schedule, (Constant, Cosine, Stepwise))
-
-
 @dataclass(frozen=True)
 class Optimisation(Options):
     group = "optimisation"
@@ -99,7 +94,7 @@ class Optimisation(Options):
     )
     beta1: float = option(0.9, "Adam's first decay; SGD's momentum", low=0, below=1)
     beta2: float = option(0.95, "Adam's second decay; RMSProp's decay", low=0, below=1)
-    schedule: Schedule = slot(SCHEDULES, "learning rate schedule", Constant())
+    schedule: Schedule = slot(declared(Schedule, (Constant, Cosine, Stepwise)), "learning rate schedule", Constant())
     clip_norm: float | None = option(None, "clip theta's gradient to this norm", above=0)
     ema: float | None = option(None, "decay of a moving average of theta and phi, kept beside them", above=0, below=1)
     seed: int = option(0, "seed of everything random", low=0, high=2**63 - 1)
@@ -145,21 +140,17 @@ class Optimisation(Options):
 
     def names(self) -> list[str]:
         """Return a label per replica, in their order."""
-        return [f"{name} {rate}".strip() for name, rate in zip(self._seed_names(), self.rate_labels(), strict=True)]
-
-    def _seed_names(self) -> list[str]:
-        return [f"seed={self.seed + r}" for _ in self.lr for r in range(self.replicas)]
+        seeds = [f"seed={self.seed + r}" for _ in self.lr for r in range(self.replicas)]
+        return [f"{name} {rate}".strip() for name, rate in zip(seeds, self.rate_labels(), strict=True)]
 
     def rate_labels(self) -> list[str]:
         """Return what of its label a replica shares with the other seeds at its learning rate; "" for one rate."""
         return [f"lr={rate:g}" if len(self.lr) > 1 else "" for rate in self.lr for _ in range(self.replicas)]
 
     def rates(self, step: int, own: Mapping[str, float | None], like: Tensor) -> dict[str, Tensor]:
-        """Return the learning rates of a step, shaped as the replicas, with the dtype and device of `like`.
-
-        phi follows theta's rate unless the method has one of its `own`. The unroll follows phi's rate unless it has its
-        own, which no schedule changes.
-        """
+        """Return the learning rates of a step, shaped as the replicas, with the dtype and device of `like`. phi follows
+        theta's rate unless the method has one of its `own`. The unroll follows phi's rate unless it has its own, which
+        no schedule changes."""
         at, lower, unrolled = (step, self.steps), own.get("phi"), own.get("unroll")
         theta = self.schedule.rate(self.learning_rates(like.dtype, like.device), *at)
         phi = theta if lower is None else torch.full_like(theta, self.schedule.rate(lower, *at))

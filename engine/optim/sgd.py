@@ -3,27 +3,21 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+
+import torch
 
 from eblvm.engine.optim.base import Moments, Optimizer, Weights, rate_over
-
-if TYPE_CHECKING:
-    from torch import Tensor
-
-    from eblvm.engine.types import Params
+from eblvm.engine.types import Params
 
 
 @dataclass(frozen=True)
 class Momentum(Optimizer):
     """m' = momentum m + g;  x' = x - lr m'."""
 
+    keeps = "m"
     momentum: float = 0.9
 
-    def init(self, params: Params) -> Weights:
-        weights = super().init(params)
-        return weights._replace(moments=weights.moments._replace(v={}))
-
-    def updated(self, weights: Weights, gradient: Params, lr: Tensor) -> Weights:
+    def updated(self, weights: Weights, gradient: Params, lr: torch.Tensor) -> Weights:
         params, (m, _, step_count), _ = weights
         m = {k: self.momentum * m[k] + g for k, g in gradient.items()}
         params = {k: p - rate_over(lr, p) * m[k] for k, p in params.items()}
@@ -34,10 +28,8 @@ class Momentum(Optimizer):
 class Sgd(Optimizer):
     """x' = x - lr g."""
 
-    def init(self, params: Params) -> Weights:
-        weights = super().init(params)
-        return weights._replace(moments=weights.moments._replace(m={}, v={}))
+    keeps = ""
 
-    def updated(self, weights: Weights, gradient: Params, lr: Tensor) -> Weights:
+    def updated(self, weights: Weights, gradient: Params, lr: torch.Tensor) -> Weights:
         moments = weights.moments._replace(step_count=weights.moments.step_count + 1)
         return weights._replace(params={k: p - lr * gradient[k] for k, p in weights.params.items()}, moments=moments)

@@ -18,8 +18,7 @@ from eblvm.engine.methods.newton import Newton
 from eblvm.engine.models.posteriors import Exact
 from eblvm.engine.nets.grbm import GRBM
 from eblvm.engine.nets.posteriors import Bernoulli
-from eblvm.engine.optim.adam import Adam
-from eblvm.engine.optim.rmsprop import RmsProp
+from eblvm.engine.optim.adam import Adam, RmsProp
 from eblvm.engine.recipes import recipe
 from eblvm.engine.training.step import moved, vectorised
 from eblvm.kernels import grbm_bilevel

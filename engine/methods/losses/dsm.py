@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+
+import torch
 
 from eblvm.engine.methods.base import Noise
 from eblvm.engine.methods.estimates import Batch, Loss, ScoreEstimate
 from eblvm.engine.options import option
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 
 @dataclass(frozen=True)
@@ -27,9 +25,9 @@ class Dsm(Loss):
     def blur(self) -> float:
         return self.sigma
 
-    def perturb(self, v: Tensor, eps: Tensor, noise: Noise) -> Batch:
+    def perturb(self, v: torch.Tensor, eps: torch.Tensor, noise: Noise) -> Batch:
         return Batch(v + self.sigma * eps, eps, v.new_full(v[:1].shape, self.sigma), v.new_ones(()))
 
-    def __call__(self, estimate: ScoreEstimate, batch: Batch, noise: Noise) -> Tensor:
+    def __call__(self, estimate: ScoreEstimate, batch: Batch, noise: Noise) -> torch.Tensor:
         residual = estimate.score() + batch.eps / self.sigma
         return 0.5 * residual.square().flatten(1).sum(1)

@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+
+import torch
 
 from eblvm.engine.methods.base import Noise, Rows
 from eblvm.engine.methods.estimates import Batch, Loss, ScoreEstimate
 from eblvm.engine.options import option
 from eblvm.kernels import philox
-
-if TYPE_CHECKING:
-    from torch import Tensor
-
-    from eblvm.kernels.philox import Key
 
 
 @dataclass(frozen=True)
@@ -31,14 +27,14 @@ class Fdssm(Loss):
 
     difference_step: float = option(0.05, "e, the step of the finite differences, per axis", above=0)
 
-    def draw(self, key: Key, rows: Rows) -> Noise:
+    def draw(self, key: philox.Key, rows: Rows) -> Noise:
         """Return direction [B, ...], of length sqrt(D)."""
         purpose = philox.purpose(philox.Purpose.DIRECTION)
         u = philox.normal(key, purpose, rows.samples, rows.shape, **rows.place)
         axes = tuple(range(-len(rows.shape), 0))
         return {"direction": u / u.square().mean(axes, keepdim=True).sqrt()}
 
-    def __call__(self, estimate: ScoreEstimate, batch: Batch, noise: Noise) -> Tensor:
+    def __call__(self, estimate: ScoreEstimate, batch: Batch, noise: Noise) -> torch.Tensor:
         assert estimate.log_density is not None
         e, step = self.difference_step, self.difference_step * noise["direction"]
         ahead, behind = estimate.log_density(batch.v + step), estimate.log_density(batch.v - step)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import torch
 
@@ -11,9 +10,6 @@ from eblvm.engine.autodiff import collectives
 from eblvm.engine.methods.base import Noise
 from eblvm.engine.methods.estimates import Batch, Loss, ScoreEstimate
 from eblvm.engine.options import option
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 
 @dataclass(frozen=True)
@@ -33,7 +29,7 @@ class Ksd(Loss):
 
     kernel_width: float = option(1.0, "width of KSD's kernel exp(-|v-v'|^2 / (2 width^2))", above=0)
 
-    def __call__(self, estimate: ScoreEstimate, batch: Batch, noise: Noise) -> Tensor:
+    def __call__(self, estimate: ScoreEstimate, batch: Batch, noise: Noise) -> torch.Tensor:
         # Several processes: everyone has all pairs, with derivatives by its own scores.
         v, score = collectives.gather_rows(batch.v.flatten(1)), collectives.gather_rows(estimate.score().flatten(1))
         (x, y), (s_x, s_y) = self.halves(v), self.halves(score)
@@ -50,12 +46,12 @@ class Ksd(Loss):
         whole = collectives.size() * pairs.mean()
         return terms[collectives.local_slice(len(terms))].detach() + (whole - whole.detach())
 
-    def halves(self, x: Tensor) -> tuple[Tensor, Tensor]:
+    def halves(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Return the first and the second half of [..., B, D]; the last of an odd number has no partner."""
         n = x.shape[-2] // 2
         return x[..., :n, :], x[..., n : 2 * n, :]
 
-    def kernel(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+    def kernel(self, x: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Return k and |v - v'|^2 of all pairs, [..., n, n]."""
         distance = x.square().sum(-1)[..., None] + y.square().sum(-1)[..., None, :] - 2 * x @ y.mT
         return (-0.5 * self.kernel_width**-2 * distance).exp(), distance

@@ -21,11 +21,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Mdsm(Loss):
-    """1/2 |s(v + sigma eps) / sigma + eps / sigma0^2|^2: BiSM Eq. 5, weighted by 1/sigma^2.
-
-    Levels are spread over the global batch, not drawn: a sample's `level` in [0, 1] is its position in it. The lower
-    level's loss is divided by sigma, as in the published runs.
-    """
+    """1/2 |s(v + sigma eps) / sigma + eps / sigma0^2|^2: BiSM Eq. 5, weighted by 1/sigma^2. Levels are spread over the
+    global batch, not drawn: a sample's `level` in [0, 1] is its position in it. The lower level's loss is divided by
+    sigma, as in the published runs."""
 
     kind = "mdsm"
     estimators = ("exact", "bism", "vages")

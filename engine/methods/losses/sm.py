@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import torch
 
 from eblvm.engine import autodiff
 from eblvm.engine.methods.base import Noise
 from eblvm.engine.methods.estimates import Batch, Loss, ScoreEstimate
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 
 @dataclass(frozen=True)
@@ -23,7 +19,7 @@ class Sm(Loss):
     estimators = ("exact",)
     derivatives = 3
 
-    def __call__(self, estimate: ScoreEstimate, batch: Batch, noise: Noise) -> Tensor:
+    def __call__(self, estimate: ScoreEstimate, batch: Batch, noise: Noise) -> torch.Tensor:
         if estimate.laplacian is not None:
             return 0.5 * estimate.score().square().flatten(1).sum(1) + estimate.laplacian()
         assert estimate.log_density is not None

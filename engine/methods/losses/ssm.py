@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import torch
 
@@ -12,11 +11,6 @@ from eblvm.engine.methods.base import Noise, Rows
 from eblvm.engine.methods.estimates import Batch, Loss, ScoreEstimate
 from eblvm.engine.options import option
 from eblvm.kernels import philox
-
-if TYPE_CHECKING:
-    from torch import Tensor
-
-    from eblvm.kernels.philox import Key
 
 
 @dataclass(frozen=True)
@@ -30,17 +24,15 @@ class Ssm(Loss):
     directions: int = option(1, "random directions per sample in sliced score matching", low=1)
     direction: str = option("rademacher", "distribution of those directions", choices=("rademacher", "gaussian"))
 
-    def draw(self, key: Key, rows: Rows) -> Noise:
+    def draw(self, key: philox.Key, rows: Rows) -> Noise:
         """Return direction [B, M, ...]."""
         drawn = philox.rademacher if self.direction == "rademacher" else philox.normal
-        streams = [
-            drawn(key, philox.purpose(philox.Purpose.DIRECTION, i), rows.samples, rows.shape, **rows.place)
-            for i in range(self.directions)
-        ]
+        purpose = philox.purpose(philox.Purpose.DIRECTION)
+        streams = philox.streams(drawn, self.directions, key, purpose, rows.samples, rows.shape, **rows.place)
         axis = len(rows.replicas)
         return {"direction": torch.stack(streams, axis).movedim(axis, axis + 1)}
 
-    def __call__(self, estimate: ScoreEstimate, batch: Batch, noise: Noise) -> Tensor:
+    def __call__(self, estimate: ScoreEstimate, batch: Batch, noise: Noise) -> torch.Tensor:
         direction_MB = noise["direction"].movedim(1, 0)
         if estimate.sliced is not None:
             half, curvature = estimate.sliced(direction_MB)

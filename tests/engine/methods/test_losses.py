@@ -4,8 +4,7 @@ import pytest
 import torch
 from torch.utils._pytree import tree_map
 
-from eblvm.engine.autodiff.curvature import score_and_curvature
-from eblvm.engine.autodiff.derivatives import grad
+from eblvm.engine.autodiff.derivatives import grad, score_and_curvature
 from eblvm.engine.methods.base import Nets
 from eblvm.engine.methods.estimates import Batch, ScoreEstimate
 from eblvm.engine.methods.exact import FreeEnergy

@@ -7,9 +7,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from eblvm.engine.optim.adam import Adam
+from eblvm.engine.optim.adam import Adam, RmsProp
 from eblvm.engine.optim.base import Optimizer
-from eblvm.engine.optim.rmsprop import RmsProp
 from eblvm.engine.optim.sgd import Momentum, Sgd
 
 

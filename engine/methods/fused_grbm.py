@@ -1,13 +1,15 @@
-"""VaGES and importance sampling on a GRBM in closed form: no autograd graph, and replicas without vmap.
+"""Gradients on a GRBM in closed form: no autograd graph, and replicas, the leading axes of tensors, without vmap.
 
-With h binary, s_i = grad_v log p~(v, h_i) = W h_i - (v-b)/sigma^2 and grad_W log p~ = v h_i^T. Against a loss's
-cotangent r on the score
+`ScoreMatching.gradient` is the specification; these equal it to rounding. BiDSM with a linear q is made by
+`kernels/grbm_bilevel`, with a Newton step by `kernels/grbm_dsm`. For VaGES and importance sampling, with h binary,
+s_i = grad_v log p~(v, h_i) = W h_i - (v-b)/sigma^2 and grad_W log p~ = v h_i^T. Against a loss's cotangent r on the
+score
 
     W: r^T hbar + v^T sum_i w_i h_i,   c: sum_i w_i h_i,   b: r/sigma^2,   log sigma: 2 r (v-b)/sigma^2,
 
 w_i = <r W, h_i - hbar> / (L-1) for VaGES. Importance sampling has weights a_i ~ p~(v, h_i) / q(h_i|v) where VaGES has
-1/L, and w_i = a_i <r W, h_i - hbar>. vages.py and importance.py are the specification.
-Shape tags: L samples, B batch, D visible, H latent units; leading axes are replicas.
+1/L, and w_i = a_i <r W, h_i - hbar>.
+Shape tags: L samples, B batch, D visible, H latent units.
 """
 
 from __future__ import annotations
@@ -19,24 +21,25 @@ from typing import TYPE_CHECKING, NamedTuple
 import torch
 
 from eblvm.engine import nets as modules
+from eblvm.engine.methods.base import Gradient, Info, Nets, Noise, Rates, State
+from eblvm.engine.methods.estimates import Loss
 from eblvm.engine.methods.losses.dsm import Dsm
 from eblvm.engine.methods.losses.ksd import Ksd
 from eblvm.engine.methods.lower_level import Kl, KlExact
 from eblvm.engine.optim.adam import Adam
 from eblvm.engine.optim.base import Moments
+from eblvm.engine.types import Params
 from eblvm.kernels import grbm_bilevel, grbm_dsm
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from eblvm.engine.autodiff.derivatives import Finish
-    from eblvm.engine.methods.base import Gradient, Info, Nets, Noise, Rates, State
-    from eblvm.engine.methods.estimates import Loss
+    from eblvm.engine.autodiff import Finish
+    from eblvm.engine.methods.bism import Bism
     from eblvm.engine.methods.importance import Importance
     from eblvm.engine.methods.lower_level import LowerLevel
     from eblvm.engine.methods.vages import Vages
     from eblvm.engine.nets import Bernoulli
-    from eblvm.engine.types import Params
 
 WEIGHT, BIAS = "net.0.weight", "net.0.bias"
 
@@ -50,7 +53,7 @@ def exact_gradient_for(loss: Loss, nets: Nets, device: torch.device, dtype: torc
     return partial(_ksd_gradient, loss) if isinstance(loss, Ksd) else None
 
 
-def gradient_for(
+def sampled_gradient_for(
     estimator: Vages | Importance, loss: Loss, nets: Nets, device: torch.device, dtype: torch.dtype
 ) -> Gradient | None:
     """Return the fused gradient of samples from a linear posterior, or None if it has none on these nets."""
@@ -59,16 +62,49 @@ def gradient_for(
     if not isinstance(loss, Dsm | Ksd) or settings is None:
         return None
     weighed = _vages if estimator.kind == "vages" else _importance
-    return partial(_gradient, weighed, settings, estimator, loss, nets)
+    return partial(_sampled_gradient, weighed, settings, estimator, loss, nets)
+
+
+def bism_gradient_for(bism: Bism, loss: Loss, nets: Nets, device: torch.device, dtype: torch.dtype) -> Gradient | None:
+    """Return the fused gradient of this product on these nets, or None if it has none there. Its graph must be one that
+    nobody asks to be rebuilt, and the posterior one that is learned."""
+    if not isinstance(loss, Dsm) or bism.posterior.exact:
+        return None
+    settings = linear_settings(bism, nets, device, dtype, loss.sigma)
+    if settings is None or (bism.best_response.unrolls and bism.unroll_memory != "store"):
+        return None
+    sgd = bism.unroll_optimizer == "sgd"
+    settings = settings._replace(N=bism.unrolled, sgd=sgd, auto_rate=bism.automatic_step)
+    return partial(_bism_gradient if bism.best_response.unrolls else _newton_gradient, settings)
+
+
+def _newton_gradient(
+    settings: grbm_bilevel.Settings, state: State, v: Tensor, noise: Noise, rates: Rates, finish: Finish | None = None
+) -> tuple[Params, State, Info]:
+    """Return DSM's own gradient after the real steps on q. A Newton step on the logits of q is p(h|v) itself, where
+    BiSM's estimate is the exact score (Theorem 1)."""
+    state, info = lower_steps(settings, state, v, noise["perturb"], noise, rates)
+    value, gradient = grbm_dsm.grbm_dsm(v, noise["perturb"][-1], **state.theta.params, sigma=settings.sigma)
+    return gradient._asdict(), state, info | {"loss": value}
+
+
+def _bism_gradient(
+    settings: grbm_bilevel.Settings, state: State, v: Tensor, noise: Noise, rates: Rates, finish: Finish | None = None
+) -> tuple[Params, State, Info]:
+    latents = [latent.select(-2, 0) for latent in (noise["latent"][-1:] if settings.exact else noise["latent"])]
+    theta = grbm_bilevel.Theta(**state.theta.params)
+    result = grbm_bilevel.grbm_bilevel(
+        v, noise["perturb"], latents, theta, packed(state), rates["phi"], rates["unroll"], settings
+    )
+    info = {"loss": result.loss} | ({"lower": result.lower} if settings.K else {})
+    return result.gradient._asdict(), unpacked(state, result.phi), info
 
 
 def linear_settings(
     lower: LowerLevel, nets: Nets, device: torch.device, dtype: torch.dtype, sigma: float
 ) -> grbm_bilevel.Settings | None:
-    """Return what the kernels need to make these steps on q, or None if they do not make them.
-
-    They do for a GRBM, linear logits, the KL with one sample or in closed form, and plain Adam.
-    """
+    """Return what the kernels need to make these steps on q, or None if they do not make them. They do for a GRBM,
+    linear logits, the KL with one sample or in closed form, and plain Adam."""
     q, divergence, adam = nets.posterior, lower.divergence, nets.phi_optimizer
     if type(nets.energy) is not modules.GRBM or type(q) is not modules.Bernoulli or len(q.net) != 1:
         return None
@@ -100,7 +136,7 @@ def _ksd_gradient(
     return at.gradient(r_BD, mean_BH, back_BH), state, {"loss": value}
 
 
-def _gradient(
+def _sampled_gradient(
     weighed: Callable[..., Weighed], settings: grbm_bilevel.Settings, estimator: Vages | Importance, loss: Dsm | Ksd,
     nets: Nets, state: State, v_BD: Tensor, noise: Noise, rates: Rates, finish: Finish | None = None,
 ) -> tuple[Params, State, Info]:  # fmt: skip
@@ -217,8 +253,7 @@ def cotangent(loss: Dsm | Ksd, v_BD: Tensor, score_BD: Tensor, eps_BD: Tensor) -
     r_y = (k.mT @ (s_x - precision * x) + precision * y * k.sum(-2).unsqueeze(-1)) / pairs
     # Linear in each half's scores: the value is what the two derivatives leave of the scores, and the trace.
     trace = (k * (precision * x.shape[-1] - precision**2 * distance)).sum((-2, -1)) / pairs
-    value = (r_x * s_x).sum((-2, -1)) + precision * (s_y * (y * k.sum(-2).unsqueeze(-1) - k.mT @ x)).sum(
-        (-2, -1)
-    ) / pairs
+    of_y = (s_y * (y * k.sum(-2).unsqueeze(-1) - k.mT @ x)).sum((-2, -1))
+    value = (r_x * s_x).sum((-2, -1)) + precision * of_y / pairs
     r_BD = torch.cat([r_x, r_y], -2)
     return value + trace, torch.cat([r_BD, torch.zeros_like(v_BD[..., r_BD.shape[-2] :, :])], -2)
