@@ -7,10 +7,11 @@ from argparse import Namespace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from eblvm.engine import options, sampling
+from eblvm.engine import sampling
 from eblvm.engine.cli.parser import Parser, at_least, at_most, write_json
 from eblvm.engine.errors import UserError
 from eblvm.engine.sampling.base import flag_of
+from eblvm.engine.values import checked
 
 if TYPE_CHECKING:
     from eblvm.engine.options import Leaf
@@ -120,5 +121,5 @@ def given_options(arguments: Namespace) -> dict[str, Any]:
     for name, by_sampler in sampler_options().items():
         if (text := getattr(arguments, name)) is not None:
             leaf = next(iter(by_sampler.values()))  # an option has one type in all samplers
-            given[name] = options.checked(leaf, leaf.parsed(text))
+            given[name] = checked(leaf, leaf.parsed(text))
     return given

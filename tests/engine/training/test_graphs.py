@@ -11,11 +11,10 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map
 
-from eblvm.engine.config import Config
+from eblvm.engine.config import Config, Running
 from eblvm.engine.errors import UserError
 from eblvm.engine.methods.base import Rows
 from eblvm.engine.recipes import recipe
-from eblvm.engine.running import Running
 from eblvm.engine.training import loop
 from eblvm.engine.training.graphs import TRIAL, GraphedStep, TriedStep, _write
 from eblvm.engine.training.start import initial_state
