@@ -30,7 +30,8 @@ from eblvm.engine.methods.bidvl_levels import (
     squared_error,
 )
 from eblvm.engine.methods.bism import SYNC_HELP, UNROLL_MEMORY_HELP
-from eblvm.engine.nets import bidvl_start, spectral
+from eblvm.engine.nets import bidvl as modules
+from eblvm.engine.nets import spectral
 from eblvm.engine.optim.base import Moments, Weights, averaged
 from eblvm.engine.options import option
 from eblvm.kernels import adam_unroll, philox
@@ -134,7 +135,7 @@ class Bidvl(Method):
         phi = named(ENCODER, starts[ENCODER]) | named(GENERATOR, starts[GENERATOR])
         buffers: Params = {}
         for i, (prefix, net) in enumerate(by_prefix(nets).items()):
-            started = bidvl_start.start_buffers(net, starts[prefix], key, BUFFER_STREAMS + i * 2**12)
+            started = modules.start_buffers(net, starts[prefix], key, BUFFER_STREAMS + i * 2**12)
             buffers |= named(prefix, started)
         return State(optimizer.init(starts[ENERGY]), nets.phi_optimizer.init(phi), buffers=buffers)
 

@@ -143,8 +143,3 @@ def _tensor(params: Params, ties: dict[str, str], name: str, own: Tensor) -> Ten
     if name in params:
         return params[name]
     return params.get(ties[name], own) if name in ties else own
-
-
-def call(model: Net, params: Params, method: str, *args: Any) -> Any:
-    """`model.method(*args)` with `params` in the place of the module's own."""
-    return getattr(model.at(params), method)(*args)

@@ -134,16 +134,12 @@ class NullLog:
     seconds = 0.0
 
     def doing(self, what: str = "") -> None: ...
-
     def stepped(self) -> None: ...
-
     def doing_now(self, what: str) -> AbstractContextManager[None]:
         return nullcontext()
 
     def write(self, step: int, values: dict[str, list[float]], measured: Mapping[str, float] | None = None) -> None: ...
-
     def images(self, step: int, paths: Mapping[str, Path]) -> None: ...
-
     def close(self) -> None: ...
 
 

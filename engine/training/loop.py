@@ -35,8 +35,7 @@ from eblvm.engine.training import distributed, guard
 from eblvm.engine.training.fork import Fork
 from eblvm.engine.training.gpu_defaults import takes_graphs
 from eblvm.engine.training.graphs import CudaRecorder, TriedStep
-from eblvm.engine.training.parts import Parts, Preview, Progress, Say
-from eblvm.engine.training.start import initial_state, start_or_resume
+from eblvm.engine.training.start import Parts, Preview, Progress, Say, initial_state, start_or_resume
 from eblvm.engine.training.validation import better, validation
 from eblvm.engine.training.writer import Writer
 from eblvm.kernels.philox import Key

@@ -10,8 +10,10 @@ import torch
 from eblvm.engine import autodiff
 from eblvm.engine.autodiff import collectives, mixed_precision
 from eblvm.engine.errors import UserError
-from eblvm.engine.optim.base import averaged
+from eblvm.engine.methods.base import Gradient, Info, Nets, Noise, Rates, State, TrainingStep
+from eblvm.engine.optim.base import Optimizer, averaged
 from eblvm.engine.options import Options, option
+from eblvm.engine.types import Params
 from eblvm.kernels import adam_unroll
 
 if TYPE_CHECKING:
@@ -19,9 +21,6 @@ if TYPE_CHECKING:
 
     from eblvm.engine.autodiff.derivatives import Finish
     from eblvm.engine.config import Config
-    from eblvm.engine.methods.base import Gradient, Info, Nets, Noise, Rates, State, TrainingStep
-    from eblvm.engine.optim.base import Optimizer
-    from eblvm.engine.types import Params
 
 
 @dataclass(frozen=True)
@@ -91,7 +90,7 @@ class Step(Options):
             fused = method.fused(nets, device, dtype)
         if method.alternates:
             alternating = method.alternating(nets, optimizer, self.micro_batch, in_place)
-            step = without_graph(torch.vmap(alternating) if replicated else alternating)
+            step = torch.no_grad()(torch.vmap(alternating) if replicated else alternating)
         elif fused is not None:
             step = moved(named(fused, "fused gradient"), nets, optimizer, in_place=True)
         else:
@@ -116,6 +115,7 @@ def moved(gradient: Gradient, nets: Nets, optimizer: Optimizer, in_place: bool) 
     In place, theta, its moments and its average move in the state's own memory: the old state is spent.
     """
 
+    @torch.no_grad()  # it leaves no graph behind; its derivatives enable what they need
     def step(state: State, v: Tensor, noise: Noise, rates: Rates) -> tuple[State, Info]:
         before = state
         bars, state, info = gradient(state, v, noise, rates)
@@ -144,17 +144,7 @@ def moved(gradient: Gradient, nets: Nets, optimizer: Optimizer, in_place: bool) 
             state = state._replace(phi=phi)
         return state._replace(theta=theta), info | {"gradient_norm": norm}
 
-    return without_graph(step)
-
-
-def without_graph(step: TrainingStep) -> TrainingStep:
-    """Return a step that leaves no graph behind; its derivatives enable what they need."""
-
-    def graphless(state: State, v: Tensor, noise: Noise, rates: Rates) -> tuple[State, Info]:
-        with torch.no_grad():
-            return step(state, v, noise, rates)
-
-    return graphless
+    return step
 
 
 def reduced(gradient: Gradient, overlaps: bool) -> Gradient:

@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 from contextlib import nullcontext
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from eblvm.engine.autodiff import collectives
 from eblvm.engine.config import Config
+from eblvm.engine.data.dataset import Dataset
 from eblvm.engine.methods.base import Nets, Rows, State
 from eblvm.engine.optim import replicas
 from eblvm.engine.training import distributed
 from eblvm.kernels.philox import Key
-
-if TYPE_CHECKING:
-    from eblvm.engine.data.dataset import Dataset
 
 VALIDATION_SEED = 2**40  # validation noise is the same for every run and step
 

@@ -20,7 +20,7 @@ from eblvm.engine.runs import checkpoint
 from eblvm.engine.runs.folder import write_config
 from eblvm.engine.training import distributed
 from eblvm.engine.training.log import Log, NullLog, Pace
-from eblvm.engine.training.parts import Progress
+from eblvm.engine.training.start import Progress
 
 
 class Writer:
