@@ -132,14 +132,12 @@ class Config(Options):
         return replace(found, presets=presets)
 
     def __getitem__(self, name: str) -> Any:
-        """The value of an option, or the kind in a slot, by name."""
         for leaf in self.leaves():
             if leaf.name == name:
                 return leaf.value
         raise self.unread(name)
 
     def get(self, name: str, default: Any = None) -> Any:
-        """The value of an option if this run reads it."""
         return next((leaf.value for leaf in self.leaves() if leaf.name == name), default)
 
     @property
@@ -152,7 +150,6 @@ class Config(Options):
         return self.dataset.shape(self.model.images)
 
     def load_data(self) -> Dataset:
-        """The data set, on the run's device."""
         import torch
 
         dataset = self.dataset.load(self.model.images, self.running.threads)
@@ -236,7 +233,6 @@ class Config(Options):
 
 
 def checking(*parts: Options) -> Iterator[Options]:
-    """Return the nodes of these parts that check the configuration."""
     return (node for part in parts for node in options.nodes(part) if type(node).check is not Options.check)
 
 

@@ -79,7 +79,6 @@ def set_products(precision: str) -> None:
 
 @contextmanager
 def full_products() -> Iterator[None]:
-    """Use exact fp32 products inside the block."""
     matmul, conv = torch.backends.cuda.matmul, torch.backends.cudnn.conv  # type: ignore[attr-defined]
     before = matmul.fp32_precision, conv.fp32_precision
     set_products("fp32")
@@ -153,7 +152,6 @@ def keep_freed_memory() -> Iterator[None]:
 
 
 def physical_memory() -> int:
-    """Return the bytes of the machine's memory."""
     try:
         return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     except (AttributeError, ValueError, OSError):

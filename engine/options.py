@@ -43,7 +43,6 @@ class Options:
         """Raise a `UserError` if this node does not fit the rest of the run; without data and without torch."""
 
     def leaves(self) -> list[Leaf]:
-        """Return all options that this tree reads, and its slots, in order."""
         capable = cache(partial(can, self))
 
         def under(node: Options, path: tuple[str, ...]) -> Iterator[Leaf]:
@@ -117,7 +116,6 @@ class Leaf(NamedTuple):
         return str if self.is_slot else value_type(type(self.owner), self.name)[0]
 
     def parsed(self, text: str) -> Any:
-        """The text of a flag as a value of this option."""
         kind, many, optional = value_type(type(self.owner), self.name)
         if optional and text == NONE:
             return None
@@ -145,7 +143,6 @@ def _hints(owner: Any) -> dict[str, Any]:
 
 
 def nodes(root: Options) -> Iterator[Options]:
-    """The node and all below it."""
     yield root
     for f in fields(root):
         value = getattr(root, f.name)

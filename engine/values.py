@@ -15,7 +15,6 @@ LARGEST_COUNT = 1_000_000  # of integers that state no limit of their own
 
 
 def with_value(node: T, path: tuple[str, ...], value: Any) -> T:
-    """The tree with the field at `path` replaced."""
     name, *rest = path
     return replace(node, **{name: with_value(getattr(node, name), tuple(rest), value) if rest else value})
 
@@ -69,7 +68,6 @@ def with_presets(root: T, presets: Mapping[str, Any]) -> T:
 
 
 def _filled(node: Options, known: Mapping[str, Any]) -> Options:
-    """A kind's default node with what `known` says of its options and slots."""
     for leaf in node.leaves():
         if leaf.name not in known:
             continue

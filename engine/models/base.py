@@ -14,8 +14,6 @@ PRECISIONS = ("fp32", "tf32", "bf16", "fp16")
 
 @dataclass(frozen=True)
 class Model(Options):
-    """The contract, and what a model may say of itself."""
-
     group = "model"
     latent: ClassVar[int] = 0  # H
     precision: ClassVar[str] = "fp32"

@@ -25,7 +25,6 @@ class Network(Options):
     lean_network: ClassVar[bool] = False
 
     def head_units(self, shape: tuple[int, int, int], width: int) -> int:
-        """Return the units of the energy's last layer."""
         raise NotImplementedError
 
 

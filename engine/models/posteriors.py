@@ -55,16 +55,12 @@ class MlpLogits(PosteriorOptions):
 
 @dataclass(frozen=True)
 class Exact(Linear):
-    """The GRBM's own p(h|v), which is linear."""
-
     kind = "exact"
     exact = True
 
 
 @dataclass(frozen=True)
 class Conv(PosteriorOptions):
-    """A Gaussian posterior from a convolutional net."""
-
     kind = "conv"
     needs = ("images", "own_posterior", "lean_network")
 
@@ -87,8 +83,6 @@ class Strided(PosteriorOptions):
 
 @dataclass(frozen=True)
 class GaussianMlp(PosteriorOptions):
-    """A Gaussian posterior of points from an MLP."""
-
     kind = "gaussian-mlp"
     needs = ("points", "own_posterior")
 
@@ -102,8 +96,6 @@ class GaussianMlp(PosteriorOptions):
 
 @dataclass(frozen=True)
 class Given(PosteriorOptions):
-    """A posterior of the user's own, given in Python."""
-
     kind = "given"
     needs = ("given_posterior",)
 

@@ -121,8 +121,6 @@ def fan_in_uniform(model: nn.Module, key: Key, of: Purpose) -> Params:
 
 
 def _bound(module: Module, params: Params, ties: dict[str, str], prefix: str) -> Module:
-    """Return a view of a module with the tensors of `params` whose names begin with `prefix`."""
-
     def tensors(own: dict[str, Tensor | None]) -> dict[str, Tensor | None]:
         return {k: x if x is None else _tensor(params, ties, prefix + k, x) for k, x in own.items()}
 

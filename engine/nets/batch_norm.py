@@ -83,7 +83,6 @@ class BatchNorm(Tracked):
         return torch.native_batch_norm(x, self.weight, self.bias, None, None, True, 0.0, EPS)
 
     def _over_ranks(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Return the same for the batch of all processes."""
         axes, dtype = all_but_channels(x), self.weight.dtype
         mean = collectives.differentiable_mean(x.mean(axes, dtype=dtype))
         centred = x - mean.view(by_channel(x))

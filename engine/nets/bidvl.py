@@ -290,5 +290,4 @@ def ordered(params: Params, channels_last: bool) -> Params:
 
 
 def part(tree: Params, prefix: str) -> Params:
-    """Return the entries under a prefix, named without it."""
     return {name.removeprefix(prefix): p for name, p in tree.items() if name.startswith(prefix)}

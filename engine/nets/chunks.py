@@ -60,7 +60,6 @@ class Chunks(NamedTuple):
     size: int
 
     def of(self, inputs: Inputs, statistics: list[Statistics]) -> Tensor:
-        """Return the result for a chunk."""
         x, *tensors = inputs
         seen: Seen | Known = Known(statistics) if self.layers else []
         return functional_call(self.net, dict(zip(self.names, tensors, strict=True)), (x, seen))

@@ -118,7 +118,6 @@ def elu_squared_moments(ks: tuple[int, ...], mean: Tensor, variance: Tensor) -> 
 
 
 def elu_squared_moment(k: int, mean: Tensor, variance: Tensor) -> Tensor:
-    """Return one of `elu_squared_moments`."""
     return elu_squared_moments((k,), mean, variance)[0]
 
 

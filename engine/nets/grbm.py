@@ -134,7 +134,6 @@ class Contrast(Energy):
         return theta | {"log_z": torch.zeros_like(theta["log_sigma"][..., 0])}
 
     def noise(self, normal: Tensor) -> Tensor:
-        """Return the noise that standard normal numbers make."""
         return self.mean + self.std * normal
 
     def log_noise(self, v: Tensor) -> Tensor:
@@ -153,7 +152,6 @@ def sweep(theta: Params, v_BD: Tensor, noise: Noise, sweeps: int | None = None) 
 
 
 def require_grbm(energy: Energy, method: str) -> GRBM:
-    """Return the energy if it is a GRBM, or raise an error that names the method that needs one."""
     if not isinstance(energy, GRBM):
         raise UserError(f"method {method!r} needs a GRBM, got {type(energy).__name__}")
     return energy

@@ -66,7 +66,6 @@ def payload_of(path: Path, content: bytes, check: Check | None = None) -> dict[s
 
 
 def steps(folder: Path) -> list[int]:
-    """Steps of the checkpoints in a folder, newest first."""
     names = [NAME.fullmatch(p.name) for p in folder.glob("step-*.pt")]
     return sorted((int(m.group(1)) for m in names if m), reverse=True)
 

@@ -24,7 +24,6 @@ def read_eval(path: Path) -> dict[str, Any] | None:
 
 
 def _problem(facts: Any) -> str | None:
-    """The reason why this is no evaluation of this version; None if it is one."""
     if not isinstance(facts, dict):
         return f"it is a {type(facts).__name__}, expected a table"
     for part, kinds in (("mean", (int, float, str)), ("deviation", (int, float))):

@@ -87,7 +87,6 @@ class SavedRun:
 
     @property
     def image_shape(self) -> tuple[int, int] | None:
-        """Height and width of samples that are flat images."""
         known = self.payload.get("image_shape", ())
         return self.dataset.image_shape if known == () else known and (known[0], known[1])
 
@@ -142,7 +141,6 @@ class SavedRun:
         return "best" if self.payload["best"] else "last"
 
     def thetas(self, model: str) -> list[Params]:
-        """theta of every replica (one for a single run)."""
         if model not in SAVED_MODELS:
             raise unknown("model", model, list(SAVED_MODELS))
         if model == "best" and not self.payload["best"]:

@@ -79,7 +79,6 @@ def rows_of(folder: Path) -> list[dict[str, Any]]:
 
 
 def evaluation_of(folder: Path) -> dict[str, Any] | None:
-    """eval.json; None where the run was not evaluated, or its evaluation is damaged."""
     return read_eval(folder / "eval.json")
 
 
@@ -119,7 +118,6 @@ def replica_names(optimisation: Optimisation) -> list[tuple[int, float]]:
 
 
 def replica_rows(folder: Path, config: Config) -> list[tuple[Any, ...]]:
-    """A row per replica: ROW_COLUMNS."""
     rows, table = rows_of(folder), []
     for i, (seed, rate) in enumerate(replica_names(config.optimisation)):
 

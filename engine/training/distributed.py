@@ -87,7 +87,6 @@ def _unreachable(error: Exception) -> LostPeerError:
 
 
 def check_world(config: Config) -> None:
-    """Refuse what several processes cannot do."""
     batch = config.optimisation.batch
     if size() == 1:
         return
@@ -108,7 +107,6 @@ def whole_chains(state: State) -> State:
 
 
 def total(values: list[float]) -> list[float]:
-    """Sums over ranks."""
     if size() == 1:
         return values
     sums = torch.tensor(values, dtype=torch.float64)
@@ -125,7 +123,6 @@ class Flags:
         self.last: tuple[int, float] | None = None  # the step after which they asked, and when
 
     def agreed(self, done: int, *flags: bool) -> list[bool]:
-        """Is each flag up on any rank, after `done` steps?"""
         if done < self.next:
             return [False] * len(flags)
         now = time.monotonic()

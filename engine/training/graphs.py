@@ -25,8 +25,6 @@ TOLERANCE = 1e-4  # of fp32's largest entry: replays may choose other algorithms
 
 
 class Recorder(Protocol):
-    """What captures a function without arguments and replays it."""
-
     def capture(self, run: Callable[[], None]) -> None: ...
     def replay(self) -> None: ...
 

@@ -67,7 +67,6 @@ class Log:
 
     @contextmanager
     def doing_now(self, what: str) -> Iterator[None]:
-        """Say what is done inside instead of taking steps."""
         self.doing(what)
         yield
         self.doing()
@@ -101,7 +100,6 @@ class Log:
             logger.images(step, paths)
 
     def _means(self, by_replica: list[float]) -> dict[str, float]:
-        """Return means over seeds, by learning rate."""
         if len(by_replica) == 1:
             return {"": by_replica[0]}
         groups = by_rate(by_replica, [name.partition(" ")[2] for name in self.names])
@@ -128,8 +126,6 @@ class Log:
 
 
 class NullLog:
-    """The log of a process that is not the first of its run."""
-
     bar = tqdm(disable=True)
     seconds = 0.0
 

@@ -237,7 +237,6 @@ def as_planned(config: Config, shape: tuple[int, ...], say: Say) -> Config:
 
 @contextmanager
 def locked(parts: Parts, extend: bool) -> Iterator[None]:
-    """Keep the run's folder locked by the first process."""
     record = None if parts.fork is None else parts.fork.record
     opened = partial(open_run, parts.config, parts.out, *parts.custom, extend=extend, origin=record)
     lock: list[Any] = []

@@ -33,8 +33,6 @@ def patience_s() -> float:
 
 
 class Peers:
-    """Heartbeats: sends this process's and watches those of the others."""
-
     def __init__(self, store: Any, rank: int, world: int, patience: float):
         self.store, self.rank, self.patience = store, rank, patience
         now = time.monotonic()

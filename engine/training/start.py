@@ -32,8 +32,6 @@ Preview = Callable[[SavedRun, bool], dict[str, Path]]  # of a run, and whether i
 
 
 class Parts(NamedTuple):
-    """Everything that a run is made of."""
-
     config: Config
     dataset: Dataset
     nets: Nets
@@ -67,7 +65,6 @@ class Start(NamedTuple):
 
 
 def start_or_resume(parts: Parts, seed: Tensor) -> Start:
-    """Return the start of a run from the newest good checkpoint, or from the beginning."""
     config, out, say = parts.config, parts.out, parts.say
     optimisation, device = config.optimisation, torch.device(config.running.device)
     saved = distributed.broadcast_from_rank0(partial(newest_checkpoint, out, say))

@@ -184,8 +184,6 @@ def vectorised(gradient: Gradient) -> Gradient:
 
 
 def named(gradient: Gradient, name: str) -> Gradient:
-    """Return a gradient that profilers see under a name."""
-
     def seen(
         state: State, v: Tensor, noise: Noise, rates: Rates, finish: Finish | None = None
     ) -> tuple[Params, State, Info]:

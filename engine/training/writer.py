@@ -61,8 +61,6 @@ class Writer:
         self.log = Log(self.out, start.step, optimisation.steps, title, self.names, loggers, config.to_json())
 
     def row(self, step: int, values: dict[str, list[float]], measured: Mapping[str, float]) -> None:
-        """A line of the log."""
-
         def write() -> None:
             require_folder(self.out)
             self.log.write(step, values, measured)
@@ -97,7 +95,6 @@ class Writer:
             self.error = error
 
     def wait(self) -> None:
-        """Return when what was saved is on disk."""
         distributed.on_rank0(self._finish)
 
     def _finish(self) -> None:
@@ -138,5 +135,4 @@ def require_folder(out: Path) -> None:
 
 
 def content(progress: Progress, position: dict[str, Any]) -> dict[str, Any]:
-    """Return what a checkpoint holds."""
     return {"step": progress.step, "best": progress.best, "state": to_tree(progress.state), "input": position}
