@@ -6,6 +6,7 @@ import hashlib
 import inspect
 import json
 import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import IO, Any
 
@@ -75,17 +76,11 @@ def code_digest(model: nets.Net | None) -> str | None:
     for module in model.modules():
         digest.update(type(module).__qualname__.encode())
         if not type(module).__module__.startswith(("torch.", "eblvm.")):
-            digest.update(_source(type(module)).encode())
+            with suppress(OSError, TypeError):  # typed at a prompt: its name and parameters have to do
+                digest.update(inspect.getsource(type(module)).encode())
     for name, p in model.named_parameters():
         digest.update(f"{name} {list(p.shape)}".encode())
     return digest.hexdigest()[:16]
-
-
-def _source(cls: type) -> str:
-    try:
-        return inspect.getsource(cls)
-    except (OSError, TypeError):  # typed at a prompt: its name and parameters have to do
-        return ""
 
 
 def custom_models(config: Config, energy: nets.Net | None, posterior: nets.Net | None) -> dict[str, str | None] | None:

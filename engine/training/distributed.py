@@ -62,7 +62,8 @@ def joined(device: str, timeout_minutes: float = 30.0) -> Iterator[None]:
     try:
         yield
     except RuntimeError as error:
-        if not _of_a_collective(error):
+        # Did a collective fail, or a computation? gloo says so in words only.
+        if not (isinstance(error, dist.DistError) or any(w in str(error) for w in ("gloo", "NCCL", "Connection"))):
             raise
         signal.signal(signal.SIGTERM, signal.SIG_IGN)  # torchrun sends it to all that are left: say why first
         raise peers.lost(error) from None
@@ -70,11 +71,6 @@ def joined(device: str, timeout_minutes: float = 30.0) -> Iterator[None]:
         peers.stop()
         with suppress(RuntimeError):  # of a connection that is gone
             dist.destroy_process_group()
-
-
-def _of_a_collective(error: RuntimeError) -> bool:
-    """Did a collective fail, and not a computation? gloo says so in words only."""
-    return isinstance(error, dist.DistError) or any(word in str(error) for word in ("gloo", "NCCL", "Connection"))
 
 
 def _unreachable(error: Exception) -> LostPeerError:

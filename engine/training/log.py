@@ -81,7 +81,7 @@ class Log:
         curves = {
             f"{name}/{label}" if label else name: value
             for name, by_replica in values.items()
-            for label, value in (self._means(by_replica) | self._own(by_replica)).items()
+            for label, value in self._curves(by_replica).items()
         }
         try:
             for logger in self.loggers:
@@ -99,15 +99,16 @@ class Log:
         for logger in self.loggers:
             logger.images(step, paths)
 
+    def _curves(self, by_replica: list[float]) -> dict[str, float]:
+        """Return means over seeds and every replica's own value; of a single run its value."""
+        own = dict(zip(self.names, by_replica, strict=True)) if len(by_replica) > 1 else {}
+        return self._means(by_replica) | own
+
     def _means(self, by_replica: list[float]) -> dict[str, float]:
         if len(by_replica) == 1:
             return {"": by_replica[0]}
         groups = by_rate(by_replica, [name.partition(" ")[2] for name in self.names])
         return {label: sum(over_seeds) / len(over_seeds) for label, over_seeds in groups.items()}
-
-    def _own(self, by_replica: list[float]) -> dict[str, float]:
-        """Return every replica's own value; nothing for a single run, whose mean is its value."""
-        return dict(zip(self.names, by_replica, strict=True)) if len(by_replica) > 1 else {}
 
     def _quiet(self, failure: threading.ExceptHookArgs) -> None:
         """Drop an OSError of TensorBoard's thread (full disk, deleted folder): writing the row reports it."""

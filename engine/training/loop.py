@@ -10,19 +10,12 @@ from typing import Any, NamedTuple
 
 import torch
 
+from eblvm.engine import machine
 from eblvm.engine.autodiff import collectives
 from eblvm.engine.config import Config
 from eblvm.engine.data.dataset import Dataset, check_input, check_values
 from eblvm.engine.data.input import Input
 from eblvm.engine.errors import UserError
-from eblvm.engine.machine import (
-    device_memory,
-    keep_freed_memory,
-    own_device,
-    set_products,
-    set_repeatable,
-    subnormals_as_zero,
-)
 from eblvm.engine.methods.base import Info, Rates, Rows, to_tree
 from eblvm.engine.nets.base import Energy
 from eblvm.engine.nets.posteriors import Posterior
@@ -67,8 +60,8 @@ def train(
     config.check()
     config = on_this_machine(config)
     running, batch = config.running, config.optimisation.batch
-    with subnormals_as_zero(), keep_freed_memory(), distributed.joined(running.device, running.timeout):
-        say = say if distributed.is_first() else silent
+    with machine.subnormals_as_zero(), machine.keep_freed_memory(), distributed.joined(running.device, running.timeout):
+        say = say if distributed.is_first() else lambda _: None
         here = collectives.local_slice(batch)
         distributed.check_world(config)
         flags = distributed.Flags()
@@ -216,19 +209,19 @@ def pictures(parts: Parts, preview: Preview, progress: Progress) -> dict[str, Pa
 
 def on_this_machine(config: Config) -> Config:
     """Return the configuration with this process's own device, set up as the run asks for."""
-    running, device = config.running, own_device(config.running.device)
+    running, device = config.running, machine.own_device(config.running.device)
     if config.optimisation.optimizer == "apex":
         apex.require()
     torch.set_num_threads(running.threads)
-    set_products(config.model.precision)
+    machine.set_products(config.model.precision)
     if running.on_cuda:
-        set_repeatable(running.deterministic)
+        machine.set_repeatable(running.deterministic)
     return config.replaced(device=device)
 
 
 def as_planned(config: Config, shape: tuple[int, ...], say: Say) -> Config:
     """Return the configuration with the checkpointing and the micro-batch that fit the device, by the plan."""
-    memory = device_memory(config.running.device)
+    memory = machine.device_memory(config.running.device)
     choose: Callable[[], Config] = partial(plan.with_checkpoint_chosen, config, shape, collectives.size(), memory)
     config = distributed.broadcast_from_rank0(choose)
     say(f"the plan chooses --checkpoint {config.model.checkpoint}, micro-batch {config.step.micro_batch or 'none'}")
@@ -246,7 +239,3 @@ def locked(parts: Parts, extend: bool) -> Iterator[None]:
     finally:
         for held in lock:
             held.close()
-
-
-def silent(sentence: str) -> None:
-    """Say nothing: there is one process that speaks."""

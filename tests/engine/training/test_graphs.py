@@ -99,7 +99,7 @@ def test_a_run_captures_its_compiled_step(tmp_path: Path, monkeypatch: pytest.Mo
     monkeypatch.setattr(loop, "TriedStep", Tried)
     monkeypatch.setattr(loop, "CudaRecorder", Replayed)
     monkeypatch.setattr(Running, "on_cuda", property(lambda _: True))
-    monkeypatch.setattr(loop, "set_repeatable", lambda _: None)
+    monkeypatch.setattr(loop.machine, "set_repeatable", lambda _: None)
     monkeypatch.setattr(torch, "compile", lambda step, dynamic: partial(step))
     said: list[str] = []
     config = CASES["grbm dsm"].replaced(steps=6, validations=0, compile=True, graphs=True)
