@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Mapping
 from dataclasses import fields, replace
 from typing import Any
@@ -11,6 +12,7 @@ from eblvm.engine.errors import UserError, unknown
 from eblvm.engine.options import Leaf, Options, T, can, kinds_of, nodes, value_type
 
 LARGEST, SMALLEST = 1e18, 1e-18  # of numbers; fp32 ends at 3e38, and steps square what they are given
+RANGE = {"low": operator.ge, "above": operator.gt, "high": operator.le, "below": operator.lt}
 LARGEST_COUNT = 1_000_000  # of integers that state no limit of their own
 
 
@@ -123,7 +125,7 @@ def checked(leaf: Leaf, value: Any) -> Any:
         if kind is str:
             raise unknown(name, str(value), list(facts["choices"]))
         raise UserError(f"got {name}={value}, expected one of {', '.join(map(str, facts['choices']))}")
-    if not all(_in_range(x, facts) for x in values):
+    if not all(facts[end] is None or holds(x, facts[end]) for end, holds in RANGE.items() for x in values):
         raise UserError(f"got {name}={value}, expected {range_text(facts)}")
     return tuple(values) if many else values[0]
 
@@ -143,15 +145,6 @@ def _can_be_computed_with(x: Any, facts: Mapping[str, Any]) -> bool:
     return SMALLEST <= abs(x) <= LARGEST
 
 
-def _in_range(x: Any, facts: Mapping[str, Any]) -> bool:
-    return (
-        (facts["low"] is None or x >= facts["low"])
-        and (facts["above"] is None or x > facts["above"])
-        and (facts["high"] is None or x <= facts["high"])
-        and (facts["below"] is None or x < facts["below"])
-    )
-
-
 def range_text(facts: Mapping[str, Any]) -> str:
     """The range of an option in words; empty where there is none."""
     low, above, high, below = (facts[k] for k in ("low", "above", "high", "below"))
@@ -161,11 +154,9 @@ def range_text(facts: Mapping[str, Any]) -> str:
     if above is not None:
         if not end:
             return "a positive number" if above == 0 else f"more than {above:g}"
-        return (
-            f"a number above {above:g}, at most {number(high)}"
-            if high is not None
-            else f"above {above:g}, below {below:g}"
-        )
+        if high is None:
+            return f"above {above:g}, below {below:g}"
+        return f"a number above {above:g}, at most {number(high)}"
     return f"at most {number(high)}" if high is not None else f"below {below:g}" if below is not None else ""
 
 

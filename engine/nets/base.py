@@ -28,8 +28,7 @@ class Net(nn.Module):
 
         The view is a new object of the same class that shares everything else. Nothing is swapped or restored, so
         views nest, outlive the call, and pass through grad, vjp, vmap and compile as the tensors in them. Make one view
-        per function: for a deep net it takes a tenth of a millisecond.
-        """
+        per function: for a deep net it takes a tenth of a millisecond."""
         return _bound(self, params, self._ties, "")
 
     @property
@@ -54,8 +53,7 @@ class Energy(Net):
 
     `features(v)` returns a tensor or a tuple of tensors, `head(f, h)` returns e[..., B] for h[..., B, H]: leading axes
     of h are samples that share one f. Optional: `free_energy(v)` = -log sum_h exp(-E(v, h)) and exact conditionals.
-    `frozen` names parameters that training does not change.
-    """
+    `frozen` names parameters that training does not change."""
 
     frozen: tuple[str, ...] = ()
     # What some energies have as well: the number of latent units, F(v), p(h|v) as a linear posterior, E_q[head].
@@ -82,8 +80,7 @@ class Energy(Net):
 class Separable(Energy):
     """An energy from a pair of modules: features(v) -> f, a tensor or a tuple of them, and head(f, h) -> e[..., B].
 
-    `nn.Identity()` as the features makes an energy without structure. The initial parameters are the modules' own.
-    """
+    `nn.Identity()` as the features makes an energy without structure. The initial parameters are the modules' own."""
 
     def __init__(self, features: nn.Module, head: nn.Module):
         super().__init__()

@@ -56,8 +56,7 @@ def _below(c: int, mean: Tensor, variance: Tensor, std: Tensor, z: Tensor, bell:
     """Return E[exp(c a); a < 0] = exp(c mean + c^2 variance / 2) Phi(-x sqrt(2)) with
     x = (mean + c variance) / (std sqrt(2)).
 
-    Where the exponential would overflow and Phi vanish, x is large and Phi's asymptotic series is exact to rounding.
-    """
+    Where the exponential would overflow and Phi vanish, x is large and Phi's asymptotic series is exact to rounding."""
     x = (z + c * std) * math.sqrt(0.5)
     limit = LARGEST_X[mean.dtype]
     near = x.clamp_max(limit)
@@ -74,8 +73,7 @@ def _boundary_terms(k: int) -> dict[tuple[int, int], int]:
     of a there: the coefficients of (mean / variance)^i variance^-j by (i, j).
 
     d E[exp(c a); a < 0] / d mean = c E[exp(c a); a < 0] - density, and d density / d mean = -(mean / variance) density,
-    so B_3 = 0 and B_(k+1) = 2^k - 2 + dB_k / d mean - (mean / variance) B_k.
-    """
+    so B_3 = 0 and B_(k+1) = 2^k - 2 + dB_k / d mean - (mean / variance) B_k."""
     if k == 3:
         return {}
     terms = {(0, 0): 2 ** (k - 1) - 2}
@@ -112,8 +110,7 @@ _moments = order("value", _pull)
 def elu_squared_moments(ks: tuple[int, ...], mean: Tensor, variance: Tensor) -> tuple[Tensor, ...]:
     """Return E[r^(k)(a)] for each k, with a ~ N(mean, variance), r(a) = elu(a)^2 and tensors of one shape.
 
-    Differentiable: each derivative is a moment of higher k. Only mean and variance are kept for the backward pass.
-    """
+    Differentiable: each derivative is a moment of higher k. Only mean and variance are kept for the backward pass."""
     return _moments(_Plain, ks, mean, variance)
 
 

@@ -116,8 +116,7 @@ def newest(folder: Path, check: Check | None = None) -> tuple[dict[str, Any] | N
     """The newest checkpoint that is undamaged, or None where there is none; and what was passed over, in words.
 
     `check` may refuse a payload with a UserError; then it is passed over like any other damage. Where no digest fits,
-    a checkpoint whose own checksums match is used: its digest file is what was damaged, and is written anew.
-    """
+    a checkpoint whose own checksums match is used: its digest file is what was damaged, and is written anew."""
     passed_over: list[str] = []
     for step in steps(folder):
         try:

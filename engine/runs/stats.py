@@ -35,8 +35,7 @@ def reproducible(path: Path) -> list[dict[str, Any]]:
 def read_rows(path: Path) -> list[dict[str, Any]]:
     """The rows of a stats.jsonl, without the line that a run is writing, or was when it was killed.
 
-    Other lines that are no rows (the zeros that a power cut leaves, half a line) are passed over with a warning.
-    """
+    Other lines that are no rows (the zeros that a power cut leaves, half a line) are passed over with a warning."""
     *lines, _ = path.read_bytes().split(b"\n")
     rows = [row for line in lines if (row := _row(line)) is not None]
     if len(rows) < len(lines):

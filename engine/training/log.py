@@ -7,6 +7,7 @@ A logger sends curves and pictures to a service: TensorBoard, Weights & Biases, 
 from __future__ import annotations
 
 import hashlib
+import importlib
 import json
 import sys
 import threading
@@ -243,8 +244,6 @@ class MLflow:
 
 
 def _module(name: str) -> Any:
-    import importlib
-
     try:
         return importlib.import_module(name)
     except ImportError:

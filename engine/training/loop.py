@@ -55,8 +55,7 @@ def train(
     makes pictures of a run while it trains.
 
     Data and models are the recipe's, or your own (docs/models.md); a run continues only with the ones it began with.
-    Started by torchrun, each process takes its part of every batch (docs/scale.md), and the first one writes.
-    """
+    Started by torchrun, each process takes its part of every batch (docs/scale.md), and the first one writes."""
     config.check()
     config = on_this_machine(config)
     running, batch = config.running, config.optimisation.batch
@@ -71,9 +70,8 @@ def train(
         check_values(dataset, str(getattr(config.dataset, "data", None) or f"data set {config.dataset.kind!r}"))
         if batch > len(dataset.train):
             raise UserError(f"got batch={batch}, expected at most the {len(dataset.train)} training samples")
-        for model in (energy, posterior):
-            if model is not None:
-                distributed.refuse_wrapped(model)
+        distributed.refuse_wrapped(energy)
+        distributed.refuse_wrapped(posterior)
         if sentence := dispatch.notice():
             say(sentence)
         shape = tuple(dataset.train.shape[1:])

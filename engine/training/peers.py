@@ -63,8 +63,8 @@ class Peers:
     def _watch(self) -> None:
         while not self._stopped.wait(BEAT_S):
             if gone := self._gone(self.patience):
-                print(f"\neblvm: {self._sentence(gone, f'has not answered for {self.patience:g} s')}", file=sys.stderr)
-                sys.stderr.flush()
+                said = self._sentence(gone, f"has not answered for {self.patience:g} s")
+                print(f"\neblvm: {said}", file=sys.stderr, flush=True)
                 os._exit(LostPeerError.exit_code)
 
     def _gone(self, silence: float) -> str:

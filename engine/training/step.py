@@ -92,14 +92,14 @@ class Step(Options):
             alternating = method.alternating(nets, optimizer, self.micro_batch, in_place)
             step = torch.no_grad()(torch.vmap(alternating) if replicated else alternating)
         elif fused is not None:
-            step = moved(named(fused, "fused gradient"), nets, optimizer, in_place=True)
+            step = moved(fused, nets, optimizer, in_place=True, name="fused gradient")
         else:
             gradient = method.chunked(nets, self.micro_batch) if self.micro_batch else method.gradient(nets)
             if replicated:
                 gradient = vectorised(gradient)
             elif collectives.size() > 1:
                 gradient = reduced(gradient, method.overlaps)
-            step = moved(named(gradient, "gradient"), nets, optimizer, in_place)
+            step = moved(gradient, nets, optimizer, in_place)
         if not self.compile:
             return step
         if self.memory_budget is not None:
@@ -109,16 +109,16 @@ class Step(Options):
         return torch.compile(step, dynamic=False)
 
 
-def moved(gradient: Gradient, nets: Nets, optimizer: Optimizer, in_place: bool) -> TrainingStep:
-    """Return the step of a gradient: theta moves by it, after phi, then both averages.
+def moved(gradient: Gradient, nets: Nets, optimizer: Optimizer, in_place: bool, name: str = "gradient") -> TrainingStep:
+    """Return the step of a gradient, which profilers see by `name`: theta moves by it, after phi, then both averages.
 
-    In place, theta, its moments and its average move in the state's own memory: the old state is spent.
-    """
+    In place, theta, its moments and its average move in the state's own memory: the old state is spent."""
 
     @torch.no_grad()  # it leaves no graph behind; its derivatives enable what they need
     def step(state: State, v: Tensor, noise: Noise, rates: Rates) -> tuple[State, Info]:
         before = state
-        bars, state, info = gradient(state, v, noise, rates)
+        with autodiff.named(name):
+            bars, state, info = gradient(state, v, noise, rates)
         go = None
         if before.scale:
             value = before.scale["value"]
@@ -150,8 +150,7 @@ def moved(gradient: Gradient, nets: Nets, optimizer: Optimizer, in_place: bool) 
 def reduced(gradient: Gradient, overlaps: bool) -> Gradient:
     """Return the mean over processes of a gradient and its info.
 
-    The parts of a gradient that says when each is complete travel while backward goes on; all others at the end.
-    """
+    The parts of a gradient that says when each is complete travel while backward goes on; all others at the end."""
 
     def mean(
         state: State, v: Tensor, noise: Noise, rates: Rates, finish: Finish | None = None
@@ -181,16 +180,6 @@ def vectorised(gradient: Gradient) -> Gradient:
         return bars, after._replace(theta=state.theta), info
 
     return every
-
-
-def named(gradient: Gradient, name: str) -> Gradient:
-    def seen(
-        state: State, v: Tensor, noise: Noise, rates: Rates, finish: Finish | None = None
-    ) -> tuple[Params, State, Info]:
-        with autodiff.named(name):
-            return gradient(state, v, noise, rates)
-
-    return seen
 
 
 def _restore(state: State, before: State, go: Tensor) -> None:

@@ -42,8 +42,7 @@ class Writer:
         """Open the log of the replicas `names`.
 
         A fork saves its start at once, with the position `begun` of its input: then it does not need its parent any
-        more. `kept` is the step of the newest checkpoint in the folder.
-        """
+        more. `kept` is the step of the newest checkpoint in the folder."""
         self.config, self.out, self.names, self._kept = config, out, names, kept
         self._thread: Thread | None = None
         self.error: BaseException | None = None  # that `wait` will raise
@@ -70,8 +69,7 @@ class Writer:
     def save(self, progress: Progress, position: dict[str, Any]) -> None:
         """Begin to write a checkpoint, when the one before it is written; `position` is that of the input.
 
-        Only its "state" is copied: nothing else in it is moved in place.
-        """
+        Only its "state" is copied: nothing else in it is moved in place."""
 
         def begin() -> None:
             self._finish()
