@@ -64,7 +64,7 @@ class Energy(Net):
 
     @property
     def has_expectations(self) -> bool:
-        """Return whether the head can compute its mean over a Gaussian q; see `Separable.expected`."""
+        """Return whether the head can compute its mean over a Gaussian q; see `CoupledHead`."""
         return False
 
     def features(self, v: Tensor) -> Any:
@@ -94,7 +94,6 @@ class Separable(Energy):
 
     @property
     def has_expectations(self) -> bool:
-        """Return whether the head can compute its mean over a Gaussian q; see `CoupledHead`."""
         return hasattr(self.head_net, "expected_slope")
 
     def expected(self, derivative: str, *args: Any) -> Tensor:

@@ -31,6 +31,8 @@ NORMAL_STD = 0.02
 
 LeakyReLU = partial(nn.LeakyReLU, inplace=True)  # its inputs are results that nothing else reads
 relu = partial(nn.ReLU, inplace=True)
+conv = partial(nn.Conv2d, bias=False, device="meta")
+doubled = partial(F.interpolate, scale_factor=2, mode="nearest")
 
 
 def through(net: Sequence, x: Tensor, seen: Seen | None, micro_batch: int | None) -> Tensor:
@@ -65,9 +67,9 @@ class Convolutions:
 
     def encoder(self, w: int, latent: int) -> Sequence:
         """Build v -> [B, 2H], with twice the channels at half the size."""
-        layers: list[nn.Module] = [_conv(self.channels, w, 3, 1, 1), BatchNorm(w), LeakyReLU(0.2)]
+        layers: list[nn.Module] = [conv(self.channels, w, 3, 1, 1), BatchNorm(w), LeakyReLU(0.2)]
         for width in (w << i for i in range(self.halvings)):
-            layers += [_conv(width, 2 * width, 4, 2, 1), BatchNorm(2 * width), LeakyReLU(0.2)]
+            layers += [conv(width, 2 * width, 4, 2, 1), BatchNorm(2 * width), LeakyReLU(0.2)]
         top = w << self.halvings
         return Sequence(*layers, nn.Conv2d(top, 2 * latent, SMALLEST, device="meta"), nn.Flatten(), stage=3)
 
@@ -159,17 +161,9 @@ class UpBlock(Tracked):
         self.shortcut = nn.Conv2d(inputs, outputs, 1, device="meta")
 
     def forward(self, x: Tensor, seen: Seen | None) -> Tensor:
-        y = self.one(_doubled(F.relu_(self.norm_one(x, seen))))
+        y = self.one(doubled(F.relu_(self.norm_one(x, seen))))
         y = self.two(F.relu_(self.norm_two(y, seen)))
-        return y + _doubled(self.shortcut(x))  # repeating and a 1x1 convolution commute: the cheaper order
-
-
-def _doubled(x: Tensor) -> Tensor:
-    return F.interpolate(x, scale_factor=2, mode="nearest")
-
-
-def _conv(inputs: int, outputs: int, kernel: int, stride: int, padding: int) -> nn.Conv2d:
-    return nn.Conv2d(inputs, outputs, kernel, stride, padding, bias=False, device="meta")
+        return y + doubled(self.shortcut(x))  # repeating and a 1x1 convolution commute: the cheaper order
 
 
 def xavier(model: nn.Module, key: Key, of: Purpose, first: int) -> Params:

@@ -51,8 +51,7 @@ def joined(device: str, timeout_minutes: float = 30.0) -> Iterator[None]:
         # torchrun keeps one store for all its restarts: without a name of its own, a restarted worker may find the
         # address of a dead one there. Nodes count restarts each for itself; docs/scale.md says what to do with several.
         store = dist.PrefixStore(f"start-{os.environ.get('TORCHELASTIC_RESTART_COUNT', 0)}", store)  # type: ignore[attr-defined]
-    backend = "cpu:gloo,cuda:nccl" if on_cuda else "gloo"
-    timeout = timedelta(minutes=timeout_minutes)
+    backend, timeout = "cpu:gloo,cuda:nccl" if on_cuda else "gloo", timedelta(minutes=timeout_minutes)
     try:
         # NCCL is told its GPU: else it guesses one by the rank, and a first barrier on the wrong one hangs.
         dist.init_process_group(backend, store=store, rank=rank, world_size=world, timeout=timeout, device_id=own)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 
@@ -122,13 +122,15 @@ def moved(gradient: Gradient, nets: Nets, optimizer: Optimizer, in_place: bool, 
         go = None
         if before.scale:
             value = before.scale["value"]
-            finite = adam_unroll.all_finite(_tensors((bars, state.phi.params)))
+            leaves = autodiff.tree_leaves((bars, state.phi.params))
+            finite = adam_unroll.all_finite([x for x in leaves if isinstance(x, torch.Tensor)])
             go = finite | (value <= mixed_precision.SMALLEST)  # else an overflow caused by the loss scale: no step
             state = state._replace(scale=mixed_precision.next_scale(before.scale, finite))
             info = info | {"loss_scale": value}
             if adam_unroll.serves_lists(value):  # the host does not wait for the answer
                 info["skipped"] = (~go).to(value.dtype)
-                _restore(state, before, go)
+                after, old = (autodiff.tree_leaves((s.phi.params, s.phi.moments)) for s in (state, before))
+                adam_unroll.restore_(after, old, go)  # phi stays where `go` is false
             elif not go:
                 return before._replace(scale=state.scale), {"loss_scale": value, "skipped": torch.ones_like(value)}
             else:
@@ -180,13 +182,3 @@ def vectorised(gradient: Gradient) -> Gradient:
         return bars, after._replace(theta=state.theta), info
 
     return every
-
-
-def _restore(state: State, before: State, go: Tensor) -> None:
-    """Give phi and its moments their values of before where `go`, a bool on the device, is false."""
-    after, old = ((s.phi.params, s.phi.moments) for s in (state, before))
-    adam_unroll.restore_(autodiff.tree_leaves(after), autodiff.tree_leaves(old), go)
-
-
-def _tensors(tree: Any) -> list[Tensor]:
-    return [x for x in autodiff.tree_leaves(tree) if isinstance(x, torch.Tensor)]
