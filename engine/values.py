@@ -12,8 +12,8 @@ from eblvm.engine.errors import UserError, unknown
 from eblvm.engine.options import Leaf, Options, T, can, kinds_of, nodes, value_type
 
 LARGEST, SMALLEST = 1e18, 1e-18  # of numbers; fp32 ends at 3e38, and steps square what they are given
-RANGE = {"low": operator.ge, "above": operator.gt, "high": operator.le, "below": operator.lt}
 LARGEST_COUNT = 1_000_000  # of integers that state no limit of their own
+RANGE = {"low": operator.ge, "above": operator.gt, "high": operator.le, "below": operator.lt}
 
 
 def with_value(node: T, path: tuple[str, ...], value: Any) -> T:
