@@ -86,7 +86,6 @@ def load(
 
 
 def local_folder(place: str | Path) -> Path:
-    """The folder itself, or the local copy of a repository on Hugging Face."""
     if not str(place).startswith(HUB):
         return Path(place)
     try:

@@ -6,18 +6,19 @@
       dataset        where the samples come from                                                      engine/data
       optimisation   steps, batch, Adam, schedule, seeds                                              engine/optim
       step           how a step runs: in chunks, fused, compiled                                      engine/training
-      running        device, logs, checkpoints                                                        engine/running.py
+      running        device, logs, checkpoints                                                        here
 
 Every option lives in the object that reads it; a recipe is a function that returns such a tree.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any
 
-from eblvm.engine import legacy, options
+from eblvm.engine import legacy, options, values
 from eblvm.engine.data.sets import KINDS as DATASETS
 from eblvm.engine.data.sets.base import DataOptions
 from eblvm.engine.errors import UserError, unknown
@@ -26,9 +27,9 @@ from eblvm.engine.methods.base import Method
 from eblvm.engine.models import KINDS as MODELS
 from eblvm.engine.models.base import Model
 from eblvm.engine.optim.optimisation import Cosine, Optimisation
-from eblvm.engine.options import Options, UnreadOptionError, flag, slot
-from eblvm.engine.running import Running
+from eblvm.engine.options import Options, flag, option, slot
 from eblvm.engine.training.step import Step
+from eblvm.engine.values import UnreadOptionError
 
 if TYPE_CHECKING:
     from eblvm.engine.data.dataset import Dataset
@@ -41,6 +42,61 @@ NEEDS = {
     "unrolls": "--best-response unroll",
 }  # fmt: skip  # of options, in words
 FORMAT = 3  # of config.json; 1 was one flat record of all options, 2 had those of `step` in `running`
+
+
+@dataclass(frozen=True)
+class Running(Options):
+    """Where and how a run computes, and what it writes: options that do not depend on the method."""
+
+    group = "running"
+
+    device: str = option("cpu", "cpu or cuda (cuda:0, cuda:1, ...)", mathematical=False)
+    deterministic: bool = option(
+        False, "the same bits from run to run on a GPU too, at some cost; the CPU gives them anyway", mathematical=False
+    )
+    timeout: float = option(
+        30.0,
+        "minutes that a process of several waits for the others before it gives up",
+        above=0,
+        high=1e6,
+        mathematical=False,
+    )
+    threads: int = option(
+        1,
+        "CPU threads per process; their number changes results by rounding only",
+        low=1,
+        high=1024,
+        mathematical=False,
+    )
+    dtype: str = option("float32", "of parameters and data", choices=("float32", "float64"))
+    validations: int = option(10, "evaluations of the validation loss in a run, 0 for none", low=0)
+    log_every: int = option(100, "steps between lines of stats.jsonl", low=1, high=2**31 - 1, mathematical=False)
+    validate_minutes: float = option(
+        0.0, "also validate after so many minutes; which model is the best then depends on the machine; 0: never", low=0
+    )
+    preview_every: int | None = option(
+        None,
+        "steps between pictures in RUN/previews and the loggers, 0 for none; none: at validations, once a minute",
+        low=0,
+        high=2**31 - 1,
+        mathematical=False,
+    )
+    logger: tuple[str, ...] = option(
+        ("tensorboard",), "where curves go", choices=("tensorboard", "wandb", "mlflow"), mathematical=False
+    )
+    checkpoint_every: int = option(1000, "steps between checkpoints", low=1, high=2**31 - 1, mathematical=False)
+    checkpoint_minutes: float = option(
+        10.0, "also save a checkpoint after so many minutes; 0: never", low=0, mathematical=False
+    )
+    keep: int = option(2, "checkpoints kept", low=1, mathematical=False)
+
+    @property
+    def on_cuda(self) -> bool:
+        return self.device.startswith("cuda")
+
+    def check(self, config: Config) -> None:
+        if not re.fullmatch(r"cpu|cuda(:\d+)?", self.device):
+            raise UserError(f"got device={self.device!r}, expected cpu or cuda (cuda:0, cuda:1, ...)")
 
 
 @dataclass(frozen=True)
@@ -64,26 +120,24 @@ class Config(Options):
             if kind not in every:
                 raise unknown(slot_name, kind, list(every))
         nodes = METHODS[method], MODELS[model], DATASETS[dataset]
-        return options.with_presets(cls(*nodes, recipe=recipe, small=small, presets=presets), presets)
+        return values.with_presets(cls(*nodes, recipe=recipe, small=small, presets=presets), presets)
 
     def replaced(self, **changes: Any) -> Config:
         """With options, or kinds, set by name. What this run does not read is an error that says who reads it."""
         presets = {**self.presets, **changes}
         try:
-            found = options.with_values(self, changes, presets)
+            found = values.with_values(self, changes, presets)
         except UnreadOptionError as error:
             raise error.root.unread(error.name) from None  # the tree with the kinds that were asked for
         return replace(found, presets=presets)
 
     def __getitem__(self, name: str) -> Any:
-        """The value of an option, or the kind in a slot, by name."""
         for leaf in self.leaves():
             if leaf.name == name:
                 return leaf.value
         raise self.unread(name)
 
     def get(self, name: str, default: Any = None) -> Any:
-        """The value of an option if this run reads it."""
         return next((leaf.value for leaf in self.leaves() if leaf.name == name), default)
 
     @property
@@ -96,7 +150,6 @@ class Config(Options):
         return self.dataset.shape(self.model.images)
 
     def load_data(self) -> Dataset:
-        """The data set, on the run's device."""
         import torch
 
         dataset = self.dataset.load(self.model.images, self.running.threads)
@@ -128,30 +181,30 @@ class Config(Options):
             node.check(self)
 
     def to_json(self) -> dict[str, Any]:
-        return {"format": FORMAT, "recipe": self.recipe, "small": self.small, **options.to_json(self)}
+        return {"format": FORMAT, "recipe": self.recipe, "small": self.small, **values.to_json(self)}
 
     @classmethod
-    def from_json(cls, values: dict[str, Any]) -> Config:
+    def from_json(cls, saved: dict[str, Any]) -> Config:
         """A saved configuration, of this version or of the flat form before it."""
-        if not isinstance(values, dict):
+        if not isinstance(saved, dict):
             raise UserError("a configuration is a table of options")
-        if "format" not in values:
+        if "format" not in saved:
             try:
-                return cls.of(**legacy.settings(values))
+                return cls.of(**legacy.settings(saved))
             except (KeyError, TypeError, AttributeError, ValueError) as error:
                 raise UserError(f"this table is no configuration of a run ({type(error).__name__}: {error})") from None
-        values = legacy.tree_settings(values)
-        if values.pop("format") != FORMAT:
+        saved = legacy.tree_settings(saved)
+        if saved.pop("format") != FORMAT:
             raise UserError(f"this configuration has another format than {FORMAT}; use the version that wrote it")
-        recipe, small = values.pop("recipe", ""), values.pop("small", False)
+        recipe, small = saved.pop("recipe", ""), saved.pop("small", False)
         if not isinstance(recipe, str) or not isinstance(small, bool):
             raise UserError(f"config: got recipe={recipe!r} and small={small!r}, expected a name and true or false")
         bare = cls(next(iter(METHODS.values())), MODELS["grbm"], DATASETS["custom"])
-        return replace(options.from_json(bare, values), recipe=recipe, small=small)
+        return replace(values.from_json(bare, saved), recipe=recipe, small=small)
 
     def differences(self, other: Config) -> list[str]:
         """The mathematical options in which another run's configuration differs; `steps` only if its schedule asks."""
-        found = options.differences(other, self)
+        found = values.differences(other, self)
         if self.recipe != other.recipe:
             found.insert(0, f"recipe {other.recipe!r} -> {self.recipe!r}")
         schedule = self.optimisation.schedule
@@ -180,7 +233,6 @@ class Config(Options):
 
 
 def checking(*parts: Options) -> Iterator[Options]:
-    """Return the nodes of these parts that check the configuration."""
     return (node for part in parts for node in options.nodes(part) if type(node).check is not Options.check)
 
 

@@ -22,7 +22,6 @@ class LostPeerError(Exception):
 
 
 def unknown(kind: str, got: str, valid: list[str]) -> UserError:
-    """Return the error for an unknown name, with the nearest valid ones."""
     from difflib import get_close_matches
 
     near = get_close_matches(got, valid, n=3, cutoff=0.5)

@@ -81,7 +81,6 @@ def set_products(precision: str) -> None:
 
 @contextmanager
 def full_products() -> Iterator[None]:
-    """Use exact fp32 products inside the block."""
     matmul, conv = torch.backends.cuda.matmul, torch.backends.cudnn.conv  # type: ignore[attr-defined]
     before = matmul.fp32_precision, conv.fp32_precision
     set_products("fp32")
@@ -96,8 +95,7 @@ def subnormals_as_zero() -> Iterator[None]:
     """Replace numbers below 1.2e-38 by zero inside the block, as most of a GPU's arithmetic does.
 
     Late in a run the tails of q(h|v) are that small, and a CPU takes many times as long for each
-    (docs/performance.md). The mode is this thread's, and that of the threads it starts.
-    """
+    (docs/performance.md). The mode is this thread's, and that of the threads it starts."""
     before = float(torch.full((), SUBNORMAL) * 1) == 0
     torch.set_flush_denormal(True)
     try:
@@ -136,8 +134,7 @@ def keep_freed_memory() -> Iterator[None]:
 
     glibc returns the end of its heap whenever that is free, and large blocks at once. Every page of them comes back
     by a page fault and is cleared; docs/performance.md has the cost per step. If the environment tunes the heap, or
-    the C library is another, nothing changes.
-    """
+    the C library is another, nothing changes."""
     tuned = any(name.startswith("MALLOC_") for name in os.environ) or "malloc" in os.environ.get("GLIBC_TUNABLES", "")
     c = ctypes.CDLL(None) if sys.platform == "linux" and not tuned else None
     if c is None or not hasattr(c, "mallopt") or not hasattr(c, "malloc_trim"):
@@ -155,7 +152,6 @@ def keep_freed_memory() -> Iterator[None]:
 
 
 def physical_memory() -> int:
-    """Return the bytes of the machine's memory."""
     try:
         return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     except (AttributeError, ValueError, OSError):

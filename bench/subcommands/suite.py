@@ -12,7 +12,8 @@ from eblvm.bench.suites import SUITES, Suite
 from eblvm.bench.tools.records import Record
 from eblvm.engine.cli.parser import Parser, at_least
 from eblvm.engine.errors import UserError, unknown
-from eblvm.engine.options import checked, flag, range_text
+from eblvm.engine.options import flag
+from eblvm.engine.values import checked, range_text
 
 CONTESTANTS = "--contestants"
 ROUNDS = 5  # of a contest

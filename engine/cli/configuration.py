@@ -12,17 +12,17 @@ from typing import Any
 
 from eblvm.engine import options, recipes
 from eblvm.engine.cli.parser import Parser
-from eblvm.engine.config import Config
+from eblvm.engine.config import Config, Running
 from eblvm.engine.data.sets import KINDS as DATASETS
 from eblvm.engine.errors import UserError
 from eblvm.engine.methods import KINDS as METHODS
 from eblvm.engine.models import KINDS as MODELS
 from eblvm.engine.optim.optimisation import Cosine, Optimisation
-from eblvm.engine.options import NONE, Leaf, flag, range_text, value_type
-from eblvm.engine.running import Running
+from eblvm.engine.options import NONE, Leaf, flag, value_type
 from eblvm.engine.runs.folder import read_config
 from eblvm.engine.runs.parent import Parent
 from eblvm.engine.training.step import Step
+from eblvm.engine.values import range_text
 
 GROUPS = ("method", "model", "data", "optimisation", "running")
 MACHINE_LIMIT = 2**31 - 1  # a range that ends here or above is that of a machine integer: errors show it, help does not

@@ -8,7 +8,7 @@ from typing import Any
 from eblvm.engine import recipes, tables
 from eblvm.engine.cli.parser import Parser, write_json
 from eblvm.engine.errors import UserError
-from eblvm.engine.runs import summary
+from eblvm.engine.runs import checkpoint, summary
 from eblvm.engine.runs.summary import RunSummary, age_text, size_text, summarise
 
 EXAMPLES = ("eblvm runs", "eblvm runs compare runs/board runs/dsm")
@@ -71,7 +71,7 @@ def show(argv: list[str]) -> None:
         print(f"  started from {run.parent['run']}, its {run.parent['model']} model at step {run.parent['step']}")
         for change in run.parent["changes"]:
             print(f"    changed    {change}")
-    kept = sorted(summary.checkpoint_steps(run.folder))
+    kept = sorted(checkpoint.steps(run.folder / "checkpoints"))
     print(f"  checkpoints  {', '.join(map(str, kept)) or 'none'}")
     if run.best:
         print(f"  validation   best {run.best[0]:.6g} at step {run.best[1]}")

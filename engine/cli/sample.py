@@ -9,13 +9,14 @@ from typing import Any
 
 import torch
 
-from eblvm.engine import options, sampling
+from eblvm.engine import sampling
 from eblvm.engine.cli.parser import Parser, at_least, at_most, write_json
 from eblvm.engine.durable import write_atomic
 from eblvm.engine.errors import UserError
 from eblvm.engine.options import Leaf
 from eblvm.engine.runs.folder import read_config
 from eblvm.engine.sampling.base import flag_of
+from eblvm.engine.values import checked
 
 EXAMPLES = (
     "eblvm sample runs/frey --count 100",
@@ -116,5 +117,5 @@ def given_options(arguments: Namespace) -> dict[str, Any]:
     for name, by_sampler in sampler_options().items():
         if (text := getattr(arguments, name)) is not None:
             leaf = next(iter(by_sampler.values()))  # an option has one type in all samplers
-            given[name] = options.checked(leaf, leaf.parsed(text))
+            given[name] = checked(leaf, leaf.parsed(text))
     return given

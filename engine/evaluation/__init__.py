@@ -24,8 +24,8 @@ from eblvm.engine.evaluation.sections import sections_of, source_of, weights_of
 from eblvm.engine.evaluation.studies.gradient_bias import gradient_bias
 from eblvm.engine.methods.base import from_tree
 from eblvm.engine.optim import replicas
-from eblvm.engine.runs.eval_file import read_eval
 from eblvm.engine.runs.saved import SavedRun
+from eblvm.engine.runs.stats import read_eval
 from eblvm.engine.versions import versions
 
 __all__ = ["EvalOptions", "bias_study", "evaluate", "make_shard"]

@@ -7,7 +7,7 @@ from typing import Any
 from eblvm.engine.errors import UserError
 from eblvm.engine.evaluation import plots
 from eblvm.engine.evaluation.figures import Figure
-from eblvm.engine.runs.eval_file import read_eval
+from eblvm.engine.runs.stats import read_eval
 
 Cell = tuple[Figure, float]  # value or why there is none, deviation over replicas
 

@@ -6,9 +6,8 @@ from typing import Any
 from eblvm.engine.errors import UserError
 from eblvm.engine.evaluation import plots
 from eblvm.engine.optim import replicas
-from eblvm.engine.runs.eval_file import read_eval
 from eblvm.engine.runs.folder import read_config
-from eblvm.engine.runs.stats import read_rows
+from eblvm.engine.runs.stats import read_eval, read_rows
 
 
 def report(folder: Path) -> dict[str, Any]:

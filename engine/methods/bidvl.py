@@ -33,7 +33,8 @@ from eblvm.engine.methods.base import (
 )
 from eblvm.engine.methods.bidvl_levels import ENCODER, ENERGY, GENERATOR, Levels, centred, named, squared_error
 from eblvm.engine.methods.bism import SYNC_HELP, UNROLL_MEMORY_HELP
-from eblvm.engine.nets import bidvl_start, spectral
+from eblvm.engine.nets import bidvl as modules
+from eblvm.engine.nets import spectral
 from eblvm.engine.optim.base import Moments, Optimizer, Weights, averaged
 from eblvm.engine.options import option
 from eblvm.engine.types import Params
@@ -133,7 +134,7 @@ class Bidvl(Method):
         buffers: Params = {}
         for i, (prefix, net) in enumerate(by_prefix(nets).items()):
             first = 2**14 + i * 2**12  # streams beyond those of parameters
-            buffers |= named(prefix, bidvl_start.start_buffers(net, starts[prefix], key, first))
+            buffers |= named(prefix, modules.start_buffers(net, starts[prefix], key, first))
         return State(optimizer.init(starts[ENERGY]), nets.phi_optimizer.init(phi), buffers=buffers)
 
     def blank(self, nets: Nets, optimizer: Optimizer, dtype: torch.dtype) -> State:

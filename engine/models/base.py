@@ -3,21 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
+from eblvm.engine import nets
+from eblvm.engine.nets import bidvl
 from eblvm.engine.options import Options
-
-if TYPE_CHECKING:
-    from eblvm.engine.nets import Energy, Posterior
-    from eblvm.engine.nets.bidvl import Generator
 
 PRECISIONS = ("fp32", "tf32", "bf16", "fp16")
 
 
 @dataclass(frozen=True)
 class Model(Options):
-    """The contract, and what a model may say of itself."""
-
     group = "model"
     latent: ClassVar[int] = 0  # H
     precision: ClassVar[str] = "fp32"
@@ -41,10 +37,10 @@ class Model(Options):
     generates: ClassVar[bool] = False  # it has a generator
     plans: ClassVar[bool] = False  # memory is worth a plan: checkpointing and micro-batches
 
-    def energy(self, shape: tuple[int, ...], learns_q: bool) -> Energy:
+    def energy(self, shape: tuple[int, ...], learns_q: bool) -> nets.Energy:
         """Return the energy for samples of `shape`; for a method without q a deep model has no h."""
         raise NotImplementedError
 
-    def generative(self, shape: tuple[int, ...], joint: bool) -> tuple[Energy, Posterior, Generator]:
+    def generative(self, shape: tuple[int, ...], joint: bool) -> tuple[nets.Energy, nets.Posterior, bidvl.Generator]:
         """Return energy, encoder and generator for images of `shape`; a joint energy reads h too."""
         raise NotImplementedError

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
+from eblvm.engine import nets
 from eblvm.engine.errors import UserError
 from eblvm.engine.models.base import Model
 from eblvm.engine.options import option
-
-if TYPE_CHECKING:
-    from eblvm.engine.nets import Energy
 
 
 @dataclass(frozen=True)
@@ -22,5 +19,5 @@ class Custom(Model):
     model_name: str = option("", "name of a model given in Python; a run continues only with the model of that name")
     precision: str = option("fp32", "tf32 lets CUDA round the factors of products", choices=("fp32", "tf32"))  # type: ignore[misc]
 
-    def energy(self, shape: tuple[int, ...], learns_q: bool) -> Energy:
+    def energy(self, shape: tuple[int, ...], learns_q: bool) -> nets.Energy:
         raise UserError("model 'custom' is an energy of your own, given in Python: see docs/models.md")

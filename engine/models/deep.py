@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 from eblvm.engine.errors import UserError
 from eblvm.engine.models.base import PRECISIONS, Model
 from eblvm.engine.nets import deep as modules
 from eblvm.engine.options import Options, declared, option, slot
-
-if TYPE_CHECKING:
-    from eblvm.engine.nets import Energy
 
 DEPTHS = (12, 18, 24)
 CHECKPOINTS = ("none", "blocks", "all")
@@ -28,7 +25,6 @@ class Network(Options):
     lean_network: ClassVar[bool] = False
 
     def head_units(self, shape: tuple[int, int, int], width: int) -> int:
-        """Return the units of the energy's last layer."""
         raise NotImplementedError
 
 
@@ -86,7 +82,7 @@ class Deep(Model):
         mathematical=False,
     )
 
-    def energy(self, shape: tuple[int, ...], learns_q: bool) -> Energy:
+    def energy(self, shape: tuple[int, ...], learns_q: bool) -> modules.DeepEnergy:
         images, published = image_shape(shape), self.network.published_network
         latent = None if published and not learns_q else self.latent
         units = self.network.head_units(images, self.width)

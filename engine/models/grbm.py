@@ -3,14 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
-from eblvm.engine import nets as modules
+from eblvm.engine import nets
 from eblvm.engine.models.base import Model
 from eblvm.engine.options import option
-
-if TYPE_CHECKING:
-    from eblvm.engine.nets import Energy
 
 
 @dataclass(frozen=True)
@@ -23,5 +19,5 @@ class Grbm(Model):
     fixed_sigma: float | None = option(None, "hold sigma at this value; none: it starts at 1 and is learned", above=0)
     precision: str = option("fp32", "tf32 lets CUDA round the factors of products", choices=("fp32", "tf32"))  # type: ignore[misc]
 
-    def energy(self, shape: tuple[int, ...], learns_q: bool) -> Energy:
-        return modules.GRBM(shape[0], self.latent, self.fixed_sigma)
+    def energy(self, shape: tuple[int, ...], learns_q: bool) -> nets.GRBM:
+        return nets.GRBM(shape[0], self.latent, self.fixed_sigma)

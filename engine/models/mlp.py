@@ -3,14 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from eblvm.engine.models.base import Model
 from eblvm.engine.nets import mlp as modules
 from eblvm.engine.options import option
-
-if TYPE_CHECKING:
-    from eblvm.engine.nets import Energy
 
 
 @dataclass(frozen=True)
@@ -25,6 +21,6 @@ class Mlp(Model):
     data_mean: float = option(0.0, "of the data, which the networks see centred and scaled")  # type: ignore[misc]
     data_std: float = option(1.0, "of the data", above=0)  # type: ignore[misc]
 
-    def energy(self, shape: tuple[int, ...], learns_q: bool) -> Energy:
+    def energy(self, shape: tuple[int, ...], learns_q: bool) -> modules.MlpEnergy:
         sizes = (self.latent, self.width, self.depth, self.head_width)
         return modules.MlpEnergy(shape[0], *sizes, self.data_mean, self.data_std)

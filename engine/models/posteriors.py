@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 from eblvm.engine.errors import UserError
 from eblvm.engine.models.base import Model
@@ -11,9 +11,6 @@ from eblvm.engine.models.deep import image_shape
 from eblvm.engine.nets import mlp
 from eblvm.engine.nets import posteriors as modules
 from eblvm.engine.options import Kinds, Options, declared, option
-
-if TYPE_CHECKING:
-    from eblvm.engine.nets import Posterior
 
 TEMPERATURE_HELP = "Gumbel-Softmax temperature of q's samples"
 
@@ -24,7 +21,7 @@ class PosteriorOptions(Options):
     exact: ClassVar[bool] = False  # it is the model's own p(h|v): there is nothing to learn
     linear: ClassVar[bool] = False  # its logits are a linear function of v
 
-    def build(self, shape: tuple[int, ...], model: Model) -> Posterior:
+    def build(self, shape: tuple[int, ...], model: Model) -> modules.Posterior:
         raise NotImplementedError
 
 
@@ -38,7 +35,7 @@ class Linear(PosteriorOptions):
 
     temperature: float = option(0.1, TEMPERATURE_HELP, above=0)
 
-    def build(self, shape: tuple[int, ...], model: Model) -> Posterior:
+    def build(self, shape: tuple[int, ...], model: Model) -> modules.Posterior:
         return modules.Bernoulli(shape[0], model.latent, (), self.temperature)
 
 
@@ -52,28 +49,24 @@ class MlpLogits(PosteriorOptions):
     posterior_width: int = option(64, "hidden width of the mlp posterior", low=1)
     temperature: float = option(0.1, TEMPERATURE_HELP, above=0)
 
-    def build(self, shape: tuple[int, ...], model: Model) -> Posterior:
+    def build(self, shape: tuple[int, ...], model: Model) -> modules.Posterior:
         return modules.Bernoulli(shape[0], model.latent, (self.posterior_width,), self.temperature)
 
 
 @dataclass(frozen=True)
 class Exact(Linear):
-    """The GRBM's own p(h|v), which is linear."""
-
     kind = "exact"
     exact = True
 
 
 @dataclass(frozen=True)
 class Conv(PosteriorOptions):
-    """A Gaussian posterior from a convolutional net."""
-
     kind = "conv"
     needs = ("images", "own_posterior", "lean_network")
 
     posterior_width: int = option(48, "channels of the posterior's first layer", low=1)
 
-    def build(self, shape: tuple[int, ...], model: Model) -> Posterior:
+    def build(self, shape: tuple[int, ...], model: Model) -> modules.Posterior:
         return modules.ConvGaussian(image_shape(shape), model.latent, self.posterior_width, model.precision)
 
 
@@ -84,33 +77,29 @@ class Strided(PosteriorOptions):
     kind = "strided"
     needs = ("images", "own_posterior", "published_network")
 
-    def build(self, shape: tuple[int, ...], model: Model) -> Posterior:
+    def build(self, shape: tuple[int, ...], model: Model) -> modules.Posterior:
         return modules.StridedGaussian(image_shape(shape), model.latent, model.precision)
 
 
 @dataclass(frozen=True)
 class GaussianMlp(PosteriorOptions):
-    """A Gaussian posterior of points from an MLP."""
-
     kind = "gaussian-mlp"
     needs = ("points", "own_posterior")
 
     posterior_width: int = option(32, "units of the posterior's hidden layers", low=1)
     posterior_depth: int = option(2, "hidden layers of the posterior", low=1, high=100)
 
-    def build(self, shape: tuple[int, ...], model: Model) -> Posterior:
+    def build(self, shape: tuple[int, ...], model: Model) -> modules.Posterior:
         sizes = (model.latent, self.posterior_width, self.posterior_depth)
         return mlp.MlpGaussian(shape[0], *sizes, model.data_mean, model.data_std)
 
 
 @dataclass(frozen=True)
 class Given(PosteriorOptions):
-    """A posterior of the user's own, given in Python."""
-
     kind = "given"
     needs = ("given_posterior",)
 
-    def build(self, shape: tuple[int, ...], model: Model) -> Posterior:
+    def build(self, shape: tuple[int, ...], model: Model) -> modules.Posterior:
         raise UserError("model 'custom' needs a posterior of your own, given in Python: see docs/models.md")
 
 

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
+from eblvm.engine.errors import UserError
 from eblvm.engine.models.base import PRECISIONS, Model
+from eblvm.engine.nets import batch_norm
 from eblvm.engine.nets import bidvl as modules
 from eblvm.engine.options import option
-
-if TYPE_CHECKING:
-    from eblvm.engine.nets import Energy, Posterior
-    from eblvm.engine.nets.bidvl import Generator
 
 
 @dataclass(frozen=True)
@@ -44,8 +42,31 @@ class Normalised(Model):
         mathematical=False,
     )
 
-    def generative(self, shape: tuple[int, ...], joint: bool) -> tuple[Energy, Posterior, Generator]:
-        return modules.nets_for(self, shape, joint)
+    def generative(
+        self, shape: tuple[int, ...], joint: bool
+    ) -> tuple[modules.SpectralEnergy, modules.Encoder, modules.Generator]:
+        residual, latent = self.residual, self.latent
+        sizes = modules.RESNET_SIZES if residual else tuple(modules.SMALLEST << n for n in range(1, 6))
+        if len(shape) != 3 or shape[1] != shape[2] or shape[1] not in sizes:
+            raise UserError(
+                f"got samples of shape {list(shape)}, expected square images of {', '.join(map(str, sizes))} pixels "
+                f"for model {self.kind!r}; give --size one of them"
+                + (", or use --model sn-conv" if residual and len(shape) == 3 else "")
+            )
+        layers = (modules.Blocks if residual else modules.Convolutions)(shape[0], shape[1])
+        trunk, encoder = layers.trunk(self.width), layers.encoder(self.posterior_width, latent)
+        nets = (
+            modules.SpectralEnergy(*trunk, latent if joint else 0, self.output == "softplus"),
+            modules.Encoder(encoder, latent, layers.bounded_variance),
+            modules.Generator(layers.generator(self.generator_width, latent)),
+        )
+        for net in nets:
+            net.start, net.channels_last = modules.STARTS[self.initial], self.channels_last
+            for module in net.modules():
+                if isinstance(module, batch_norm.Sequence):
+                    module.rebuilds = self.checkpoint == "blocks"
+                    module.precision, module.channels_last = self.precision, self.channels_last
+        return nets
 
 
 @dataclass(frozen=True)

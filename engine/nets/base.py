@@ -28,8 +28,7 @@ class Net(nn.Module):
 
         The view is a new object of the same class that shares everything else. Nothing is swapped or restored, so
         views nest, outlive the call, and pass through grad, vjp, vmap and compile as the tensors in them. Make one view
-        per function: for a deep net it takes a tenth of a millisecond.
-        """
+        per function: for a deep net it takes a tenth of a millisecond."""
         return _bound(self, params, self._ties, "")
 
     @property
@@ -54,8 +53,7 @@ class Energy(Net):
 
     `features(v)` returns a tensor or a tuple of tensors, `head(f, h)` returns e[..., B] for h[..., B, H]: leading axes
     of h are samples that share one f. Optional: `free_energy(v)` = -log sum_h exp(-E(v, h)) and exact conditionals.
-    `frozen` names parameters that training does not change.
-    """
+    `frozen` names parameters that training does not change."""
 
     frozen: tuple[str, ...] = ()
     # What some energies have as well: the number of latent units, F(v), p(h|v) as a linear posterior, E_q[head].
@@ -66,7 +64,7 @@ class Energy(Net):
 
     @property
     def has_expectations(self) -> bool:
-        """Return whether the head can compute its mean over a Gaussian q; see `Separable.expected`."""
+        """Return whether the head can compute its mean over a Gaussian q; see `CoupledHead`."""
         return False
 
     def features(self, v: Tensor) -> Any:
@@ -82,8 +80,7 @@ class Energy(Net):
 class Separable(Energy):
     """An energy from a pair of modules: features(v) -> f, a tensor or a tuple of them, and head(f, h) -> e[..., B].
 
-    `nn.Identity()` as the features makes an energy without structure. The initial parameters are the modules' own.
-    """
+    `nn.Identity()` as the features makes an energy without structure. The initial parameters are the modules' own."""
 
     def __init__(self, features: nn.Module, head: nn.Module):
         super().__init__()
@@ -97,7 +94,6 @@ class Separable(Energy):
 
     @property
     def has_expectations(self) -> bool:
-        """Return whether the head can compute its mean over a Gaussian q; see `CoupledHead`."""
         return hasattr(self.head_net, "expected_slope")
 
     def expected(self, derivative: str, *args: Any) -> Tensor:
@@ -121,8 +117,6 @@ def fan_in_uniform(model: nn.Module, key: Key, of: Purpose) -> Params:
 
 
 def _bound(module: Module, params: Params, ties: dict[str, str], prefix: str) -> Module:
-    """Return a view of a module with the tensors of `params` whose names begin with `prefix`."""
-
     def tensors(own: dict[str, Tensor | None]) -> dict[str, Tensor | None]:
         return {k: x if x is None else _tensor(params, ties, prefix + k, x) for k, x in own.items()}
 
@@ -143,8 +137,3 @@ def _tensor(params: Params, ties: dict[str, str], name: str, own: Tensor) -> Ten
     if name in params:
         return params[name]
     return params.get(ties[name], own) if name in ties else own
-
-
-def call(model: Net, params: Params, method: str, *args: Any) -> Any:
-    """`model.method(*args)` with `params` in the place of the module's own."""
-    return getattr(model.at(params), method)(*args)

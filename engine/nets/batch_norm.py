@@ -73,17 +73,16 @@ class BatchNorm(Tracked):
         if isinstance(seen, Known):
             mean, var = seen.next(x)
             return self._normalised(x - mean.view(by_channel(x)), torch.rsqrt(var + EPS)).to(x.dtype)
-        y, mean, inverse_std = self._over_ranks(x) if collectives.size() > 1 else self._here(x)
+        if collectives.size() > 1:
+            y, mean, inverse_std = self._over_ranks(x)
+        else:
+            y, mean, inverse_std = torch.native_batch_norm(x, self.weight, self.bias, None, None, True, 0.0, EPS)
         count = collectives.size() * x.numel() // x.shape[1]
         seen += [mean.detach(), unbiased(inverse_std.detach() ** -2 - EPS, count)]
         return y
 
-    def _here(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Return (y, mean [C], 1 / sqrt(var + eps) [C]) for this process's batch."""
-        return torch.native_batch_norm(x, self.weight, self.bias, None, None, True, 0.0, EPS)
-
     def _over_ranks(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Return the same for the batch of all processes."""
+        """Return (y, mean [C], 1 / sqrt(var + eps) [C]) for the batch of all processes."""
         axes, dtype = all_but_channels(x), self.weight.dtype
         mean = collectives.differentiable_mean(x.mean(axes, dtype=dtype))
         centred = x - mean.view(by_channel(x))

@@ -1,4 +1,4 @@
-"""The nets of BiDVL: an energy with spectral normalisation, a Gaussian encoder, a deterministic generator.
+"""The nets of BiDVL: an energy with spectral normalisation, a Gaussian encoder, a deterministic generator; their start.
 
 `sn-conv` cascades convolutions, with twice the channels at half the size, for images of 8, 16, 32, 64 or 128 pixels
 (paper, section 5); `sn-resnet` has the blocks of SNGAN, for 32 and 128 pixels (appendix B). Images are in [-1, 1].
@@ -6,53 +6,33 @@
 Shape tags: B batch, C channels, S image size, H latent units, w the net's width.
 """
 
-from typing import TYPE_CHECKING
+import math
+from collections.abc import Callable
+from functools import partial
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from eblvm.engine.errors import UserError
 from eblvm.engine.nets.base import Energy, Net
 from eblvm.engine.nets.batch_norm import BatchNorm, Seen, Sequence, Tracked
-from eblvm.engine.nets.bidvl_start import STARTS, DrawStart, xavier
 from eblvm.engine.nets.chunks import chunked
 from eblvm.engine.nets.posteriors import Gaussian
-from eblvm.engine.nets.spectral import Spectral
+from eblvm.engine.nets.spectral import Spectral, power_iteration
 from eblvm.engine.types import Params
-from eblvm.kernels.philox import Key, Purpose
-
-if TYPE_CHECKING:
-    from eblvm.engine.models.spectral import Normalised
+from eblvm.kernels import philox
+from eblvm.kernels.philox import Key, Purpose, purpose
 
 SMALLEST = 4  # pixels of the coarsest image
 RESNET_SIZES = (32, 128)
+DrawStart = Callable[[nn.Module, Key, Purpose, int], Params]  # (net, key, purpose, its first stream) -> parameters
+START_ITERATIONS = 15  # of the power method, before training
+NORMAL_STD = 0.02
 
-
-def nets_for(
-    options: "Normalised", shape: tuple[int, ...], joint: bool
-) -> tuple["SpectralEnergy", "Encoder", "Generator"]:
-    """Return energy, encoder and generator for images of `shape` [C, S, S], or say which sizes fit."""
-    residual, latent = options.residual, options.latent
-    sizes = RESNET_SIZES if residual else tuple(SMALLEST << n for n in range(1, 6))
-    if len(shape) != 3 or shape[1] != shape[2] or shape[1] not in sizes:
-        raise UserError(
-            f"got samples of shape {list(shape)}, expected square images of {', '.join(map(str, sizes))} pixels for "
-            f"model {options.kind!r}; give --size one of them"
-            + (", or use --model sn-conv" if residual and len(shape) == 3 else "")
-        )
-    layers = (Blocks if residual else Convolutions)(shape[0], shape[1])
-    energy = SpectralEnergy(*layers.trunk(options.width), latent if joint else 0, options.output == "softplus")
-    encoder = Encoder(layers.encoder(options.posterior_width, latent), latent, layers.bounded_variance)
-    nets = energy, encoder, Generator(layers.generator(options.generator_width, latent))
-    for net in nets:
-        net.start = STARTS[options.initial]
-        net.channels_last = options.channels_last
-        for module in net.modules():
-            if isinstance(module, Sequence):
-                module.rebuilds = options.checkpoint == "blocks"
-                module.precision, module.channels_last = options.precision, options.channels_last
-    return nets
+LeakyReLU = partial(nn.LeakyReLU, inplace=True)  # its inputs are results that nothing else reads
+relu = partial(nn.ReLU, inplace=True)
+conv = partial(nn.Conv2d, bias=False, device="meta")
+doubled = partial(F.interpolate, scale_factor=2, mode="nearest")
 
 
 def through(net: Sequence, x: Tensor, seen: Seen | None, micro_batch: int | None) -> Tensor:
@@ -60,21 +40,6 @@ def through(net: Sequence, x: Tensor, seen: Seen | None, micro_batch: int | None
     if micro_batch is None or seen is None or len(x) <= micro_batch:
         return net(x, seen)
     return chunked(net, x, seen, micro_batch)
-
-
-class LeakyReLU(nn.Module):
-    """LeakyReLU in place: its inputs are results of a convolution or a batch norm, which nothing else reads."""
-
-    def __init__(self, slope: float):
-        super().__init__()
-        self.slope = slope
-
-    def forward(self, x: Tensor) -> Tensor:
-        return F.leaky_relu_(x, self.slope)
-
-
-def relu() -> nn.Module:
-    return nn.ReLU(inplace=True)
 
 
 class Convolutions:
@@ -102,9 +67,9 @@ class Convolutions:
 
     def encoder(self, w: int, latent: int) -> Sequence:
         """Build v -> [B, 2H], with twice the channels at half the size."""
-        layers: list[nn.Module] = [_conv(self.channels, w, 3, 1, 1), BatchNorm(w), LeakyReLU(0.2)]
+        layers: list[nn.Module] = [conv(self.channels, w, 3, 1, 1), BatchNorm(w), LeakyReLU(0.2)]
         for width in (w << i for i in range(self.halvings)):
-            layers += [_conv(width, 2 * width, 4, 2, 1), BatchNorm(2 * width), LeakyReLU(0.2)]
+            layers += [conv(width, 2 * width, 4, 2, 1), BatchNorm(2 * width), LeakyReLU(0.2)]
         top = w << self.halvings
         return Sequence(*layers, nn.Conv2d(top, 2 * latent, SMALLEST, device="meta"), nn.Flatten(), stage=3)
 
@@ -196,17 +161,54 @@ class UpBlock(Tracked):
         self.shortcut = nn.Conv2d(inputs, outputs, 1, device="meta")
 
     def forward(self, x: Tensor, seen: Seen | None) -> Tensor:
-        y = self.one(_doubled(F.relu_(self.norm_one(x, seen))))
+        y = self.one(doubled(F.relu_(self.norm_one(x, seen))))
         y = self.two(F.relu_(self.norm_two(y, seen)))
-        return y + _doubled(self.shortcut(x))  # repeating and a 1x1 convolution commute: the cheaper order
+        return y + doubled(self.shortcut(x))  # repeating and a 1x1 convolution commute: the cheaper order
 
 
-def _doubled(x: Tensor) -> Tensor:
-    return F.interpolate(x, scale_factor=2, mode="nearest")
+def xavier(model: nn.Module, key: Key, of: Purpose, first: int) -> Params:
+    """Draw weights N(0, 2 / (fan in + fan out)), scales of batch norms 1, biases 0; streams from `first`."""
+    drawn: Params = {}
+    for name, p in model.named_parameters():
+        draw = (key, purpose(of, first + len(drawn)), p.shape[0], tuple(p.shape[1:]))
+        if p.dim() > 1:
+            fans = (p.shape[0] + p.shape[1]) * math.prod(p.shape[2:])
+            drawn[name] = philox.normal(*draw) * math.sqrt(2 / fans)
+        else:
+            drawn[name] = torch.full_like(philox.uniform(*draw), float(name.endswith("weight")))
+    return drawn
 
 
-def _conv(inputs: int, outputs: int, kernel: int, stride: int, padding: int) -> nn.Conv2d:
-    return nn.Conv2d(inputs, outputs, kernel, stride, padding, bias=False, device="meta")
+def normal(model: nn.Module, key: Key, of: Purpose, first: int) -> Params:
+    """Draw the released programs' start: weights N(0, 0.02^2), their biases uniform in +-1/sqrt(fan in); batch norms 1
+    and 0; streams from `first`."""
+    shapes = {name: p.shape for name, p in model.named_parameters()}
+    drawn: Params = {}
+    for name, shape in shapes.items():
+        draw = (key, purpose(of, first + len(drawn)), shape[0], tuple(shape[1:]))
+        weight = shapes[name.removesuffix("bias").removesuffix("weight") + "weight"]
+        if len(shape) > 1:
+            drawn[name] = NORMAL_STD * philox.normal(*draw)
+        elif len(weight) > 1:
+            drawn[name] = (2 * philox.uniform(*draw) - 1) / math.sqrt(math.prod(weight[1:]))
+        else:
+            drawn[name] = torch.full_like(philox.uniform(*draw), float(name.endswith("weight")))
+    return drawn
+
+
+STARTS: dict[str, DrawStart] = {"xavier": xavier, "normal": normal}
+
+
+def start_buffers(model: nn.Module, params: Params, key: Key, first: int) -> Params:
+    """Return spectral vectors after some power iterations from a random direction, running means 0 and variances 1."""
+    buffers: Params = {}
+    for i, (name, b) in enumerate(model.named_buffers()):
+        drawn = philox.normal(key, purpose(Purpose.INIT_THETA, first + i), len(b))
+        kind = name.rpartition(".")[2]
+        buffers[name] = drawn if kind == "u" else torch.full_like(drawn, float(kind == "var"))
+    for _ in range(START_ITERATIONS):
+        buffers = power_iteration(params, buffers)
+    return buffers
 
 
 class SpectralEnergy(Energy):
@@ -282,5 +284,4 @@ def ordered(params: Params, channels_last: bool) -> Params:
 
 
 def part(tree: Params, prefix: str) -> Params:
-    """Return the entries under a prefix, named without it."""
     return {name.removeprefix(prefix): p for name, p in tree.items() if name.startswith(prefix)}

@@ -60,7 +60,6 @@ class Chunks(NamedTuple):
     size: int
 
     def of(self, inputs: Inputs, statistics: list[Statistics]) -> Tensor:
-        """Return the result for a chunk."""
         x, *tensors = inputs
         seen: Seen | Known = Known(statistics) if self.layers else []
         return functional_call(self.net, dict(zip(self.names, tensors, strict=True)), (x, seen))
@@ -91,8 +90,9 @@ class Chunks(NamedTuple):
         seen: Seen = []
         for _ in range(self.layers):
             parts = [(weight, *self.moments(chunk, statistics)) for _, chunk, weight in self.split(inputs)]
-            mean = mean_over_ranks(sum_of([weight * m[0] for weight, m, _ in parts]))
-            var = mean_over_ranks(sum_of([weight * (m[1] + (m[0] - mean).square()) for weight, m, _ in parts]))
+            mean = mean_over_ranks(torch.stack([weight * m[0] for weight, m, _ in parts]).sum(0))
+            spread = [weight * (m[1] + (m[0] - mean).square()) for weight, m, _ in parts]
+            var = mean_over_ranks(torch.stack(spread).sum(0))
             statistics.append(Statistics(mean, var))
             seen += [mean, unbiased(var, collectives.size() * len(inputs[0]) * parts[0][2])]
         return statistics, seen
@@ -129,10 +129,6 @@ class Chunks(NamedTuple):
             totals = [a + b for a, b in zip(totals, gradients, strict=True)] if totals else gradients
             slopes = [a + b for a, b in zip(slopes, of_others[len(of_others) - 2 * layer :], strict=False)]
         return totals
-
-
-def sum_of(tensors: list[Tensor]) -> Tensor:
-    return torch.stack(tensors).sum(0)
 
 
 def leaf(t: Tensor) -> Tensor:
@@ -196,9 +192,5 @@ class _Pull(torch.autograd.Function):
             statistics, _ = ctx.chunks.statistics(duals)
             y = ctx.chunks.forward(duals, statistics) if g_needed else None
             gradients = iter(ctx.chunks.pull(g.detach(), duals, statistics, list(needed)))
-            tangents = [tangent_of(next(gradients)) if n else None for n in needed]
-            return None, None, None, None if y is None else tangent_of(y), *tangents
-
-
-def tangent_of(t: Tensor) -> Tensor | None:
-    return forward_ad.unpack_dual(t).tangent
+            tangents = [forward_ad.unpack_dual(next(gradients)).tangent if n else None for n in needed]
+            return None, None, None, None if y is None else forward_ad.unpack_dual(y).tangent, *tangents

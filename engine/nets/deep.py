@@ -51,8 +51,7 @@ class Layer(nn.Module):
     """Activation, 3x3 convolution, then 2x2 average pooling if the block shrinks the image.
 
     Both linear maps are one: a 3x3 convolution averaged over 2x2 pixels is a 4x4 one with stride 2, whose kernel is the
-    mean of the four shifts of the 3x3 kernel. It needs 16 products instead of 36, and no full-size result.
-    """
+    mean of the four shifts of the 3x3 kernel. It needs 16 products instead of 36, and no full-size result."""
 
     def __init__(
         self, inputs: int, outputs: int, activation: Callable[[Tensor], Tensor], pool: bool, bias: bool = True
@@ -84,8 +83,7 @@ class Layer(nn.Module):
 class Shortcut(nn.Module):
     """The block's other branch: average pooling if the block shrinks the image, then a 1x1 convolution.
 
-    The two commute; in this order the convolution processes a quarter of the pixels.
-    """
+    The two commute; in this order the convolution processes a quarter of the pixels."""
 
     def __init__(self, inputs: int, outputs: int, pool: bool):
         super().__init__()

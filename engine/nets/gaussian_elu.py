@@ -56,8 +56,7 @@ def _below(c: int, mean: Tensor, variance: Tensor, std: Tensor, z: Tensor, bell:
     """Return E[exp(c a); a < 0] = exp(c mean + c^2 variance / 2) Phi(-x sqrt(2)) with
     x = (mean + c variance) / (std sqrt(2)).
 
-    Where the exponential would overflow and Phi vanish, x is large and Phi's asymptotic series is exact to rounding.
-    """
+    Where the exponential would overflow and Phi vanish, x is large and Phi's asymptotic series is exact to rounding."""
     x = (z + c * std) * math.sqrt(0.5)
     limit = LARGEST_X[mean.dtype]
     near = x.clamp_max(limit)
@@ -74,8 +73,7 @@ def _boundary_terms(k: int) -> dict[tuple[int, int], int]:
     of a there: the coefficients of (mean / variance)^i variance^-j by (i, j).
 
     d E[exp(c a); a < 0] / d mean = c E[exp(c a); a < 0] - density, and d density / d mean = -(mean / variance) density,
-    so B_3 = 0 and B_(k+1) = 2^k - 2 + dB_k / d mean - (mean / variance) B_k.
-    """
+    so B_3 = 0 and B_(k+1) = 2^k - 2 + dB_k / d mean - (mean / variance) B_k."""
     if k == 3:
         return {}
     terms = {(0, 0): 2 ** (k - 1) - 2}
@@ -112,25 +110,23 @@ _moments = order("value", _pull)
 def elu_squared_moments(ks: tuple[int, ...], mean: Tensor, variance: Tensor) -> tuple[Tensor, ...]:
     """Return E[r^(k)(a)] for each k, with a ~ N(mean, variance), r(a) = elu(a)^2 and tensors of one shape.
 
-    Differentiable: each derivative is a moment of higher k. Only mean and variance are kept for the backward pass.
-    """
+    Differentiable: each derivative is a moment of higher k. Only mean and variance are kept for the backward pass."""
     return _moments(_Plain, ks, mean, variance)
 
 
 def elu_squared_moment(k: int, mean: Tensor, variance: Tensor) -> Tensor:
-    """Return one of `elu_squared_moments`."""
     return elu_squared_moments((k,), mean, variance)[0]
 
 
 class _Variance:
     @staticmethod
     def value(weight: Tensor, variance_BH: Tensor) -> Tensor:
-        return variance_BH @ _of_latent(weight).square().mT
+        return variance_BH @ _halves(weight).square().mT
 
 
 def _pull_variance(backend: Any, arguments: Any, kept: Any, cotangents: Any, wanted: Any) -> tuple[Any, ...]:
     (g_BW,), (weight, variance_BH) = cotangents, arguments
-    u_WH = _of_latent(weight)
+    u_WH = _halves(weight)
     half_WH = 2 * (g_BW.mT @ variance_BH) * u_WH if wanted[0] else None
     return (
         None if half_WH is None else torch.cat([half_WH, half_WH], -1),
@@ -141,15 +137,10 @@ def _pull_variance(backend: Any, arguments: Any, kept: Any, cotangents: Any, wan
 _variance = order("value", _pull_variance)  # keeps no [W, H] tensor except the weight itself
 
 
-def _of_latent(weight: Tensor) -> Tensor:
-    """Return U = W1 + W2 [W, H], the factor of h."""
-    w1_WH, w2_WH = weight.chunk(2, -1)
-    return w1_WH + w2_WH
-
-
-def _of_both(x_BX: Tensor) -> Tensor:
-    first_BH, second_BH = x_BX.chunk(2, -1)
-    return first_BH + second_BH
+def _halves(x: Tensor) -> Tensor:
+    """Return the sum of the halves of the last axis: of the weight U = W1 + W2 [W, H], the factor of h."""
+    first, second = x.chunk(2, -1)
+    return first + second
 
 
 def _moments_of_a(
@@ -177,10 +168,10 @@ def expected_slope(
     """Return d E_q[head] / d mean [B, H]; with block 'full' (d / d mean, d / d log std) [B, 2H]."""
     mu_BW, t_BW = _moments_of_a(weight, bias, f_BH, mean_BH, log_std_BH)
     if block == "mean":
-        return _of_both(elu_squared_moment(1, mu_BW, t_BW) @ weight)
+        return _halves(elu_squared_moment(1, mu_BW, t_BW) @ weight)
     first_BW, second_BW = elu_squared_moments((1, 2), mu_BW, t_BW)
-    by_log_std_BH = torch.exp(2 * log_std_BH) * (second_BW @ _of_latent(weight).square())
-    return torch.cat([_of_both(first_BW @ weight), by_log_std_BH], -1)
+    by_log_std_BH = torch.exp(2 * log_std_BH) * (second_BW @ _halves(weight).square())
+    return torch.cat([_halves(first_BW @ weight), by_log_std_BH], -1)
 
 
 def expected_curvature(
@@ -188,7 +179,7 @@ def expected_curvature(
 ) -> Tensor:
     """Return the Hessian of E_q[head] in mean [B, H, H], or with block 'full' in (mean, log std) [B, 2H, 2H]."""
     mu_BW, t_BW = _moments_of_a(weight, bias, f_BH, mean_BH, log_std_BH)
-    u_WH = _of_latent(weight)
+    u_WH = _halves(weight)
     if block == "mean":
         return _gram(u_WH, elu_squared_moment(2, mu_BW, t_BW), u_WH)
     second_BW, third_BW, fourth_BW = elu_squared_moments((2, 3, 4), mu_BW, t_BW)

@@ -23,8 +23,7 @@ class Posterior(Net):
     """Contract of q(h | v): p = params(v), a reparameterised sample, its log density and its mean.
 
     `noise` is the Philox distribution that samples use; leading axes of the noise are samples that share one p.
-    `sample` follows q exactly, `rsample` may relax it to have a derivative.
-    """
+    `sample` follows q exactly, `rsample` may relax it to have a derivative."""
 
     latent: int
     noise: Callable[..., Tensor]
@@ -50,8 +49,7 @@ class Bernoulli(Posterior):
     """q(h | v) = Bern(sigmoid(l)) with logits l = net(v), which are linear without hidden widths, l = v A + a.
 
     Samples are relaxed, h = sigmoid((l + logistic noise) / temperature) (binary Gumbel-Softmax), and log_prob is the
-    Bernoulli one at that relaxed h, as in the published runs: log q(h|v) = sum h l - softplus(l).
-    """
+    Bernoulli one at that relaxed h, as in the published runs: log q(h|v) = sum h l - softplus(l)."""
 
     noise = staticmethod(philox.logistic)
 
@@ -155,8 +153,7 @@ class ConvGaussian(Convolutional):
 class StridedGaussian(Convolutional):
     """q(h | v) = N(mean, std^2): three 3x3 convolutions of stride 2 with LeakyReLU, linear layers to mean and log std.
 
-    The two linear layers are one of twice the width. LeakyReLU has torch's slope, 0.01, as the papers give none.
-    """
+    The two linear layers are one of twice the width. LeakyReLU has torch's slope, 0.01, as the papers give none."""
 
     def __init__(self, shape: tuple[int, int, int], latent: int = 50, precision: str = "fp32"):
         inputs, height, across = shape

@@ -66,7 +66,6 @@ def payload_of(path: Path, content: bytes, check: Check | None = None) -> dict[s
 
 
 def steps(folder: Path) -> list[int]:
-    """Steps of the checkpoints in a folder, newest first."""
     names = [NAME.fullmatch(p.name) for p in folder.glob("step-*.pt")]
     return sorted((int(m.group(1)) for m in names if m), reverse=True)
 
@@ -117,8 +116,7 @@ def newest(folder: Path, check: Check | None = None) -> tuple[dict[str, Any] | N
     """The newest checkpoint that is undamaged, or None where there is none; and what was passed over, in words.
 
     `check` may refuse a payload with a UserError; then it is passed over like any other damage. Where no digest fits,
-    a checkpoint whose own checksums match is used: its digest file is what was damaged, and is written anew.
-    """
+    a checkpoint whose own checksums match is used: its digest file is what was damaged, and is written anew."""
     passed_over: list[str] = []
     for step in steps(folder):
         try:

@@ -6,36 +6,30 @@ import hashlib
 import inspect
 import json
 import sys
+from contextlib import suppress
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, Any
 
+from eblvm.engine import nets
 from eblvm.engine.config import Config
 from eblvm.engine.durable import make_folder, take_lock, write_atomic
 from eblvm.engine.errors import UserError, reason
 from eblvm.engine.runs import parent
 
-if TYPE_CHECKING:
-    from eblvm.engine.nets.base import Net
-
 LOCK = ".lock"
 ADVICE = "restore it, or train into another --out"
 CONFIG, TWIN = "config.json", "checkpoints/config-copy.json"
 CUSTOM_MODELS = "custom_models.json"
-LEFT_BY_A_KILL = {
-    LOCK,
-    ".config.json.tmp",
-    CUSTOM_MODELS,
-    f".{CUSTOM_MODELS}.tmp",
-    parent.PARENT,
-    f".{parent.PARENT}.tmp",
-}  # all that a run killed before its first write leaves behind
+# All that a run killed before its first write leaves behind.
+WRITTEN = CUSTOM_MODELS, parent.PARENT
+LEFT_BY_A_KILL = {LOCK, ".config.json.tmp", *WRITTEN, *(f".{name}.tmp" for name in WRITTEN)}
 
 
 def open_run(
     config: Config,
     out: Path,
-    energy: Net | None = None,
-    posterior: Net | None = None,
+    energy: nets.Net | None = None,
+    posterior: nets.Net | None = None,
     *,
     extend: bool = False,
     origin: dict[str, Any] | None = None,
@@ -74,7 +68,7 @@ def open_run(
     return held
 
 
-def code_digest(model: Net | None) -> str | None:
+def code_digest(model: nets.Net | None) -> str | None:
     """A digest of the code of a user's model and of its modules, and of its parameters' shapes."""
     if model is None:
         return None
@@ -82,20 +76,14 @@ def code_digest(model: Net | None) -> str | None:
     for module in model.modules():
         digest.update(type(module).__qualname__.encode())
         if not type(module).__module__.startswith(("torch.", "eblvm.")):
-            digest.update(_source(type(module)).encode())
+            with suppress(OSError, TypeError):  # typed at a prompt: its name and parameters have to do
+                digest.update(inspect.getsource(type(module)).encode())
     for name, p in model.named_parameters():
         digest.update(f"{name} {list(p.shape)}".encode())
     return digest.hexdigest()[:16]
 
 
-def _source(cls: type) -> str:
-    try:
-        return inspect.getsource(cls)
-    except (OSError, TypeError):  # typed at a prompt: its name and parameters have to do
-        return ""
-
-
-def custom_models(config: Config, energy: Net | None, posterior: Net | None) -> dict[str, str | None] | None:
+def custom_models(config: Config, energy: nets.Net | None, posterior: nets.Net | None) -> dict[str, str | None] | None:
     """A run's record of models that were given in Python; None where it has none."""
     if energy is None and posterior is None:
         return None
@@ -104,7 +92,7 @@ def custom_models(config: Config, energy: Net | None, posterior: Net | None) -> 
     return {"energy": code_digest(energy), "posterior": code_digest(posterior)}
 
 
-def expect_same_models(folder: Path, config: Config, energy: Net | None, posterior: Net | None) -> None:
+def expect_same_models(folder: Path, config: Config, energy: nets.Net | None, posterior: nets.Net | None) -> None:
     """A run of the user's own models continues, and is read, with those models only."""
     path = folder / CUSTOM_MODELS
     if not path.is_file():

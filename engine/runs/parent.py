@@ -33,7 +33,6 @@ class Parent(NamedTuple):
         return cls(Path(path), which)
 
     def same_as(self, record: dict[str, Any]) -> bool:
-        """True if this is the parent that a fork recorded."""
         mine = (str(self.folder.resolve()), self.model)
         return mine == (record.get("run"), record.get("model")) and self.step in (None, record.get("checkpoint"))
 

@@ -87,7 +87,6 @@ class SavedRun:
 
     @property
     def image_shape(self) -> tuple[int, int] | None:
-        """Height and width of samples that are flat images."""
         known = self.payload.get("image_shape", ())
         return self.dataset.image_shape if known == () else known and (known[0], known[1])
 
@@ -142,21 +141,14 @@ class SavedRun:
         return "best" if self.payload["best"] else "last"
 
     def thetas(self, model: str) -> list[Params]:
-        """theta of every replica (one for a single run)."""
         if model not in SAVED_MODELS:
             raise unknown("model", model, list(SAVED_MODELS))
         if model == "best" and not self.payload["best"]:
             raise UserError(f"{self.folder} has not validated yet, so it has no best model; use --model last")
         if model == "ema" and not self.payload["state"]["ema"]:
             raise UserError(f"{self.folder} was trained without --ema; use --model last")
-        theta = (
-            self.payload["best"]["theta"]
-            if model == "best"
-            else self.payload["state"]["ema" if model == "ema" else "theta"]
-        )
-        theta = {
-            k: p.to(self.config.running.device) for k, p in theta.items() if k != "log_z"
-        }  # the normaliser that NCE learns is not the model's
+        theta = self._weights(model)["ema" if model == "ema" else "theta"]
+        theta = self._placed({k: p for k, p in theta.items() if k != "log_z"})  # NCE's normaliser is not the model's
         if not self.config.replicated:
             return [theta]
         return [replicas.pick(theta, r) for r in range(self.config.optimisation.count)]
@@ -164,13 +156,17 @@ class SavedRun:
     def phi(self, model: str) -> Params:
         """phi of a single run; a run of an older version averaged theta alone, and gives the last phi."""
         averaged = self.payload["state"].get("phi_ema") if model == "ema" else None
-        phi = averaged or self.payload["best" if model == "best" else "state"]["phi"]
-        return {k: p.to(self.config.running.device) for k, p in phi.items()}
+        return self._placed(averaged or self._weights(model)["phi"])
 
     def buffers(self, model: str) -> Params:
         """Tensors of a single run's nets that are no parameters; the moving average has the last ones."""
-        buffers = self.payload["best" if model == "best" else "state"].get("buffers", {})
-        return {k: b.to(self.config.running.device) for k, b in buffers.items()}
+        return self._placed(self._weights(model).get("buffers", {}))
+
+    def _weights(self, model: str) -> dict[str, Any]:
+        return self.payload["best" if model == "best" else "state"]
+
+    def _placed(self, tree: Params) -> Params:
+        return {k: p.to(self.config.running.device) for k, p in tree.items()}
 
     def step_of(self, model: str) -> int | list[int]:
         return self.payload["best"]["step"] if model == "best" else self.payload["step"]
@@ -183,17 +179,13 @@ def payload_at(folder: Path, step: int | None) -> dict[str, Any]:
             raise UserError(f"{folder} is an exported model, which has no steps to choose from; remove the step")
         return exported.read(folder)
     if step is not None:
-        return checkpoint_of(folder, step)
+        kept = sorted(checkpoint.steps(folder / "checkpoints"))
+        if step not in kept:
+            raise UserError(f"{folder} has no checkpoint of step {step}; it kept {', '.join(map(str, kept)) or 'none'}")
+        return checkpoint.read(checkpoint.path_of(folder / "checkpoints", step))
     payload, passed_over = checkpoint.newest(folder / "checkpoints", check_payload)
     for sentence in passed_over:
         print(f"warning: {sentence}; using an older one", file=sys.stderr)
     if payload is None:
         raise UserError(f"{folder} has no checkpoint yet; let 'eblvm train' run longer")
     return payload
-
-
-def checkpoint_of(folder: Path, step: int) -> dict[str, Any]:
-    kept = sorted(checkpoint.steps(folder / "checkpoints"))
-    if step not in kept:
-        raise UserError(f"{folder} has no checkpoint of step {step}; it kept {', '.join(map(str, kept)) or 'none'}")
-    return checkpoint.read(checkpoint.path_of(folder / "checkpoints", step))

@@ -1,4 +1,4 @@
-"""stats.jsonl, read: what a run has logged so far."""
+"""What a run has logged so far, stats.jsonl, and how it was evaluated, eval.json, as others read them."""
 
 import json
 import sys
@@ -35,8 +35,7 @@ def reproducible(path: Path) -> list[dict[str, Any]]:
 def read_rows(path: Path) -> list[dict[str, Any]]:
     """The rows of a stats.jsonl, without the line that a run is writing, or was when it was killed.
 
-    Other lines that are no rows (the zeros that a power cut leaves, half a line) are passed over with a warning.
-    """
+    Other lines that are no rows (the zeros that a power cut leaves, half a line) are passed over with a warning."""
     *lines, _ = path.read_bytes().split(b"\n")
     rows = [row for line in lines if (row := _row(line)) is not None]
     if len(rows) < len(lines):
@@ -51,3 +50,46 @@ def _row(line: bytes) -> dict[str, Any] | None:
     except (ValueError, RecursionError):
         return None
     return row if isinstance(row, dict) and type(row.get("step")) is int else None
+
+
+def read_eval(path: Path) -> dict[str, Any] | None:
+    """The content of the file; None if there is none. A damaged one is passed over: evaluating again makes it anew."""
+    try:
+        content = path.read_bytes()
+    except OSError:
+        return None
+    try:
+        facts = json.loads(content)
+        problem = _problem(facts)
+    except (ValueError, RecursionError) as error:
+        problem = str(error)
+    if problem is None:
+        return facts
+    print(f"warning: {path} is damaged ({problem}); it is passed over, 'eblvm eval' makes it again", file=sys.stderr)
+    return None
+
+
+def _problem(facts: Any) -> str | None:
+    if not isinstance(facts, dict):
+        return f"it is a {type(facts).__name__}, expected a table"
+    for part, kinds in (("mean", (int, float, str)), ("deviation", (int, float))):
+        table = facts.get(part)
+        if not isinstance(table, dict) or not all(isinstance(v, kinds) for v in table.values()):
+            return f"its {part!r} is no table of figures"
+    if facts["mean"].keys() != facts["deviation"].keys():
+        return "its means and deviations are of different figures"
+    sections = facts.get("sections")
+    if not isinstance(sections, dict) or not all(map(_is_section, sections.values())):
+        return "its 'sections' are no table of sections"
+    return None
+
+
+def _is_section(section: Any) -> bool:
+    return (
+        isinstance(section, dict)
+        and isinstance(section.get("settings"), dict)
+        and isinstance(section.get("seconds"), (int, float))
+        and isinstance(rows := section.get("figures"), list)
+        and len(rows) > 0
+        and all(isinstance(row, dict) and all(isinstance(v, (int, float, str)) for v in row.values()) for row in rows)
+    )

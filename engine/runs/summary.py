@@ -12,10 +12,9 @@ from eblvm.engine.config import Config
 from eblvm.engine.durable import is_locked
 from eblvm.engine.errors import UserError
 from eblvm.engine.optim.optimisation import Optimisation
-from eblvm.engine.runs import parent
-from eblvm.engine.runs.eval_file import read_eval
+from eblvm.engine.runs import checkpoint, parent
 from eblvm.engine.runs.folder import LOCK, read_config
-from eblvm.engine.runs.stats import read_rows
+from eblvm.engine.runs.stats import read_eval, read_rows
 
 ROW_COLUMNS = ("replica", "seed", "lr", "last loss", "best validation", "at step")
 REMOVABLE = ("drawn",)  # folders that an evaluation can make again
@@ -62,13 +61,14 @@ def changed(folder: Path) -> float:
 def summarise(folder: Path) -> RunSummary:
     config = read_config(folder)
     rows = rows_of(folder)
-    step = max([0, *(r["step"] for r in rows[-1:]), *checkpoint_steps(folder)])
+    step = max([0, *(r["step"] for r in rows[-1:]), *checkpoint.steps(folder / "checkpoints")])
     scored = [(lowest(r["validation"]), r["step"]) for r in rows if "validation" in r]
     scored = [s for s in scored if math.isfinite(s[0])]
     done = "complete" if step >= config.optimisation.steps else "stopped"
     state = "training" if is_locked(folder / LOCK) else done
+    size = sum(f.lstat().st_size for f in folder.rglob("*") if f.is_file())
     return RunSummary(
-        folder, config, step, min(scored, default=None), state, size_of(folder), changed(folder),
+        folder, config, step, min(scored, default=None), state, size, changed(folder),
         rows[-1] if rows else {}, parent.read(folder),
     )  # fmt: skip
 
@@ -79,22 +79,12 @@ def rows_of(folder: Path) -> list[dict[str, Any]]:
 
 
 def evaluation_of(folder: Path) -> dict[str, Any] | None:
-    """eval.json; None where the run was not evaluated, or its evaluation is damaged."""
     return read_eval(folder / "eval.json")
 
 
 def lowest(value: float | list[float]) -> float:
     """Of the replicas: those of different learning rates are never averaged."""
     return min(value) if isinstance(value, list) else value
-
-
-def checkpoint_steps(folder: Path) -> list[int]:
-    numbers = (p.stem.removeprefix("step-") for p in (folder / "checkpoints").glob("step-*.pt"))
-    return [int(s) for s in numbers if s.isdigit()]
-
-
-def size_of(folder: Path) -> int:
-    return sum(f.lstat().st_size for f in folder.rglob("*") if f.is_file())
 
 
 def size_text(size: float) -> str:
@@ -119,7 +109,6 @@ def replica_names(optimisation: Optimisation) -> list[tuple[int, float]]:
 
 
 def replica_rows(folder: Path, config: Config) -> list[tuple[Any, ...]]:
-    """A row per replica: ROW_COLUMNS."""
     rows, table = rows_of(folder), []
     for i, (seed, rate) in enumerate(replica_names(config.optimisation)):
 

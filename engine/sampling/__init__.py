@@ -7,14 +7,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from eblvm.engine import options
 from eblvm.engine.errors import UserError, unknown
+from eblvm.engine.options import discovered
 from eblvm.engine.sampling.base import Sampler, flag_of
+from eblvm.engine.values import checked, with_value
 
 if TYPE_CHECKING:
     from eblvm.engine.runs.saved import SavedRun
 
-KINDS = options.discovered(__name__, __path__, Sampler)
+KINDS = discovered(__name__, __path__, Sampler)
 
 
 def sampler_of(run: SavedRun, name: str | None = None, **given: Any) -> Sampler:
@@ -31,7 +32,7 @@ def sampler_of(run: SavedRun, name: str | None = None, **given: Any) -> Sampler:
             continue
         if (leaf := leaves.get(option)) is None:
             raise unread(sampler, option)
-        sampler = options.with_value(sampler, leaf.path, options.checked(leaf, value))
+        sampler = with_value(sampler, leaf.path, checked(leaf, value))
     return sampler
 
 

@@ -51,8 +51,7 @@ def joined(device: str, timeout_minutes: float = 30.0) -> Iterator[None]:
         # torchrun keeps one store for all its restarts: without a name of its own, a restarted worker may find the
         # address of a dead one there. Nodes count restarts each for itself; docs/scale.md says what to do with several.
         store = dist.PrefixStore(f"start-{os.environ.get('TORCHELASTIC_RESTART_COUNT', 0)}", store)  # type: ignore[attr-defined]
-    backend = "cpu:gloo,cuda:nccl" if on_cuda else "gloo"
-    timeout = timedelta(minutes=timeout_minutes)
+    backend, timeout = "cpu:gloo,cuda:nccl" if on_cuda else "gloo", timedelta(minutes=timeout_minutes)
     try:
         # NCCL is told its GPU: else it guesses one by the rank, and a first barrier on the wrong one hangs.
         dist.init_process_group(backend, store=store, rank=rank, world_size=world, timeout=timeout, device_id=own)
@@ -62,7 +61,8 @@ def joined(device: str, timeout_minutes: float = 30.0) -> Iterator[None]:
     try:
         yield
     except RuntimeError as error:
-        if not _of_a_collective(error):
+        # Did a collective fail, or a computation? gloo says so in words only.
+        if not (isinstance(error, dist.DistError) or any(w in str(error) for w in ("gloo", "NCCL", "Connection"))):
             raise
         signal.signal(signal.SIGTERM, signal.SIG_IGN)  # torchrun sends it to all that are left: say why first
         raise peers.lost(error) from None
@@ -70,11 +70,6 @@ def joined(device: str, timeout_minutes: float = 30.0) -> Iterator[None]:
         peers.stop()
         with suppress(RuntimeError):  # of a connection that is gone
             dist.destroy_process_group()
-
-
-def _of_a_collective(error: RuntimeError) -> bool:
-    """Did a collective fail, and not a computation? gloo says so in words only."""
-    return isinstance(error, dist.DistError) or any(word in str(error) for word in ("gloo", "NCCL", "Connection"))
 
 
 def _unreachable(error: Exception) -> LostPeerError:
@@ -87,7 +82,6 @@ def _unreachable(error: Exception) -> LostPeerError:
 
 
 def check_world(config: Config) -> None:
-    """Refuse what several processes cannot do."""
     batch = config.optimisation.batch
     if size() == 1:
         return
@@ -108,7 +102,6 @@ def whole_chains(state: State) -> State:
 
 
 def total(values: list[float]) -> list[float]:
-    """Sums over ranks."""
     if size() == 1:
         return values
     sums = torch.tensor(values, dtype=torch.float64)
@@ -125,7 +118,6 @@ class Flags:
         self.last: tuple[int, float] | None = None  # the step after which they asked, and when
 
     def agreed(self, done: int, *flags: bool) -> list[bool]:
-        """Is each flag up on any rank, after `done` steps?"""
         if done < self.next:
             return [False] * len(flags)
         now = time.monotonic()

@@ -24,8 +24,6 @@ from eblvm.engine.types import Params
 
 
 class Fork(NamedTuple):
-    """The weights of a parent, for a run of `config`."""
-
     parent: Parent
     run: SavedRun
     config: Config
@@ -37,7 +35,6 @@ class Fork(NamedTuple):
 
     @property
     def record(self) -> dict[str, Any]:
-        """What parent.json says."""
         config, step = self.run.config, self.run.payload["step"]
         shared = exported.is_export(self.run.folder)
         path = self.run.folder / exported.FACTS if shared else checkpoint.path_of(self.run.folder / "checkpoints", step)
@@ -86,7 +83,6 @@ class Fork(NamedTuple):
 
     @property
     def _one_to_one(self) -> bool:
-        """Has this run as many replicas as its parent?"""
         ours, theirs = (c.optimisation.count for c in (self.config, self.run.config))
         return self.config.replicated and self.run.config.replicated and ours == theirs
 

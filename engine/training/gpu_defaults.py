@@ -48,7 +48,6 @@ def takes_graphs(config: Config, processes: int) -> bool:
 
 
 def sentence(config: Config, gpu: str, processes: int = 1) -> str:
-    """The rule's outcome in one line."""
     found = [f"--precision {config.model.precision}"]
     found += ["--channels-last"] if config.get("channels_last") else []
     found += ["--deterministic"] if config.running.deterministic else ["cudnn.benchmark"]

@@ -12,22 +12,19 @@ rounding (`TOLERANCE`); else the plain one goes on, and one line says so.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 from torch.utils._pytree import tree_flatten, tree_map
 
-if TYPE_CHECKING:
-    from eblvm.engine.methods.base import TrainingStep
+from eblvm.engine.methods.base import TrainingStep
 
 TRIAL, WARM_UP = 3, 3
 TOLERANCE = 1e-4  # of fp32's largest entry: replays may choose other algorithms than the plain step
 
 
 class Recorder(Protocol):
-    """What captures a function without arguments and replays it."""
-
     def capture(self, run: Callable[[], None]) -> None: ...
     def replay(self) -> None: ...
 

@@ -69,7 +69,6 @@ def check(
 
 
 def sizes(state: State, replicated: bool) -> dict[str, list[float]]:
-    """Return the largest magnitude in each watched part of the state, by replica."""
     largest = torch.vmap(magnitude) if replicated else magnitude
     return {name: torch.atleast_1d(largest(x)).tolist() for name, x in watched(state).items()}
 

@@ -7,6 +7,7 @@ A logger sends curves and pictures to a service: TensorBoard, Weights & Biases, 
 from __future__ import annotations
 
 import hashlib
+import importlib
 import json
 import sys
 import threading
@@ -67,7 +68,6 @@ class Log:
 
     @contextmanager
     def doing_now(self, what: str) -> Iterator[None]:
-        """Say what is done inside instead of taking steps."""
         self.doing(what)
         yield
         self.doing()
@@ -82,7 +82,7 @@ class Log:
         curves = {
             f"{name}/{label}" if label else name: value
             for name, by_replica in values.items()
-            for label, value in (self._means(by_replica) | self._own(by_replica)).items()
+            for label, value in self._curves(by_replica).items()
         }
         try:
             for logger in self.loggers:
@@ -100,16 +100,16 @@ class Log:
         for logger in self.loggers:
             logger.images(step, paths)
 
+    def _curves(self, by_replica: list[float]) -> dict[str, float]:
+        """Return means over seeds and every replica's own value; of a single run its value."""
+        own = dict(zip(self.names, by_replica, strict=True)) if len(by_replica) > 1 else {}
+        return self._means(by_replica) | own
+
     def _means(self, by_replica: list[float]) -> dict[str, float]:
-        """Return means over seeds, by learning rate."""
         if len(by_replica) == 1:
             return {"": by_replica[0]}
         groups = by_rate(by_replica, [name.partition(" ")[2] for name in self.names])
         return {label: sum(over_seeds) / len(over_seeds) for label, over_seeds in groups.items()}
-
-    def _own(self, by_replica: list[float]) -> dict[str, float]:
-        """Return every replica's own value; nothing for a single run, whose mean is its value."""
-        return dict(zip(self.names, by_replica, strict=True)) if len(by_replica) > 1 else {}
 
     def _quiet(self, failure: threading.ExceptHookArgs) -> None:
         """Drop an OSError of TensorBoard's thread (full disk, deleted folder): writing the row reports it."""
@@ -128,22 +128,16 @@ class Log:
 
 
 class NullLog:
-    """The log of a process that is not the first of its run."""
-
     bar = tqdm(disable=True)
     seconds = 0.0
 
     def doing(self, what: str = "") -> None: ...
-
     def stepped(self) -> None: ...
-
     def doing_now(self, what: str) -> AbstractContextManager[None]:
         return nullcontext()
 
     def write(self, step: int, values: dict[str, list[float]], measured: Mapping[str, float] | None = None) -> None: ...
-
     def images(self, step: int, paths: Mapping[str, Path]) -> None: ...
-
     def close(self) -> None: ...
 
 
@@ -250,8 +244,6 @@ class MLflow:
 
 
 def _module(name: str) -> Any:
-    import importlib
-
     try:
         return importlib.import_module(name)
     except ImportError:

@@ -10,19 +10,12 @@ from typing import Any, NamedTuple
 
 import torch
 
+from eblvm.engine import machine
 from eblvm.engine.autodiff import collectives
 from eblvm.engine.config import Config
 from eblvm.engine.data.dataset import Dataset, check_input, check_values
 from eblvm.engine.data.input import Input
 from eblvm.engine.errors import UserError
-from eblvm.engine.machine import (
-    device_memory,
-    keep_freed_memory,
-    own_device,
-    set_products,
-    set_repeatable,
-    subnormals_as_zero,
-)
 from eblvm.engine.methods.base import Info, Rates, Rows, to_tree
 from eblvm.engine.nets.base import Energy
 from eblvm.engine.nets.posteriors import Posterior
@@ -35,8 +28,7 @@ from eblvm.engine.training import distributed, guard
 from eblvm.engine.training.fork import Fork
 from eblvm.engine.training.gpu_defaults import takes_graphs
 from eblvm.engine.training.graphs import CudaRecorder, TriedStep
-from eblvm.engine.training.parts import Parts, Preview, Progress, Say
-from eblvm.engine.training.start import initial_state, start_or_resume
+from eblvm.engine.training.start import Parts, Preview, Progress, Say, initial_state, start_or_resume
 from eblvm.engine.training.validation import better, validation
 from eblvm.engine.training.writer import Writer
 from eblvm.kernels.philox import Key
@@ -63,13 +55,12 @@ def train(
     makes pictures of a run while it trains.
 
     Data and models are the recipe's, or your own (docs/models.md); a run continues only with the ones it began with.
-    Started by torchrun, each process takes its part of every batch (docs/scale.md), and the first one writes.
-    """
+    Started by torchrun, each process takes its part of every batch (docs/scale.md), and the first one writes."""
     config.check()
     asked, config = config.running, on_this_machine(config)
     batch = config.optimisation.batch
-    with subnormals_as_zero(), keep_freed_memory(), distributed.joined(asked.device, asked.timeout):
-        say = say if distributed.is_first() else silent
+    with machine.subnormals_as_zero(), machine.keep_freed_memory(), distributed.joined(asked.device, asked.timeout):
+        say = say if distributed.is_first() else lambda _: None
         here = collectives.local_slice(batch)
         distributed.check_world(config)
         flags = distributed.Flags()
@@ -79,9 +70,8 @@ def train(
         check_values(dataset, str(getattr(config.dataset, "data", None) or f"data set {config.dataset.kind!r}"))
         if batch > len(dataset.train):
             raise UserError(f"got batch={batch}, expected at most the {len(dataset.train)} training samples")
-        for model in (energy, posterior):
-            if model is not None:
-                distributed.refuse_wrapped(model)
+        distributed.refuse_wrapped(energy)
+        distributed.refuse_wrapped(posterior)
         if sentence := dispatch.notice():
             say(sentence)
         shape = tuple(dataset.train.shape[1:])
@@ -219,17 +209,17 @@ def on_this_machine(config: Config) -> Config:
     """Return the configuration with this process's own device, set up as the run asks for."""
     if config.optimisation.optimizer == "apex":
         apex.require()
-    running, device = config.running, own_device(config.running.device)
+    running, device = config.running, machine.own_device(config.running.device)
     torch.set_num_threads(running.threads)
-    set_products(config.model.precision)
+    machine.set_products(config.model.precision)
     if running.on_cuda:
-        set_repeatable(running.deterministic)
+        machine.set_repeatable(running.deterministic)
     return config.replaced(device=device)
 
 
 def as_planned(config: Config, shape: tuple[int, ...], say: Say) -> Config:
     """Return the configuration with the checkpointing and the micro-batch that fit the device, by the plan."""
-    memory = device_memory(config.running.device)
+    memory = machine.device_memory(config.running.device)
     choose: Callable[[], Config] = partial(plan.with_checkpoint_chosen, config, shape, collectives.size(), memory)
     config = distributed.broadcast_from_rank0(choose)
     say(f"the plan chooses --checkpoint {config.model.checkpoint}, micro-batch {config.step.micro_batch or 'none'}")
@@ -238,7 +228,6 @@ def as_planned(config: Config, shape: tuple[int, ...], say: Say) -> Config:
 
 @contextmanager
 def locked(parts: Parts, extend: bool) -> Iterator[None]:
-    """Keep the run's folder locked by the first process."""
     record = None if parts.fork is None else parts.fork.record
     opened = partial(open_run, parts.config, parts.out, *parts.custom, extend=extend, origin=record)
     lock: list[Any] = []
@@ -248,7 +237,3 @@ def locked(parts: Parts, extend: bool) -> Iterator[None]:
     finally:
         for held in lock:
             held.close()
-
-
-def silent(sentence: str) -> None:
-    """Say nothing: there is one process that speaks."""

@@ -33,8 +33,6 @@ def patience_s() -> float:
 
 
 class Peers:
-    """Heartbeats: sends this process's and watches those of the others."""
-
     def __init__(self, store: Any, rank: int, world: int, patience: float):
         self.store, self.rank, self.patience = store, rank, patience
         now = time.monotonic()
@@ -65,8 +63,8 @@ class Peers:
     def _watch(self) -> None:
         while not self._stopped.wait(BEAT_S):
             if gone := self._gone(self.patience):
-                print(f"\neblvm: {self._sentence(gone, f'has not answered for {self.patience:g} s')}", file=sys.stderr)
-                sys.stderr.flush()
+                said = self._sentence(gone, f"has not answered for {self.patience:g} s")
+                print(f"\neblvm: {said}", file=sys.stderr, flush=True)
                 os._exit(LostPeerError.exit_code)
 
     def _gone(self, silence: float) -> str:

@@ -1,7 +1,9 @@
-"""Where a run starts: at its newest checkpoint, at the first state of every replica, or at another run's weights."""
+"""What a run is made of, and where it starts: at its newest checkpoint, at the first state of every replica, or at
+another run's weights."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -11,16 +13,43 @@ from torch import Tensor
 
 from eblvm.engine.autodiff import collectives, mixed_precision
 from eblvm.engine.config import Config
+from eblvm.engine.data.dataset import Dataset
 from eblvm.engine.data.input import Input, open_input
 from eblvm.engine.methods.base import Nets, State, from_tree, to_tree
+from eblvm.engine.nets.base import Energy
+from eblvm.engine.nets.posteriors import Posterior
 from eblvm.engine.optim import replicas
 from eblvm.engine.optim.base import Weights
 from eblvm.engine.runs import checkpoint
 from eblvm.engine.runs.checkpoint import check_payload
+from eblvm.engine.runs.saved import SavedRun
 from eblvm.engine.training import distributed, guard
 from eblvm.engine.training.fork import Fork
-from eblvm.engine.training.parts import Parts, Progress, Say
 from eblvm.kernels.philox import Key
+
+Say = Callable[[str], None]
+Preview = Callable[[SavedRun, bool], dict[str, Path]]  # of a run, and whether it may take long: pictures by name
+
+
+class Parts(NamedTuple):
+    config: Config
+    dataset: Dataset
+    nets: Nets
+    out: Path
+    say: Say
+    here: slice  # this process's part of every batch
+    flags: distributed.Flags  # what any process asks for
+    fork: Fork | None
+    preview: Preview | None
+    custom: tuple[Energy | None, Posterior | None]  # models of the user's own
+
+
+class Progress(NamedTuple):
+    """Where a run is: its state after `step` steps, and the best model so far."""
+
+    step: int
+    state: State
+    best: dict[str, Any]
 
 
 class Start(NamedTuple):
@@ -36,7 +65,6 @@ class Start(NamedTuple):
 
 
 def start_or_resume(parts: Parts, seed: Tensor) -> Start:
-    """Return the start of a run from the newest good checkpoint, or from the beginning."""
     config, out, say = parts.config, parts.out, parts.say
     optimisation, device = config.optimisation, torch.device(config.running.device)
     saved = distributed.broadcast_from_rank0(partial(newest_checkpoint, out, say))

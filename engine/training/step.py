@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 
 from eblvm.engine import autodiff
 from eblvm.engine.autodiff import collectives, mixed_precision
 from eblvm.engine.errors import UserError
-from eblvm.engine.optim.base import averaged
+from eblvm.engine.methods.base import Gradient, Info, Nets, Noise, Rates, State, TrainingStep
+from eblvm.engine.optim.base import Optimizer, averaged
 from eblvm.engine.options import Options, option
+from eblvm.engine.types import Params
 from eblvm.kernels import adam_unroll
 
 if TYPE_CHECKING:
@@ -19,9 +21,6 @@ if TYPE_CHECKING:
 
     from eblvm.engine.autodiff.derivatives import Finish
     from eblvm.engine.config import Config
-    from eblvm.engine.methods.base import Gradient, Info, Nets, Noise, Rates, State, TrainingStep
-    from eblvm.engine.optim.base import Optimizer
-    from eblvm.engine.types import Params
 
 
 @dataclass(frozen=True)
@@ -91,16 +90,16 @@ class Step(Options):
             fused = method.fused(nets, device, dtype)
         if method.alternates:
             alternating = method.alternating(nets, optimizer, self.micro_batch, in_place)
-            step = without_graph(torch.vmap(alternating) if replicated else alternating)
+            step = torch.no_grad()(torch.vmap(alternating) if replicated else alternating)
         elif fused is not None:
-            step = moved(named(fused, "fused gradient"), nets, optimizer, in_place=True)
+            step = moved(fused, nets, optimizer, in_place=True, name="fused gradient")
         else:
             gradient = method.chunked(nets, self.micro_batch) if self.micro_batch else method.gradient(nets)
             if replicated:
                 gradient = vectorised(gradient)
             elif collectives.size() > 1:
                 gradient = reduced(gradient, method.overlaps)
-            step = moved(named(gradient, "gradient"), nets, optimizer, in_place)
+            step = moved(gradient, nets, optimizer, in_place)
         if not self.compile:
             return step
         if self.memory_budget is not None:
@@ -110,25 +109,28 @@ class Step(Options):
         return torch.compile(step, dynamic=False)
 
 
-def moved(gradient: Gradient, nets: Nets, optimizer: Optimizer, in_place: bool) -> TrainingStep:
-    """Return the step of a gradient: theta moves by it, after phi, then both averages.
+def moved(gradient: Gradient, nets: Nets, optimizer: Optimizer, in_place: bool, name: str = "gradient") -> TrainingStep:
+    """Return the step of a gradient, which profilers see by `name`: theta moves by it, after phi, then both averages.
 
-    In place, theta, its moments and its average move in the state's own memory: the old state is spent.
-    """
+    In place, theta, its moments and its average move in the state's own memory: the old state is spent."""
 
+    @torch.no_grad()  # it leaves no graph behind; its derivatives enable what they need
     def step(state: State, v: Tensor, noise: Noise, rates: Rates) -> tuple[State, Info]:
         before = state
-        bars, state, info = gradient(state, v, noise, rates)
+        with autodiff.named(name):
+            bars, state, info = gradient(state, v, noise, rates)
         go = None
         if before.scale:
             value = before.scale["value"]
-            finite = adam_unroll.all_finite(_tensors((bars, state.phi.params)))
+            leaves = autodiff.tree_leaves((bars, state.phi.params))
+            finite = adam_unroll.all_finite([x for x in leaves if isinstance(x, torch.Tensor)])
             go = finite | (value <= mixed_precision.SMALLEST)  # else an overflow caused by the loss scale: no step
             state = state._replace(scale=mixed_precision.next_scale(before.scale, finite))
             info = info | {"loss_scale": value}
             if adam_unroll.serves_lists(value):  # the host does not wait for the answer
                 info["skipped"] = (~go).to(value.dtype)
-                _restore(state, before, go)
+                after, old = (autodiff.tree_leaves((s.phi.params, s.phi.moments)) for s in (state, before))
+                adam_unroll.restore_(after, old, go)  # phi stays where `go` is false
             elif not go:
                 return before._replace(scale=state.scale), {"loss_scale": value, "skipped": torch.ones_like(value)}
             else:
@@ -144,24 +146,13 @@ def moved(gradient: Gradient, nets: Nets, optimizer: Optimizer, in_place: bool) 
             state = state._replace(phi=phi)
         return state._replace(theta=theta), info | {"gradient_norm": norm}
 
-    return without_graph(step)
-
-
-def without_graph(step: TrainingStep) -> TrainingStep:
-    """Return a step that leaves no graph behind; its derivatives enable what they need."""
-
-    def graphless(state: State, v: Tensor, noise: Noise, rates: Rates) -> tuple[State, Info]:
-        with torch.no_grad():
-            return step(state, v, noise, rates)
-
-    return graphless
+    return step
 
 
 def reduced(gradient: Gradient, overlaps: bool) -> Gradient:
     """Return the mean over processes of a gradient and its info.
 
-    The parts of a gradient that says when each is complete travel while backward goes on; all others at the end.
-    """
+    The parts of a gradient that says when each is complete travel while backward goes on; all others at the end."""
 
     def mean(
         state: State, v: Tensor, noise: Noise, rates: Rates, finish: Finish | None = None
@@ -191,25 +182,3 @@ def vectorised(gradient: Gradient) -> Gradient:
         return bars, after._replace(theta=state.theta), info
 
     return every
-
-
-def named(gradient: Gradient, name: str) -> Gradient:
-    """Return a gradient that profilers see under a name."""
-
-    def seen(
-        state: State, v: Tensor, noise: Noise, rates: Rates, finish: Finish | None = None
-    ) -> tuple[Params, State, Info]:
-        with autodiff.named(name):
-            return gradient(state, v, noise, rates)
-
-    return seen
-
-
-def _restore(state: State, before: State, go: Tensor) -> None:
-    """Give phi and its moments their values of before where `go`, a bool on the device, is false."""
-    after, old = ((s.phi.params, s.phi.moments) for s in (state, before))
-    adam_unroll.restore_(autodiff.tree_leaves(after), autodiff.tree_leaves(old), go)
-
-
-def _tensors(tree: Any) -> list[Tensor]:
-    return [x for x in autodiff.tree_leaves(tree) if isinstance(x, torch.Tensor)]

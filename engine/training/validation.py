@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 from contextlib import nullcontext
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from eblvm.engine.autodiff import collectives
 from eblvm.engine.config import Config
+from eblvm.engine.data.dataset import Dataset
 from eblvm.engine.methods.base import Nets, Rows, State
 from eblvm.engine.optim import replicas
 from eblvm.engine.training import distributed
 from eblvm.kernels.philox import Key
-
-if TYPE_CHECKING:
-    from eblvm.engine.data.dataset import Dataset
 
 VALIDATION_SEED = 2**40  # validation noise is the same for every run and step
 
@@ -30,7 +28,9 @@ def validation(config: Config, nets: Nets, state: State, dataset: Dataset) -> li
     states = [replicas.pick(state, r) for r in range(config.optimisation.count)] if config.replicated else [state]
     totals = [0.0] * len(states)
     for i, chunk in enumerate(dataset.valid.split(size)):
-        here = chunk_slice(i, len(chunk), paired)
+        here = collectives.local_slice(len(chunk))
+        if paired:  # the ranks take turns at whole chunks
+            here = slice(0, len(chunk) if i % collectives.size() == collectives.rank() else 0)
         v = dataset.floats(chunk[here])
         if len(v):
             key = Key(VALIDATION_SEED, i)
@@ -39,13 +39,6 @@ def validation(config: Config, nets: Nets, state: State, dataset: Dataset) -> li
                 losses = [float(method.validation(nets, s, v, noise, config.step.micro_batch)) for s in states]
             totals = [t + loss * len(v) for t, loss in zip(totals, losses, strict=True)]
     return [total / len(dataset.valid) for total in distributed.total(totals)]
-
-
-def chunk_slice(number: int, count: int, paired: bool) -> slice:
-    """Return what this rank has of a chunk: its part, or of pairs the whole chunk if it is this rank's turn."""
-    if not paired:
-        return collectives.local_slice(count)
-    return slice(0, count if number % collectives.size() == collectives.rank() else 0)
 
 
 def better(best: dict[str, Any], step: int, values: list[float], state: State) -> dict[str, Any]:

@@ -20,7 +20,7 @@ from eblvm.engine.runs import checkpoint
 from eblvm.engine.runs.folder import write_config
 from eblvm.engine.training import distributed
 from eblvm.engine.training.log import Log, NullLog, Pace
-from eblvm.engine.training.parts import Progress
+from eblvm.engine.training.start import Progress
 
 
 class Writer:
@@ -42,8 +42,7 @@ class Writer:
         """Open the log of the replicas `names`.
 
         A fork saves its start at once, with the position `begun` of its input: then it does not need its parent any
-        more. `kept` is the step of the newest checkpoint in the folder.
-        """
+        more. `kept` is the step of the newest checkpoint in the folder."""
         self.config, self.out, self.names, self._kept = config, out, names, kept
         self._thread: Thread | None = None
         self.error: BaseException | None = None  # that `wait` will raise
@@ -61,8 +60,6 @@ class Writer:
         self.log = Log(self.out, start.step, optimisation.steps, title, self.names, loggers, config.to_json())
 
     def row(self, step: int, values: dict[str, list[float]], measured: Mapping[str, float]) -> None:
-        """A line of the log."""
-
         def write() -> None:
             require_folder(self.out)
             self.log.write(step, values, measured)
@@ -72,8 +69,7 @@ class Writer:
     def save(self, progress: Progress, position: dict[str, Any]) -> None:
         """Begin to write a checkpoint, when the one before it is written; `position` is that of the input.
 
-        Only its "state" is copied: nothing else in it is moved in place.
-        """
+        Only its "state" is copied: nothing else in it is moved in place."""
 
         def begin() -> None:
             self._finish()
@@ -97,7 +93,6 @@ class Writer:
             self.error = error
 
     def wait(self) -> None:
-        """Return when what was saved is on disk."""
         distributed.on_rank0(self._finish)
 
     def _finish(self) -> None:
@@ -138,5 +133,4 @@ def require_folder(out: Path) -> None:
 
 
 def content(progress: Progress, position: dict[str, Any]) -> dict[str, Any]:
-    """Return what a checkpoint holds."""
     return {"step": progress.step, "best": progress.best, "state": to_tree(progress.state), "input": position}

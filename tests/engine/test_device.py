@@ -74,7 +74,7 @@ def test_a_run_that_is_evaluated_by_torchrun(
     config = recipe("digits", "deep").replaced(precision="tf32", deterministic=True)
     monkeypatch.setattr("eblvm.engine.runs.saved.read_config", lambda folder: config)
     monkeypatch.setattr("eblvm.engine.runs.saved.expect_same_models", lambda *_: None)
-    monkeypatch.setattr("eblvm.engine.runs.saved.checkpoint_of", lambda *_: {})
+    monkeypatch.setattr("eblvm.engine.runs.saved.payload_at", lambda *_: {})
     monkeypatch.setenv("LOCAL_RANK", "1")
     try:
         run = SavedRun.open(tmp_path, device="cuda", step=1)

@@ -9,12 +9,11 @@ ROOT = Path(__file__).parents[2]
 # From the lowest to the highest. A module may import from its own layer and from those before it.
 LAYERS = (
     ("kernels",),
-    ("engine.errors", "engine.options", "engine.tables", "engine.types", "engine.legacy"),
+    ("engine.errors", "engine.options", "engine.values", "engine.tables", "engine.types", "engine.legacy"),
     (
         "engine.damage",
         "engine.durable",
         "engine.machine",
-        "engine.running",
         "engine.progress",
         "engine.versions",
     ),

@@ -23,9 +23,8 @@ from eblvm.engine.data.readers import read
 from eblvm.engine.errors import UserError
 from eblvm.engine.evaluation.section import Section
 from eblvm.engine.runs import checkpoint
-from eblvm.engine.runs.eval_file import read_eval
 from eblvm.engine.runs.saved import SavedRun
-from eblvm.engine.runs.stats import read_rows
+from eblvm.engine.runs.stats import read_eval, read_rows
 from eblvm.engine.training.loop import train
 
 from .fault_layer import Crash, Faults, failing

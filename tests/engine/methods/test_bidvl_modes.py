@@ -10,7 +10,6 @@ from eblvm.engine.autodiff import mixed_precision
 from eblvm.engine.config import Config
 from eblvm.engine.methods.base import State
 from eblvm.engine.recipes import recipe
-from eblvm.engine.training.step import without_graph
 from eblvm.kernels import philox
 from eblvm.kernels.philox import Key
 from tests.engine.methods.started import drawn, first_step, under_way
@@ -137,7 +136,7 @@ def test_traced_step_is_the_plain_one(variant: str) -> None:
     traced = Stepped(config)
     torch._dynamo.reset()
     step = traced.method.alternating(traced.nets, config.optimisation.theta_optimizer(), None, in_place=False)
-    traced.step = torch.compile(without_graph(step), backend="aot_eager", dynamic=False, fullgraph=True)
+    traced.step = torch.compile(torch.no_grad()(step), backend="aot_eager", dynamic=False, fullgraph=True)
     traced()
     assert_same(traced.tensors(), stepped(config, 1), 1e-10)
 

@@ -8,8 +8,7 @@ from torch.nn.functional import logsigmoid
 
 from eblvm.engine.methods.base import Nets
 from eblvm.engine.methods.nce import Nce, Vnce
-from eblvm.engine.nets.contrast import Contrast
-from eblvm.engine.nets.grbm import GRBM
+from eblvm.engine.nets.grbm import GRBM, Contrast
 from eblvm.engine.nets.posteriors import Bernoulli
 from eblvm.engine.optim.adam import Adam
 from eblvm.kernels import philox

@@ -4,8 +4,7 @@ import pytest
 import torch
 
 from eblvm.engine.errors import UserError
-from eblvm.engine.nets.bidvl import nets_for
-from eblvm.engine.nets.bidvl_start import start_buffers
+from eblvm.engine.nets.bidvl import start_buffers
 from eblvm.engine.nets.spectral import Spectral
 from eblvm.engine.recipes import recipe
 from eblvm.kernels.philox import Key
@@ -19,7 +18,7 @@ TINY = {"width": 2, "posterior_width": 2, "generator_width": 2, "latent": 5}
 )
 def test_shapes(model: str, size: int, energy: str) -> None:
     config = recipe("cifar10", method="bidvl").replaced(**TINY, model=model, energy=energy)
-    nets = nets_for(config.model, (3, size, size), config["energy"] == "joint")
+    nets = config.model.generative((3, size, size), config["energy"] == "joint")
     key = Key(0, 0)
     held = []
     for net in nets:
@@ -39,7 +38,7 @@ def test_the_released_start() -> None:
     """Check weights N(0, 0.02^2), biases of convolutions within 1/sqrt(fan in), batch norms 1 and 0."""
     config = recipe("cifar10", method="bidvl").replaced(width=16, posterior_width=16, generator_width=16)
     assert config["initial"] == "normal"
-    for net in nets_for(config.model, (3, 32, 32), joint=False):
+    for net in config.model.generative((3, 32, 32), joint=False):
         params = net.initial(Key(0, 0))
         weights = torch.cat([p.flatten() for p in params.values() if p.dim() > 1])
         assert float(weights.mean()) == pytest.approx(0, abs=5 * 0.02 / len(weights) ** 0.5)
@@ -54,13 +53,13 @@ def test_the_released_start() -> None:
 
 
 def test_published_widths() -> None:
-    energy, encoder, generator = nets_for(recipe("cifar10", method="bidvl").model, (3, 32, 32), joint=False)
+    energy, encoder, generator = recipe("cifar10", method="bidvl").model.generative((3, 32, 32), joint=False)
     outputs = [m.weight.shape[0] for m in energy.modules() if isinstance(m, Spectral)]
     assert outputs == [64, 64, 128, 128, 256, 256, 512, 512, 512, 1]
     assert [p.shape[0] for p in encoder.parameters() if p.dim() == 4] == [48, 96, 192, 384, 200]
     ups = [tuple(p.shape[:2]) for p in generator.parameters() if p.dim() == 4]
     assert ups == [(384, 384), (384, 192), (192, 96), (3, 96)]
-    energy, _, generator = nets_for(recipe("celeba128", method="bidvl").model, (3, 128, 128), joint=False)
+    energy, _, generator = recipe("celeba128", method="bidvl").model.generative((3, 128, 128), joint=False)
     firsts = [block.one.weight.shape[1] for block in energy.trunk.children() if hasattr(block, "one")]
     assert firsts == [3, 64, 128, 256, 512, 1024]
 
@@ -71,11 +70,11 @@ def test_published_widths() -> None:
 )
 def test_sizes_that_do_not_fit(model: str, shape: tuple[int, ...]) -> None:
     with pytest.raises(UserError, match="expected square images of"):
-        nets_for(recipe("cifar10", method="bidvl").replaced(model=model).model, shape, joint=False)
+        recipe("cifar10", method="bidvl").replaced(model=model).model.generative(shape, joint=False)
 
 
 def test_start_is_by_seed_and_normalised() -> None:
-    energy, *_ = nets_for(recipe("digits", method="bidvl").replaced(**TINY).model, (1, 8, 8), joint=False)
+    energy, *_ = recipe("digits", method="bidvl").replaced(**TINY).model.generative((1, 8, 8), joint=False)
     one, other = (energy.initial(Key(seed, 0)) for seed in (0, 1))
     assert not torch.equal(one["trunk.0.weight"], other["trunk.0.weight"])
     buffers = start_buffers(energy, one, Key(0, 0), 0)

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from eblvm.engine.models.deep import Deep, Published
-from eblvm.engine.nets.base import Energy, Net, call
+from eblvm.engine.nets.base import Energy, Net
 from eblvm.engine.nets.deep import Layer
 from eblvm.engine.nets.posteriors import StridedGaussian, check_fit
 from eblvm.kernels import philox
@@ -142,7 +142,7 @@ def test_equals_plain_layers(options: dict, visible: bool) -> None:
     h = () if visible else (philox.normal(Key(1, 2), 0, B, (H,), dtype=torch.float64),)
     results = []
     for e in (
-        call(energy, theta, "free_energy" if visible else "energy", v, *h),
+        getattr(energy.at(theta), "free_energy" if visible else "energy")(v, *h),
         functional_call(twin, twin_theta, (v, *h)),
     ):
         (score,) = torch.autograd.grad(-e.sum(), v, create_graph=True)

@@ -11,11 +11,10 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map
 
-from eblvm.engine.config import Config
+from eblvm.engine.config import Config, Running
 from eblvm.engine.errors import UserError
 from eblvm.engine.methods.base import Rows
 from eblvm.engine.recipes import recipe
-from eblvm.engine.running import Running
 from eblvm.engine.training import loop
 from eblvm.engine.training.graphs import TRIAL, GraphedStep, TriedStep, _write
 from eblvm.engine.training.start import initial_state
@@ -100,7 +99,7 @@ def test_a_run_captures_its_compiled_step(tmp_path: Path, monkeypatch: pytest.Mo
     monkeypatch.setattr(loop, "TriedStep", Tried)
     monkeypatch.setattr(loop, "CudaRecorder", Replayed)
     monkeypatch.setattr(Running, "on_cuda", property(lambda _: True))
-    monkeypatch.setattr(loop, "set_repeatable", lambda _: None)
+    monkeypatch.setattr(loop.machine, "set_repeatable", lambda _: None)
     monkeypatch.setattr(torch, "compile", lambda step, dynamic: partial(step))
     said: list[str] = []
     config = CASES["grbm dsm"].replaced(steps=6, validations=0, compile=True, graphs=True)
