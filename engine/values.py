@@ -78,7 +78,7 @@ def _filled(node: Options, known: Mapping[str, Any]) -> Options:
             kinds = leaf.field.metadata["kinds"]
             if value in kinds and value != leaf.value:
                 node = with_value(node, leaf.path, _filled(kinds[value], known))
-        elif not leaf.choices or value in leaf.choices:
+        elif not (choices := leaf.field.metadata["choices"]) or value in choices:
             node = with_value(node, leaf.path, checked(leaf, value))
     return node
 

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 def serves(divergence: Divergence, nets: Nets, f: Any) -> bool:
     """Is this lower level of the form, outside of torch.func?"""
-    energy, alone = nets.energy, isinstance(f, torch.Tensor) and f.is_cuda and not derivatives.inside_torch_func()
+    energy, alone = nets.energy, isinstance(f, torch.Tensor) and not derivatives.inside_torch_func()
     if not alone or divergence.kind != "fisher" or not isinstance(nets.posterior, modules.Gaussian):
         return False
     return isinstance(energy, modules.Separable) and type(energy.head_net) is deep.CoupledHead

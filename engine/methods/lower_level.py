@@ -122,6 +122,11 @@ class Fisher(Divergence):
 DIVERGENCES = declared(Divergence, (KlExact, Fisher, Kl, Iwae))
 
 
+def written_out(divergence: Divergence, nets: Nets, v: Tensor, f: Any) -> bool:
+    """Is the gradient for phi that of fused_fisher? It pays where launches cost: on a GPU."""
+    return v.is_cuda and fused_fisher.serves(divergence, nets, f)
+
+
 @dataclass(frozen=True)
 class LowerLevel(Estimator):
     """An estimator with a posterior q(h|v; phi) that makes K real steps per minibatch on the mean of a divergence."""
@@ -192,7 +197,7 @@ class LowerLevel(Estimator):
             for k in range(self.K):
                 f_k = autodiff.detached(features_at(k, energy, f, batches))
                 batch, latent_SBH = batches[k % len(batches)], noise["latent"][k].movedim(-2, -3)
-                if fused_fisher.serves(self.divergence, nets, f_k):
+                if written_out(self.divergence, nets, batch.v, f_k):
                     head = head if head is not None and len(batches) == 1 else fused_fisher.head_of(theta, f_k)
                     gradient, r = fused_fisher.gradient(head, nets.posterior, phi.params, batch, latent_SBH, rates)
                     if k == self.K - 1:

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from eblvm.engine.methods import fused_fisher
+from eblvm.engine.methods import fused_fisher, lower_level
 from eblvm.engine.methods.lower_level import LowerLevel
 from eblvm.engine.methods.score_matching import ScoreMatching
 from eblvm.engine.optim.base import Weights
@@ -31,7 +31,7 @@ def test_real_steps(samples: int, scale: float | None, monkeypatch: pytest.Monke
     expected, loss = steps()
     calls = []
     plain = fused_fisher.gradient
-    monkeypatch.setattr(fused_fisher, "serves", lambda *_: True)
+    monkeypatch.setattr(lower_level, "written_out", lambda *_: True)
     monkeypatch.setattr(fused_fisher, "gradient", lambda *a: (calls.append(0), plain(*a))[1])
     found, loss_by_hand = steps()
     assert len(calls) == 3

@@ -22,7 +22,7 @@ from eblvm.engine.optim.sgd import Sgd
 from eblvm.engine.runs import checkpoint
 from eblvm.engine.training import guard
 from eblvm.engine.training.loop import train
-from eblvm.engine.training.parts import Progress
+from eblvm.engine.training.start import Progress
 from eblvm.engine.training.writer import Writer
 
 PATIENCE_S = 60
