@@ -99,9 +99,9 @@ def card(run: SavedRun, model: str, facts: dict[str, Any], name: str) -> str:
         figures = read_evaluation(run.folder)
     if (figures.get("model"), figures.get("step")) == (model, facts["step"]):
         spread = figures["deviation"] if config.replicated else {}
-        for name, value in figures["mean"].items():
+        for figure, value in figures["mean"].items():
             shown = value if isinstance(value, str) else f"{value:.6g}"
-            rows.append(f"| {name} | {shown}" + (f" ± {spread[name]:.2g} |" if spread.get(name) else " |"))
+            rows.append(f"| {figure} | {shown}" + (f" ± {spread[figure]:.2g} |" if spread.get(figure) else " |"))
     lines = [
         "---", "library_name: eblvm", "tags: [energy-based-model, latent-variable-model, score-matching]", "---",
         f"# {name}", "",

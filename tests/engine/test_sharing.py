@@ -69,6 +69,17 @@ def test_replicas_are_exported_in_order(tmp_path: Path) -> None:
     assert names == ["seed=0 lr=0.001", "seed=1 lr=0.001", "seed=0 lr=0.01", "seed=1 lr=0.01"]
 
 
+def test_the_card_of_an_evaluated_run_has_its_name_and_its_figures(tmp_path: Path) -> None:
+    run = eblvm.train("checkerboard", method="dsm", out=tmp_path / "run", **SHORT)
+    assert main(["eval", str(run.folder)]) == 0
+    figures = json.loads((run.folder / "eval.json").read_text())["mean"]
+    card = (run.export(tmp_path / "shared") / "README.md").read_text()
+    assert "\n# shared\n" in card
+    assert 'eblvm.load("shared")' in card
+    assert figures
+    assert all(f"| {name} | " in card for name in figures)
+
+
 def test_a_damaged_or_foreign_folder_is_one_sentence(grbm: eblvm.Run, tmp_path: Path) -> None:
     out = grbm.export(tmp_path / "x")
     content = bytearray((out / SAFE).read_bytes())
