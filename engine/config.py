@@ -46,7 +46,7 @@ FORMAT = 3  # of config.json; 1 was one flat record of all options, 2 had those 
 
 @dataclass(frozen=True)
 class Running(Options):
-    """Where and how a run computes, and what it writes: options that do not depend on the method."""
+    """Options of computing and writing that do not depend on the method."""
 
     group = "running"
 

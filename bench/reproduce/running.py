@@ -27,7 +27,7 @@ Say = Callable[[str], None]
 
 @dataclass(frozen=True)
 class Settings:
-    """What `eblvm reproduce NAME` was asked for; None: as published."""
+    """Settings of `eblvm reproduce NAME`; None: as published."""
 
     out: Path
     data: Path | None = None
@@ -39,14 +39,14 @@ class Settings:
 
 
 def config_of(command: str) -> Config:
-    """What follows `eblvm train`, as its configuration."""
+    """Return the configuration of the arguments that follow `eblvm train`."""
     parser = Parser("train", add_help=False)
     add_run_options(parser)
     return configuration(parser, parser.parse(command.split()))
 
 
 def commands(experiment: Experiment, row: Row, settings: Settings) -> list[str]:
-    """What a person would type for this row: training it and judging it."""
+    """Return the commands that train and evaluate this row."""
     folder = settings.out / slug(row.label)
     if not row.train:
         return [f"eblvm reproduce {experiment.name} --out {settings.out}"]

@@ -25,7 +25,9 @@ from eblvm.engine.machine import ENDINGS
 
 SCHEMA = "eblvm-compare/1"
 MINUTES = 10.0
-LAUNCHES = 12  # pairs of fresh processes in a block, if there is time: one process may be 3 % slower all its life
+LAUNCHES = (
+    12  # pairs of fresh processes in a block, if there is time: a process can stay 3 % slower by its memory layout
+)
 PER_STARTER = 4  # launches that share torch's place in memory
 LAUNCH_S, CASE_S = 4.0, 0.5  # what a launch needs, and what a case in it: with less it would mostly start up
 CONFIRM_S = 2.0  # of a suspect in a launch of the second block, at most

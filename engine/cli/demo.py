@@ -116,7 +116,7 @@ def train_quietly(config: Config, folder: Path, sender: Connection) -> None:
 
 
 def panel(title: str, likelihood: float, values: list[float]) -> tuple[str, Callable[[torch.Tensor], torch.Tensor]]:
-    """What the picture shows of a model."""
+    """Compute what the picture shows of a model."""
     return f"{title}\n{likelihood:.3f} nats", lambda grid: torch.tensor(values)
 
 

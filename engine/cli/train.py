@@ -68,7 +68,7 @@ def preview(run: "SavedRun", thorough: bool) -> dict[str, Path]:
 
 
 def finish(out: Path) -> None:
-    """What came out of a complete run, and what to do with it."""
+    """Print the result of a complete run, and the commands to go on with."""
     if not is_first():
         return
     run = summarise(out)

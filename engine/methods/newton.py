@@ -1,4 +1,4 @@
-"""How theta's gradient sees q's answer: through N unrolled steps (bism.py), or by the Newton step of this file.
+"""The gradient of theta through q's response: by N unrolled steps (bism.py), or by the Newton step of this file.
 
 The best response of q by a Newton step on its outputs is the whole implicit gradient (N = infinity) through the head.
 The lower level separates over samples: D(eta; f, theta) reads q's outputs eta and the features f of one sample, never

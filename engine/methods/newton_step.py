@@ -134,7 +134,7 @@ def newton_step(
         return point[0] - by_mean_BH, point[1] - by_log_std_BH
 
     def within(step_BE: Tensor) -> Tensor:
-        """What a step is multiplied by [B, 1] to stay in the trust region; zero for one that is not finite."""
+        """Return the factors [B, 1] that keep steps in the trust region; zero for one that is not finite."""
         length_B1 = _length(step_BE)[:, None]
         return torch.where(length_B1.isfinite(), (options.trust / length_B1.clamp_min(1e-30)).clamp(max=1), 0)
 

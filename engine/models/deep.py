@@ -18,7 +18,7 @@ PIECEWISE_LINEAR = ("relu",)  # no second derivative: nothing to unroll through
 
 @dataclass(frozen=True)
 class Network(Options):
-    """How the networks are built: as in the papers, or with fewer layers that cost more than they give."""
+    """Build of the networks: as in the papers, or with fewer layers that cost more than they give."""
 
     group = "model"
     published_network: ClassVar[bool] = False

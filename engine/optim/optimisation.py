@@ -1,4 +1,4 @@
-"""How a run moves its parameters: steps, batch, optimisers, learning rates and their schedules, seeds and replicas.
+"""Options that move the parameters: steps, batch, optimisers, learning rates and their schedules, seeds and replicas.
 
 Replica r of a run with R seeds and learning rates l_0, l_1, ... has seed + r % R and rate l_{r // R}. Each equals the
 single run with that seed and rate, up to the rounding of batched matrix products.

@@ -1,4 +1,4 @@
-"""What a step costs apart from time, all deterministic: bytes saved for backward, peak bytes, FLOPs, operator calls."""
+"""Deterministic costs of a step: bytes saved for backward, peak bytes, FLOPs, operator calls."""
 
 import gc
 import weakref
@@ -113,7 +113,7 @@ def _packed(t: Tensor) -> bool:
 
 @contextmanager
 def saved_by_graphs(known: Iterable[Tensor]) -> Iterator[Storages]:
-    """What graphs made inside hold for their backward passes, beyond tensors that are known."""
+    """Collect what graphs made inside hold for their backward passes, beyond tensors that are known."""
     saved = Storages(known)
     with torch.autograd.graph.saved_tensors_hooks(lambda t: Saved(saved, t), lambda s: s.tensor):
         yield saved

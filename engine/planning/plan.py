@@ -1,4 +1,4 @@
-"""What a training step will need, counted on the meta device before anything is allocated: `eblvm plan RECIPE`.
+"""Memory, FLOPs and traffic of a training step, counted on the meta device, nothing allocated: `eblvm plan RECIPE`.
 
 The step is run on tensors that have shapes and no memory; every storage is followed from its first appearance to its
 end. What a device holds is then
@@ -35,7 +35,7 @@ SPLITS = (1, 2, 4, 8)  # micro-batches that a plan tries to cut a process's slic
 
 @dataclass(frozen=True)
 class StepCost:
-    """What one process needs for a step of `config`; bytes and FLOPs."""
+    """Needs of one process for a step of `config`, in bytes and FLOPs."""
 
     config: Config
     gpus: int
@@ -207,7 +207,7 @@ def out_of_memory(error: RuntimeError) -> bool:
 
 
 def next_smaller(config: Config, shape: Sequence[int], gpus: int) -> str:
-    """What to do when the memory was not enough, in words."""
+    """Advise what to do when the memory was not enough."""
     if not (config.model.plans and config.method.plans):
         return "use a smaller --batch, or more processes"
     if config.replicated:

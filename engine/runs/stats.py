@@ -1,4 +1,4 @@
-"""What a run has logged so far, stats.jsonl, and how it was evaluated, eval.json, as others read them."""
+"""Read what a run has logged so far, stats.jsonl, and its evaluation, eval.json."""
 
 import json
 import sys

@@ -110,8 +110,9 @@ def total(values: list[float]) -> list[float]:
 
 
 class Flags:
-    """What any process asks for, as all of them know it. They ask together about every ASK_S seconds and not in every
-    step: with each answer the first rank says in how many steps the next one is."""
+    """Flags that are up on all ranks once one of them has raised them.
+
+    Ranks ask together, about every ASK_S seconds: with each answer rank 0 says in how many steps the next one is."""
 
     def __init__(self) -> None:
         self.next = 0
@@ -139,7 +140,7 @@ def gather_to_rank0(x: Tensor) -> Tensor:
 
 
 def broadcast_from_rank0(action: Callable[[], T]) -> T:
-    """What `action` gives on the first rank, on all of them. Its mistakes are everyone's: nobody waits for the dead."""
+    """Return on every rank the result of `action` on rank 0. If it fails there, all ranks raise its error."""
     if size() == 1:
         return action()
     answer: list[Any] = [None, None]

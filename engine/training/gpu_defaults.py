@@ -1,4 +1,4 @@
-"""What a new run on a GPU gets where the command leaves it open. The rule is printed, and every flag overrides it.
+"""Defaults of a new run on a GPU, for what the command leaves open. They are printed, and every flag overrides them.
 
     networks, compute capability 8.0 or newer, no --precision         tf32: factors of products rounded to 10 bits
     networks in tf32, bf16 or fp16, no --[no-]channels-last           channels_last, the order tensor cores read

@@ -1,4 +1,4 @@
-"""What stops a run: a model that does not fit, numbers that broke, before they overwrite anything good, and signals."""
+"""Stop a run: for a model that does not fit, for broken numbers before they overwrite good ones, and at signals."""
 
 import math
 import signal

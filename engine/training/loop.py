@@ -123,7 +123,7 @@ def training_loop(parts: Parts) -> bool:
 
 
 class Due(NamedTuple):
-    """What is to be done after a step. All processes agree, so that they save and validate in the same steps."""
+    """Tasks that are due after a step. All processes agree, so that they save and validate in the same steps."""
 
     last: bool
     leaving: bool

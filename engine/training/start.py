@@ -1,4 +1,4 @@
-"""What a run is made of, and where it starts: at its newest checkpoint, at the first state of every replica, or at
+"""The parts of a run, and its start: at its newest checkpoint, at the first state of every replica, or at
 another run's weights."""
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Parts(NamedTuple):
 
 
 class Progress(NamedTuple):
-    """Where a run is: its state after `step` steps, and the best model so far."""
+    """Progress of a run: its state after `step` steps, and the best model so far."""
 
     step: int
     state: State
@@ -53,7 +53,7 @@ class Progress(NamedTuple):
 
 
 class Start(NamedTuple):
-    """Where a run starts, and its input, opened there and to be closed."""
+    """Start of a run, and its input, opened there and to be closed."""
 
     progress: Progress
     batches: Input

@@ -27,7 +27,7 @@ TAPE = ("z", "G", "m", "v2", "bias")  # written in every unrolled step and read 
 
 
 class Step(NamedTuple):
-    """What the launches of one step have in common."""
+    """Arguments that the launches of one step share."""
 
     tensors: dict[str, Tensor]  # by the names of the kernels' pointers; what the settings leave out is empty
     sizes: dict[str, int]
@@ -145,7 +145,7 @@ def _step(
 
 
 def _memory(v: Tensor, W: Tensor, settings: Settings, *, shared: bool, dual: bool, upper: bool) -> dict[str, Tensor]:
-    """What launches write and later ones read; empty where the settings leave it out."""
+    """Allocate what launches write and later ones read; empty where the settings leave it out."""
     K, N, batch, (D, H), replicas = settings.K, settings.N, v.shape[-2], W.shape[-2:], W.shape[:-2].numel()
     unrolled, adam = N > 0, N > 0 and not settings.sgd
     x_batches = max(min(K + N, 1) if shared else K + N, 1)
