@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from eblvm.engine.cli import commands
+from eblvm.engine.cli import WITH, commands
 from eblvm.engine.cli.configuration import add_run_options
 from eblvm.engine.cli.parser import Parser
 
@@ -26,7 +26,7 @@ def shown(page: Path) -> list[list[str]]:
 def test_commands_and_options_that_are_shown_exist(page: Path) -> None:
     parser = Parser("train", add_help=False)
     add_run_options(parser, places=True)
-    known = {*parser._option_string_actions, "--resume", "--json"}
+    known = {*parser._option_string_actions, "--resume", "--json", WITH}
     for words in shown(page):
         name = words[1].strip("[]")
         if name.isupper() or name.startswith("-"):

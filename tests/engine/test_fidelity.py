@@ -144,7 +144,7 @@ def alpha(config: Config) -> str:
 def doubling(_: Config) -> str:
     x = torch.arange(4.0).view(1, 1, 2, 2)
     repeated = x.repeat_interleave(2, 2).repeat_interleave(2, 3)
-    return "repeated pixels" if torch.equal(bidvl._doubled(x), repeated) else "interpolated"
+    return "repeated pixels" if torch.equal(bidvl.doubled(x), repeated) else "interpolated"
 
 
 def variance(config: Config) -> str:
