@@ -184,7 +184,7 @@ def test_buckets_of_all_kinds() -> None:
 def agreed_flags() -> tuple[list[int], int]:
     """Return the steps at which this rank knows that rank 1 raised its flag in step 30, and how often all asked."""
     flags, asked, knows = distributed.Flags(), 0, []
-    for done in range(1, 101):
+    for done in range(1, 201):
         asked += done == flags.next
         time.sleep(0.002)
         if flags.agreed(done, collectives.rank() == 1 and done >= 30)[0]:
