@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import field, fields, replace
 from typing import TYPE_CHECKING, Any
 
 from eblvm.engine import legacy, options, values
@@ -44,7 +44,6 @@ NEEDS = {
 FORMAT = 3  # of config.json; 1 was one flat record of all options, 2 had those of `step` in `running`
 
 
-@dataclass(frozen=True)
 class Running(Options):
     """Options of computing and writing that do not depend on the method."""
 
@@ -99,7 +98,6 @@ class Running(Options):
             raise UserError(f"got device={self.device!r}, expected cpu or cuda (cuda:0, cuda:1, ...)")
 
 
-@dataclass(frozen=True)
 class Config(Options):
     method: Method = slot(METHODS, "training method")
     model: Model = slot(MODELS, "the energy; 'custom' is given in Python, see docs/models.md")

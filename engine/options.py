@@ -1,9 +1,9 @@
 """Options, and trees of them: what can be set, to which values, what for, and who reads it.
 
-A node is a frozen dataclass derived from `Options`. Its fields are options (`option`) or slots (`slot`) that hold
-another node, one of several kinds. Names are unique within the tree of a run, so an option has one flag and one name
-from the command line to the line that uses it. A node also says what it can do, as class attributes; an option or a
-kind that `needs` a capability is there only if no node of the tree lacks it.
+A node is a class derived from `Options`, which makes it a frozen dataclass. Its fields are options (`option`) or slots
+(`slot`) that hold another node, one of several kinds. Names are unique within the tree of a run, so an option has one
+flag and one name from the command line to the line that uses it. A node also says what it can do, as class attributes;
+an option or a kind that `needs` a capability is there only if no node of the tree lacks it.
 
 `engine/values.py` sets the values. Nothing here or in a file that declares options imports torch: `--help` and error
 messages must not wait for it.
@@ -17,7 +17,7 @@ import typing
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import Field, dataclass, field, fields
 from functools import cache, partial
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypeVar, cast
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypeVar, dataclass_transform
 
 from eblvm.engine.errors import UserError
 
@@ -25,37 +25,6 @@ if TYPE_CHECKING:
     from eblvm.engine.config import Config
 
 T = TypeVar("T", bound="Options")
-
-
-@dataclass(frozen=True)
-class Options:
-    """A node. `kind` is its name in its slot, `group` the title under which the help shows its options."""
-
-    kind: ClassVar[str] = ""
-    group: ClassVar[str] = ""
-    needs: ClassVar[tuple[str, ...]] = ()  # capabilities without which this kind cannot be chosen
-    declared: ClassVar[int] = 0  # classes of nodes so far
-
-    def __init_subclass__(cls) -> None:
-        Options.declared += 1
-
-    def check(self, config: Config) -> None:
-        """Raise a `UserError` if this node does not fit the rest of the run; without data and without torch."""
-
-    def leaves(self) -> list[Leaf]:
-        capable = cache(partial(can, self))
-
-        def under(node: Options, path: tuple[str, ...]) -> Iterator[Leaf]:
-            for f in fields(node):
-                value, here = getattr(node, f.name), (*path, f.name)
-                if isinstance(value, Options):
-                    if "kinds" in f.metadata:
-                        yield Leaf(node, here, f, value.kind)
-                    yield from under(value, here)
-                elif "help" in f.metadata and capable(f.metadata["needs"]):
-                    yield Leaf(node, here, f, value)
-
-        return list(under(self, ()))
 
 
 def option(
@@ -81,6 +50,55 @@ def option(
 def slot(kinds: Mapping[str, Any], help: str, default: Any = None) -> Any:
     """A field that holds one of several `kinds` of node, by name; the first one where no default is given."""
     return field(default=default, metadata={"kinds": kinds, "help": help})
+
+
+@dataclass_transform(frozen_default=True, field_specifiers=(field,))
+@dataclass(frozen=True, repr=False, eq=False)
+class Options:
+    """A node. `kind` is its name in its slot, `group` the title under which the help shows its options.
+
+    A class that derives from it is a frozen dataclass without a decorator. dataclass compiles source text for every
+    method that it makes, in every class; what can be inherited is written here once, since `--help` waits for it."""
+
+    kind: ClassVar[str] = ""
+    group: ClassVar[str] = ""
+    needs: ClassVar[tuple[str, ...]] = ()  # capabilities without which this kind cannot be chosen
+    declared: ClassVar[int] = 0  # classes of nodes so far
+
+    def __init_subclass__(cls) -> None:
+        dataclass(frozen=True, repr=False, eq=False)(cls)
+        Options.declared += 1
+
+    def _compared(self) -> tuple[Any, ...]:
+        return tuple(getattr(self, f.name) for f in fields(self) if f.compare)
+
+    def __eq__(self, other: object) -> bool:
+        return self._compared() == other._compared() if type(other) is type(self) else NotImplemented
+
+    def __hash__(self) -> int:
+        return hash((type(self), self._compared()))
+
+    def __repr__(self) -> str:
+        shown = ", ".join(f"{f.name}={getattr(self, f.name)!r}" for f in fields(self) if f.repr)
+        return f"{type(self).__qualname__}({shown})"
+
+    def check(self, config: Config) -> None:
+        """Raise a `UserError` if this node does not fit the rest of the run; without data and without torch."""
+
+    def leaves(self) -> list[Leaf]:
+        capable = cache(partial(can, self))
+
+        def under(node: Options, path: tuple[str, ...]) -> Iterator[Leaf]:
+            for f in fields(node):
+                value, here = getattr(node, f.name), (*path, f.name)
+                if isinstance(value, Options):
+                    if "kinds" in f.metadata:
+                        yield Leaf(node, here, f, value.kind)
+                    yield from under(value, here)
+                elif "help" in f.metadata and capable(f.metadata["needs"]):
+                    yield Leaf(node, here, f, value)
+
+        return list(under(self, ()))
 
 
 NONE = "none"  # the text that unsets an option
@@ -128,18 +146,23 @@ class Leaf(NamedTuple):
 
 def value_type(owner: type[Options], name: str) -> tuple[Any, bool, bool]:
     """(type of a value, is it a tuple of them, may it be None) by the field's annotation."""
-    kind = _hints(cast(Any, owner))[name]
+    annotation: Any = owner.__dataclass_fields__[name].type
+    try:
+        return _value_type(annotation)
+    except NameError:  # a name of the file that declares it
+        return _value_type(typing.get_type_hints(owner)[name])
+
+
+@cache
+def _value_type(annotation: Any) -> tuple[Any, bool, bool]:
+    """Read an annotation once for all options that have it: the few of builtin names need no search for names."""
+    kind = eval(annotation, {}) if isinstance(annotation, str) else annotation
     optional = type(None) in typing.get_args(kind)
     if optional:
         (kind,) = (a for a in typing.get_args(kind) if a is not type(None))
     if typing.get_origin(kind) is tuple:
         return typing.get_args(kind)[0], True, optional
     return kind, False, optional
-
-
-@cache
-def _hints(owner: Any) -> dict[str, Any]:
-    return typing.get_type_hints(owner)
 
 
 def nodes(root: Options) -> Iterator[Options]:

@@ -7,7 +7,7 @@ a file here must not read a name of it while it is imported, since the help impo
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from typing import Any, ClassVar
 
 from eblvm.bench.tools import device as devices
@@ -24,7 +24,6 @@ GROUPS = {  # of the help, in its order
 }
 
 
-@dataclass(frozen=True)
 class Suite(Options):
     """A measurement that gives a record. `kind` is its name, `group` its place in the help."""
 

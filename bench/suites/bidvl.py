@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from eblvm.bench.measurements import bidvl
 from eblvm.bench.suites import Suite, device_name, round_count
 
 
-@dataclass(frozen=True)
 class Bidvl(Suite):
     kind = "bidvl"
     group = "speed"

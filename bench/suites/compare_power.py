@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from eblvm.bench.measurements import compare_power
@@ -10,7 +9,6 @@ from eblvm.bench.suites import Suite
 from eblvm.engine.options import option
 
 
-@dataclass(frozen=True)
 class ComparePower(Suite):
     kind = "compare-power"
     group = "bench"

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from eblvm.bench.measurements import deep
 from eblvm.bench.suites import Suite, device_name, round_count
 
 
-@dataclass(frozen=True)
 class Deep(Suite):
     kind = "deep"
     group = "speed"

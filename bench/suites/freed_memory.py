@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from eblvm.bench.measurements import freed_memory
 from eblvm.bench.suites import Suite, round_count
 
 
-@dataclass(frozen=True)
 class FreedMemory(Suite):
     kind = "freed-memory"
     group = "step"

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from eblvm.bench.suites.ratios import Ratios
 
 
-@dataclass(frozen=True)
 class Grbm(Ratios):
     kind = "grbm"
     help = "a GRBM at Frey face's sizes, over N and K as in the BiSM paper's Table 3"

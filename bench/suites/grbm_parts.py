@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from eblvm.bench.measurements import grbm_parts
 from eblvm.bench.suites import Suite, round_count
 
 
-@dataclass(frozen=True)
 class GrbmParts(Suite):
     kind = "grbm-parts"
     group = "step"

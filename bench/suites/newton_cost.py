@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from eblvm.bench.measurements import newton_cost
@@ -12,7 +11,6 @@ from eblvm.engine.options import option
 NETWORKS = ("lean", "published", "freyface")
 
 
-@dataclass(frozen=True)
 class NewtonCost(Suite):
     kind = "newton-cost"
     group = "newton"

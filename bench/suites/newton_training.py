@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from eblvm.bench.measurements import newton_training
@@ -10,7 +9,6 @@ from eblvm.bench.suites import Suite, run_folders
 from eblvm.engine.options import option
 
 
-@dataclass(frozen=True)
 class NewtonTraining(Suite):
     kind = "newton-training"
     group = "newton"

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from eblvm.bench.measurements import posterior_features
 from eblvm.bench.suites import Suite, run_folders
 
 
-@dataclass(frozen=True)
 class PosteriorFeatures(Suite):
     kind = "posterior-features"
     group = "runs"

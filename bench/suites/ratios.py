@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from eblvm.bench.measurements import ratios
@@ -10,7 +9,6 @@ from eblvm.bench.suites import Suite, device_name, round_count
 from eblvm.engine.options import option
 
 
-@dataclass(frozen=True)
 class Ratios(Suite):
     """Ratios after the correctness gate, with memory and the floor from the same set-up."""
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from eblvm.bench.measurements import studies
@@ -12,7 +11,6 @@ from eblvm.engine.options import option
 STUDIES = ("theory", "fisher", "checkerboard")
 
 
-@dataclass(frozen=True)
 class Studies(Suite):
     kind = "studies"
     group = "runs"

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from eblvm.bench.measurements import targets
 from eblvm.bench.suites import Suite, round_count
 
 
-@dataclass(frozen=True)
 class Targets(Suite):
     kind = "targets"
     group = "step"

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from eblvm.bench.measurements import traffic
 from eblvm.bench.suites import Suite
 
 
-@dataclass(frozen=True)
 class Traffic(Suite):
     kind = "traffic"
     group = "step"

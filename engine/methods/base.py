@@ -92,7 +92,6 @@ class Gradient(Protocol):
 TrainingStep = Callable[[State, "Tensor", Noise, Rates], "tuple[State, Info]"]
 
 
-@dataclass(frozen=True)
 class Method(Options):
     """A training method. Functions of `nets` return pure functions of tensors."""
 

@@ -9,7 +9,7 @@ nets.
 from __future__ import annotations  # torch.compile does not know how to evaluate those of inner functions
 
 from copy import copy
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -47,7 +47,6 @@ if TYPE_CHECKING:
     from eblvm.engine.nets import Energy, Posterior
 
 
-@dataclass(frozen=True)
 class Bidvl(Method):
     kind = "bidvl"
     learns_q = generates = plans = micro_batches = alternates = True

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Self
 
@@ -35,7 +35,6 @@ UNROLL_MEMORY_HELP = (
 )
 
 
-@dataclass(frozen=True)
 class Bism(LowerLevel):
     """s(v) = grad_v [log p~(v, h) - log q(h|v; phi_N)] at h ~ q(h|v; phi_N). phi makes K real steps on the divergence;
     phi_N follows by N unrolled steps, through which theta's gradient flows. The posterior 'exact' puts the model's own

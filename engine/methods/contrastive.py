@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 from eblvm.engine import autodiff
@@ -21,7 +20,6 @@ if TYPE_CHECKING:
     from eblvm.engine.nets import Energy, Posterior
 
 
-@dataclass(frozen=True)
 class Cd(Method):
     """grad = E_data dF(v)/dtheta - E_chain dF(v)/dtheta, the chain k Gibbs sweeps from the data (CD-k)."""
 
@@ -70,7 +68,6 @@ class Cd(Method):
         return (v - mean).square().sum(-1).mean()
 
 
-@dataclass(frozen=True)
 class Pcd(Cd):
     """CD whose chain goes on from where the last step left it (PCD-k); it starts at the first minibatch."""
 

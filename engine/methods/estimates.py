@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 from eblvm.engine.methods.base import Gradient, Info, Nets, Noise, Rates, Rows, State, empty_weights
@@ -49,7 +48,6 @@ class ScoreEstimate(NamedTuple):
     info: Info = {}  # noqa: RUF012
 
 
-@dataclass(frozen=True)
 class Estimator(Options):
     """An estimate of the marginal score in two halves. `respond` is where samples meet: it sees the network through its
     features f only. `estimate` goes sample by sample. So one pass of the network is enough for all steps on q, and no
@@ -109,7 +107,6 @@ class Estimator(Options):
         return None
 
 
-@dataclass(frozen=True)
 class Loss(Options):
     """A score matching loss: it perturbs the data, then reduces a `ScoreEstimate` to one value per sample. Everything
     is a mean over the batch of sums over the visible axes; the factor 1/2 is kept in all losses, so that they estimate

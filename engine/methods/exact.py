@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -16,7 +15,6 @@ from eblvm.engine.methods.estimates import Batch, Estimator, Features, Loss, Sco
 from eblvm.engine.types import Params
 
 
-@dataclass(frozen=True)
 class FreeEnergy(Estimator):
     """log p(v) = -F(v) + const, by closed forms of its derivatives where the energy has them."""
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -22,7 +21,6 @@ if TYPE_CHECKING:
     from eblvm.engine.config import Config
 
 
-@dataclass(frozen=True)
 class Importance(SampledEstimator):
     """log p(v) ~ log mean_i p~(v, h_i) / q(h_i|v) and its score, sum_i r_i grad_v log p~(v, h_i), r_i ~ p~ / q. A
     uniform proposal is the posterior with logits of zero in the place of q's."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self
 
@@ -54,7 +54,6 @@ class Head(NamedTuple):
         return self.energy.expected("head", self.f, *p)
 
 
-@dataclass(frozen=True)
 class Divergence(Options):
     group = "method"
     reads_samples: ClassVar[bool] = True  # of h, drawn from q
@@ -64,7 +63,6 @@ class Divergence(Options):
         raise NotImplementedError
 
 
-@dataclass(frozen=True)
 class Kl(Divergence):
     """E_q [log q(h|v) + E(v, h)] over S reparameterised samples."""
 
@@ -76,7 +74,6 @@ class Kl(Divergence):
         return (posterior.log_prob(p, h) + head(h)).mean(0)
 
 
-@dataclass(frozen=True)
 class KlExact(Divergence):
     """The same in closed form, -entropy(q) + E_q E(v, h): the gradient has no noise from h. For a Bernoulli q and an
     energy linear in h, and for a Gaussian q and the deep head."""
@@ -92,7 +89,6 @@ class KlExact(Divergence):
         return posterior.log_prob(p, mean) + head(mean)
 
 
-@dataclass(frozen=True)
 class Iwae(Divergence):
     """-E_q log 1/k sum_i p~(v, h_i) / q(h_i|v) over k reparameterised samples (Burda et al. 2016). The KL where k = 1;
     tighter with more, and then at its least for a q wider than the KL's."""
@@ -105,7 +101,6 @@ class Iwae(Divergence):
         return math.log(len(noise)) - (-head(h) - posterior.log_prob(p, h)).logsumexp(0)
 
 
-@dataclass(frozen=True)
 class Fisher(Divergence):
     """E_q 1/2 |grad_h log q(h|v) + grad_h E(v, h)|^2 over S reparameterised samples, for a continuous h."""
 
@@ -127,7 +122,6 @@ def written_out(divergence: Divergence, nets: Nets, v: Tensor, f: Any) -> bool:
     return v.is_cuda and fused_fisher.serves(divergence, nets, f)
 
 
-@dataclass(frozen=True)
 class LowerLevel(Estimator):
     """An estimator with a posterior q(h|v; phi) that makes K real steps per minibatch on the mean of a divergence."""
 

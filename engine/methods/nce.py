@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, cast
 
@@ -31,7 +30,6 @@ if TYPE_CHECKING:
 CONTRAST_HELP = "the noise: a Gaussian with the data's means and standard deviations, or N(0, I)"
 
 
-@dataclass(frozen=True)
 class Nce(Method):
     """J = E_data softplus(-G(v)) + E_noise softplus(G(y)),  G(v) = -F(v) - log_z - log p_noise(v)."""
 
@@ -72,7 +70,6 @@ def contrast_of(nets: Nets) -> Contrast:
     return cast("Contrast", nets.energy)
 
 
-@dataclass(frozen=True)
 class Vnce(Method):
     """NCE with q(h|v) in the place of the free energy: on data the lower bound log p~(v, h) - log q(h|v) at h ~ q, on
     noise the importance-weighted mean over samples of h. q makes K steps on the bound (relaxed h) per theta step;

@@ -20,7 +20,6 @@ Shape tags: S samples of h in D, L of an estimate, B batch, H latent units.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
@@ -43,13 +42,11 @@ if TYPE_CHECKING:
     from eblvm.engine.nets import Energy, Posterior
 
 
-@dataclass(frozen=True)
 class BestResponse(Options):
     group = "method"
     unrolls: ClassVar[bool] = False
 
 
-@dataclass(frozen=True)
 class Unroll(BestResponse):
     """N unrolled steps on q's weights (Bao et al. 2020)."""
 
@@ -57,7 +54,6 @@ class Unroll(BestResponse):
     unrolls = True
 
 
-@dataclass(frozen=True)
 class Newton(BestResponse):
     """A Newton step on q's outputs. Steps and curvatures are in the units of q: a mean in its std, a log std in
     1/sqrt(2), so that q's own Fisher information is the identity and no option depends on the scale of h."""

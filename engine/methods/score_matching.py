@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     from eblvm.engine.nets import Energy, Posterior
 
 
-@dataclass(frozen=True)
 class ScoreMatching(Method):
     """J(theta) = E F(s(v; theta)) for the loss F and the estimate s of the score."""
 

@@ -18,7 +18,6 @@ Shape tags: L samples, M directions, B batch, H latent units.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -42,7 +41,6 @@ if TYPE_CHECKING:
 ALPHA_PER_UNIT = 2e-4  # of one latent unit: 1e-2 for the 50 of the paper
 
 
-@dataclass(frozen=True)
 class SampledEstimator(LowerLevel):
     """Sets of L samples of h from q, without a derivative, after the steps on q."""
 
@@ -70,7 +68,6 @@ class SampledEstimator(LowerLevel):
         return super().draw(nets, key, rows) | {"samples": samples}
 
 
-@dataclass(frozen=True)
 class Vages(SampledEstimator):
     """VaES with VaGES's gradient. Independent `samples` are a set each for the loss's cotangent, for the second-order
     term and for the covariance, without which products of estimates are biased; else one set is used for all three."""

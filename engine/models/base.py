@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import ClassVar
 
 from eblvm.engine import nets
@@ -12,7 +11,6 @@ from eblvm.engine.options import Options
 PRECISIONS = ("fp32", "tf32", "bf16", "fp16")
 
 
-@dataclass(frozen=True)
 class Model(Options):
     group = "model"
     latent: ClassVar[int] = 0  # H

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from eblvm.engine import nets
 from eblvm.engine.errors import UserError
 from eblvm.engine.models.base import Model
 from eblvm.engine.options import option
 
 
-@dataclass(frozen=True)
 class Custom(Model):
     kind = "custom"
     linear_in_h = exact_kl = conditionals = given_posterior = True

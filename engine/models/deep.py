@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import ClassVar
 
 from eblvm.engine.errors import UserError
@@ -16,7 +15,6 @@ ACTIVATIONS = ("elu", "softplus", "silu", "relu")
 PIECEWISE_LINEAR = ("relu",)  # no second derivative: nothing to unroll through
 
 
-@dataclass(frozen=True)
 class Network(Options):
     """Build of the networks: as in the papers, or with fewer layers that cost more than they give."""
 
@@ -28,7 +26,6 @@ class Network(Options):
         raise NotImplementedError
 
 
-@dataclass(frozen=True)
 class Lean(Network):
     kind = "lean"
     lean_network = True
@@ -39,7 +36,6 @@ class Lean(Network):
         return self.head_width
 
 
-@dataclass(frozen=True)
 class Published(Network):
     """As in BiSM appendix B.2 and VaGES F.2.2: a 1x1 convolution on every shortcut, a head of (S/8)^2 4 width."""
 
@@ -59,7 +55,6 @@ def image_shape(shape: tuple[int, ...]) -> tuple[int, int, int]:
     return shape[0], shape[1], shape[2]
 
 
-@dataclass(frozen=True)
 class Deep(Model):
     kind = "deep"
     images = plans = exact_kl = True

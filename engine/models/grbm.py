@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from eblvm.engine import nets
 from eblvm.engine.models.base import Model
 from eblvm.engine.options import option
 
 
-@dataclass(frozen=True)
 class Grbm(Model):
     kind = "grbm"
     continuous_h = False

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from eblvm.engine.models.base import Model
 from eblvm.engine.nets import mlp as modules
 from eblvm.engine.options import option
 
 
-@dataclass(frozen=True)
 class Mlp(Model):
     kind = "mlp"
     points = needs_q = True

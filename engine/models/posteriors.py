@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import ClassVar
 
 from eblvm.engine.errors import UserError
@@ -15,7 +14,6 @@ from eblvm.engine.options import Kinds, Options, declared, option
 TEMPERATURE_HELP = "Gumbel-Softmax temperature of q's samples"
 
 
-@dataclass(frozen=True)
 class PosteriorOptions(Options):
     group = "model"
     exact: ClassVar[bool] = False  # it is the model's own p(h|v): there is nothing to learn
@@ -25,7 +23,6 @@ class PosteriorOptions(Options):
         raise NotImplementedError
 
 
-@dataclass(frozen=True)
 class Linear(PosteriorOptions):
     """q(h|v) = Bern(sigmoid(vA + a))."""
 
@@ -39,7 +36,6 @@ class Linear(PosteriorOptions):
         return modules.Bernoulli(shape[0], model.latent, (), self.temperature)
 
 
-@dataclass(frozen=True)
 class MlpLogits(PosteriorOptions):
     """A Bernoulli posterior whose logits are a net of one hidden layer."""
 
@@ -53,13 +49,11 @@ class MlpLogits(PosteriorOptions):
         return modules.Bernoulli(shape[0], model.latent, (self.posterior_width,), self.temperature)
 
 
-@dataclass(frozen=True)
 class Exact(Linear):
     kind = "exact"
     exact = True
 
 
-@dataclass(frozen=True)
 class Conv(PosteriorOptions):
     kind = "conv"
     needs = ("images", "own_posterior", "lean_network")
@@ -70,7 +64,6 @@ class Conv(PosteriorOptions):
         return modules.ConvGaussian(image_shape(shape), model.latent, self.posterior_width, model.precision)
 
 
-@dataclass(frozen=True)
 class Strided(PosteriorOptions):
     """A Gaussian posterior from three strided convolutions of 64, 128 and 256 channels, as published."""
 
@@ -81,7 +74,6 @@ class Strided(PosteriorOptions):
         return modules.StridedGaussian(image_shape(shape), model.latent, model.precision)
 
 
-@dataclass(frozen=True)
 class GaussianMlp(PosteriorOptions):
     kind = "gaussian-mlp"
     needs = ("points", "own_posterior")
@@ -94,7 +86,6 @@ class GaussianMlp(PosteriorOptions):
         return mlp.MlpGaussian(shape[0], *sizes, model.data_mean, model.data_std)
 
 
-@dataclass(frozen=True)
 class Given(PosteriorOptions):
     kind = "given"
     needs = ("given_posterior",)

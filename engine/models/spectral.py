@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import ClassVar
 
 from eblvm.engine.errors import UserError
@@ -12,7 +11,6 @@ from eblvm.engine.nets import bidvl as modules
 from eblvm.engine.options import option
 
 
-@dataclass(frozen=True)
 class Normalised(Model):
     residual: ClassVar[bool] = False  # blocks as SNGAN has them
 
@@ -69,12 +67,10 @@ class Normalised(Model):
         return nets
 
 
-@dataclass(frozen=True)
 class SnConv(Normalised):
     kind = "sn-conv"
 
 
-@dataclass(frozen=True)
 class SnResnet(Normalised):
     kind = "sn-resnet"
     residual = True

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
@@ -29,7 +28,6 @@ if TYPE_CHECKING:
 MOST_STEPS = 2**31 - 1  # noise is counted by step in 32 bits
 
 
-@dataclass(frozen=True)
 class Schedule(Options):
     group = "optimisation"
 
@@ -47,12 +45,10 @@ class Schedule(Options):
         return self.final_lr + factor * (lr - self.final_lr)
 
 
-@dataclass(frozen=True)
 class Constant(Schedule):
     kind = "constant"
 
 
-@dataclass(frozen=True)
 class Cosine(Schedule):
     """Half a cosine over its horizon, from a learning rate to the final one, where it stays."""
 
@@ -66,7 +62,6 @@ class Cosine(Schedule):
         return 0.5 * (1 + math.cos(math.pi * min(step, horizon) / horizon))
 
 
-@dataclass(frozen=True)
 class Stepwise(Schedule):
     kind = "step"
 
@@ -77,7 +72,6 @@ class Stepwise(Schedule):
         return self.decay ** (step // self.decay_every)
 
 
-@dataclass(frozen=True)
 class Optimisation(Options):
     group = "optimisation"
 

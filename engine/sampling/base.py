@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import torch
@@ -23,7 +22,6 @@ class Samples(NamedTuple):
     sentence: str = ""  # the same in words
 
 
-@dataclass(frozen=True)
 class Sampler(Options):
     """The contract. `target` is an option of every sampler of several distributions; its flag is --kind."""
 

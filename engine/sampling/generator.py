@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import torch
@@ -21,7 +20,6 @@ FRAMES = 10  # pictures along an interpolation
 CHUNK = 500  # images per pass
 
 
-@dataclass(frozen=True)
 class GeneratorSampler(Sampler):
     """Images [n, C, S, S] in [0, 1].
 

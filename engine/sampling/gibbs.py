@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -28,7 +27,6 @@ MIXING_TEMPERATURES = 500  # of the annealed and the tempered ones
 MIXING_SEED = 2**43  # added to the samples': these chains are others
 
 
-@dataclass(frozen=True)
 class Gibbs(Sampler):
     """Sweeps of chains that start uniform over the data; of images the means of the last p(v|h), as is usual."""
 

@@ -10,7 +10,6 @@ dynamics, with the rejections that make it exact.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypeAlias
 
 import torch
@@ -33,7 +32,6 @@ TARGETS = ("marginal", "joint", "given-h", "posterior")
 ACCEPT = 2**15  # the stream that decides, beyond those of the parts' momenta
 
 
-@dataclass(frozen=True)
 class MetropolisSampler(Sampler):
     """Exact chains at temperature 1; `leapfrog` is an option of HMC alone.
 
@@ -87,14 +85,12 @@ class MetropolisSampler(Sampler):
         return lambda x: -energy.energy(x[0], h), (v,)
 
 
-@dataclass(frozen=True)
 class Hmc(MetropolisSampler):
     kind = "hmc"
 
     leapfrog: int = option(10, "leapfrog steps of a proposal", low=1, high=10**6)  # type: ignore[misc]
 
 
-@dataclass(frozen=True)
 class Mala(MetropolisSampler):
     kind = "mala"
 

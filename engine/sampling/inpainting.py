@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import torch
@@ -21,7 +20,6 @@ KNOWN = ("top", "bottom", "left", "right")
 HIDDEN = 0.5  # how unknown pixels are shown
 
 
-@dataclass(frozen=True)
 class Inpainting(Sampler):
     """Pairs [2n, C, S, S] of test images: what is known of one, and one completion by the model.
 

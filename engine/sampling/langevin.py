@@ -7,7 +7,6 @@ temperature T its chains are blurred by sigma0 sqrt(T). They start hot, where th
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import torch
@@ -38,7 +37,6 @@ FRAMES = 10  # pictures along an interpolation
 FRAME_STEPS = 200  # Langevin steps at temperature 1 between two of them
 
 
-@dataclass(frozen=True)
 class AnnealedLangevin(Sampler):
     """Chains of a deep energy, denoised at the end.
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import torch
@@ -23,7 +22,6 @@ if TYPE_CHECKING:
     from eblvm.engine.config import Config
 
 
-@dataclass(frozen=True)
 class Step(Options):
     """A pure function (state, batch, noise, rates) -> (state, info)."""
 

@@ -10,13 +10,10 @@ import pytest
 
 LOSS = '''
 """Denoising score matching with an absolute error."""
-from dataclasses import dataclass
-
 from eblvm.engine.methods.estimates import Batch, Loss
 from eblvm.engine.options import option
 
 
-@dataclass(frozen=True)
 class Absolute(Loss):
     kind = "absolute"
     estimators = ("exact", "bism", "mean-field")
@@ -32,14 +29,11 @@ class Absolute(Loss):
 '''
 ESTIMATOR = '''
 """The score at the mean of q."""
-from dataclasses import dataclass
-
 from eblvm.engine import autodiff
 from eblvm.engine.methods.estimates import ScoreEstimate
 from eblvm.engine.methods.lower_level import LowerLevel
 
 
-@dataclass(frozen=True)
 class MeanField(LowerLevel):
     kind = "mean-field"
     prefix = "mf-"
@@ -59,7 +53,6 @@ class MeanField(LowerLevel):
 '''
 METHOD = '''
 """Raise the energy of noise, lower that of the data."""
-from dataclasses import dataclass
 from functools import partial
 
 from eblvm.engine import autodiff
@@ -68,7 +61,6 @@ from eblvm.engine.options import option
 from eblvm.kernels import philox
 
 
-@dataclass(frozen=True)
 class Push(Method):
     kind = "push"
     needs_conditionals = True
@@ -100,13 +92,10 @@ class Push(Method):
 '''
 DIVERGENCE = '''
 """The squared distance of q's logits to those of p(h|v)."""
-from dataclasses import dataclass
-
 from eblvm.engine import autodiff
 from eblvm.engine.methods.lower_level import Divergence
 
 
-@dataclass(frozen=True)
 class Logits(Divergence):
     kind = "logits"
     needs = ("linear_in_h",)
@@ -118,14 +107,11 @@ class Logits(Divergence):
 '''
 SAMPLER = '''
 """Points of the training range, uniformly: a sampler that knows no model."""
-from dataclasses import dataclass
-
 from eblvm.engine.options import option
 from eblvm.engine.sampling.base import Sampler, Samples
 from eblvm.kernels import philox
 
 
-@dataclass(frozen=True)
 class Box(Sampler):
     kind = "box"
 
@@ -146,8 +132,6 @@ class Box(Sampler):
 '''
 DATA = '''
 """Points on a segment."""
-from dataclasses import dataclass
-
 import torch
 
 from eblvm.engine.data.sets.base import DataOptions
@@ -155,7 +139,6 @@ from eblvm.engine.options import option
 from eblvm.kernels import philox
 
 
-@dataclass(frozen=True)
 class Segment(DataOptions):
     kind = "segment"
 
@@ -172,15 +155,12 @@ class Segment(DataOptions):
 '''
 MODEL = '''
 """The options of a model whose modules are in product_net.py."""
-from dataclasses import dataclass
-
 from product_net import ProductNet
 
 from eblvm.engine.models.base import Model
 from eblvm.engine.options import option
 
 
-@dataclass(frozen=True)
 class Product(Model):
     kind = "product"
     continuous_h = False

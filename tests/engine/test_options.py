@@ -2,7 +2,7 @@
 
 import json
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import FrozenInstanceError, field, replace
 
 import pytest
 
@@ -14,6 +14,15 @@ from eblvm.engine.errors import UserError
 from eblvm.engine.methods import KINDS as METHODS
 from eblvm.engine.models import KINDS as MODELS
 from eblvm.engine.options import Options, option
+
+Size = int
+
+
+class Annotated(Options):
+    own: "Size" = option(1, "a name of this file")
+    many: "tuple[float, ...]" = option((1.0,), "several")
+    either: "int | None" = option(None, "perhaps")
+
 
 OPTIONS = sorted(set(_every_option()) - {"method", "model"})
 
@@ -35,6 +44,31 @@ def runs() -> list[Config]:
 
 
 RUNS = runs()
+
+
+def test_a_node_is_a_frozen_dataclass() -> None:
+    class Plain(Options):
+        kind = "plain"
+        width: int = option(3, "columns")
+        seen: dict[str, int] = field(default_factory=dict, compare=False, repr=False)
+
+    class Deeper(Plain):
+        depth: int = option(2, "rows")
+
+    node = Plain(4, {"a": 1})
+    assert repr(node).endswith("Plain(width=4)")
+    assert node == Plain(4)
+    assert hash(node) == hash(Plain(4))
+    assert node != Plain(5)
+    assert Deeper(4) != node
+    assert replace(Deeper(4), depth=7) == Deeper(4, depth=7)
+    with pytest.raises(FrozenInstanceError):
+        node.width = 5
+
+
+def test_an_annotation_may_name_what_its_file_defines() -> None:
+    read = {name: options.value_type(Annotated, name) for name in ("own", "many", "either")}
+    assert read == {"own": (Size, False, False), "many": (float, True, False), "either": (int, False, True)}
 
 
 def test_every_method_can_be_run() -> None:
@@ -128,7 +162,6 @@ def test_saved_trees_with_unknown_or_wrong_entries_are_refused() -> None:
 
 
 def test_capabilities_decide_what_is_there() -> None:
-    @dataclass(frozen=True)
     class Leaf(Options):
         able: bool = False
         x: int = option(1, "x", needs="able")

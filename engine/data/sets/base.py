@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, cast
 
@@ -17,7 +16,6 @@ if TYPE_CHECKING:
     from eblvm.engine.data.dataset import Dataset
 
 
-@dataclass(frozen=True)
 class DataOptions(Options):
     """The contract. `data` and its kin are class attributes here and options where a data set reads them."""
 
@@ -37,7 +35,6 @@ class DataOptions(Options):
         raise NotImplementedError
 
 
-@dataclass(frozen=True)
 class FileData(DataOptions):
     """Images of one shape, from a file or folder that is named by --data."""
 
@@ -90,7 +87,6 @@ class FileData(DataOptions):
         return Dataset(train, valid, test, train_labels=labels.get("train"), test_labels=labels.get("test"))
 
 
-@dataclass(frozen=True)
 class ImageData(FileData):
     """The same, framed, resized, mirrored or dequantised."""
 
@@ -118,7 +114,6 @@ class ImageData(FileData):
         return resized(torch.nn.functional.pad(x, [self.padding] * 4) if self.padding else x, self.size)
 
 
-@dataclass(frozen=True)
 class PictureData(ImageData):
     """From pictures of any size: prepared once, or decoded anew by every step that sees them."""
 

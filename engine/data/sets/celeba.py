@@ -1,13 +1,10 @@
 """CelebA: faces cropped and resized to 32, 64 or 128 pixels, from pictures or from arrays of that size."""
 
-from dataclasses import dataclass
-
 from eblvm.engine.data.contents import Contents
 from eblvm.engine.data.sets.base import PictureData
 from eblvm.engine.options import option
 
 
-@dataclass(frozen=True)
 class CelebA(PictureData):
     stored_shape = (3, 64, 64)
 
@@ -24,18 +21,15 @@ class CelebA(PictureData):
         return contents._replace(crop_fraction=self.crop / CELEBA_WIDTH)
 
 
-@dataclass(frozen=True)
 class CelebA32(CelebA):
     kind = "celeba32"
     stored_shape = (3, 32, 32)
 
 
-@dataclass(frozen=True)
 class CelebA64(CelebA):
     kind = "celeba64"
 
 
-@dataclass(frozen=True)
 class CelebA128(CelebA):
     kind = "celeba128"
     stored_shape = (3, 128, 128)

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import torch
 
 from eblvm.engine.data.sets.points import Points, uniform, uniform_log_density
 
 
-@dataclass(frozen=True)
 class Checkerboard(Points):
     kind = "checkerboard"
     mean, std = 0.5, 0.29

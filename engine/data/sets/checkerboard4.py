@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import torch
 
 from eblvm.engine.data.sets.points import Points, uniform, uniform_log_density
 
 
-@dataclass(frozen=True)
 class Checkerboard4(Points):
     kind = "checkerboard4"
     mean, std = 0.0, 2.31

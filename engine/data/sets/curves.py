@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import ClassVar, TypeAlias
 
 import numpy as np
@@ -21,7 +20,6 @@ NODES = 512  # of the integral along a curve: at most 0.8 standard deviations ap
 CHUNK = 4096  # points whose distances to all nodes are in memory at once
 
 
-@dataclass(frozen=True)
 class BlurredCurves(Points):
     """The contract. `stream` is the number of the set's noise, two streams each."""
 
@@ -70,7 +68,6 @@ def places(number: int) -> tuple[Curve, ...]:
     return tuple(arc((0.0, 0.0), 2.0, angle, angle) for angle in angles)
 
 
-@dataclass(frozen=True)
 class Moons(BlurredCurves):
     kind = "moons"
     mean, std = 0.0, 1.08
@@ -78,7 +75,6 @@ class Moons(BlurredCurves):
     curves = (arc((-0.75, -0.375), 1.5, 0, math.pi), arc((0.75, 0.375), 1.5, math.pi, 2 * math.pi))
 
 
-@dataclass(frozen=True)
 class SwissRoll(BlurredCurves):
     kind = "swissroll"
     mean, std = 0.27, 1.95
@@ -86,7 +82,6 @@ class SwissRoll(BlurredCurves):
     curves = (spiral,)
 
 
-@dataclass(frozen=True)
 class Circle(BlurredCurves):
     kind = "circle"
     mean, std = 0.0, 1.42
@@ -94,7 +89,6 @@ class Circle(BlurredCurves):
     curves = (arc((0.0, 0.0), 2.0, 0, 2 * math.pi),)
 
 
-@dataclass(frozen=True)
 class Blobs(BlurredCurves):
     kind = "blobs"
     mean, std = 0.0, 1.47
@@ -102,7 +96,6 @@ class Blobs(BlurredCurves):
     curves = places(3)
 
 
-@dataclass(frozen=True)
 class EightGaussians(BlurredCurves):
     kind = "eightgaussians"
     mean, std = 0.0, 1.43

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from eblvm.engine.data.sets.base import DataOptions
@@ -13,7 +12,6 @@ if TYPE_CHECKING:
     from eblvm.engine.data.dataset import Dataset
 
 
-@dataclass(frozen=True)
 class CustomData(DataOptions):
     kind = "custom"
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import torch
@@ -15,7 +14,6 @@ if TYPE_CHECKING:
 SIZES = (1400, 200, 197)  # of the splits
 
 
-@dataclass(frozen=True)
 class Digits(DataOptions):
     kind = "digits"
 

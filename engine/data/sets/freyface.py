@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from eblvm.engine.data.sets.base import FileData
@@ -12,7 +11,6 @@ if TYPE_CHECKING:
     from eblvm.engine.data.dataset import Dataset
 
 
-@dataclass(frozen=True)
 class FreyFace(FileData):
     kind = "freyface"
     stored_shape = (1, 28, 20)

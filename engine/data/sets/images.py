@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import torch
 
 from eblvm.engine.data.contents import Contents
@@ -11,7 +9,6 @@ from eblvm.engine.data.sets.base import PictureData
 from eblvm.engine.options import option
 
 
-@dataclass(frozen=True)
 class Images(PictureData):
     """The centre square of every image at --size pixels."""
 

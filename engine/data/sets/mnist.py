@@ -1,11 +1,8 @@
 """MNIST: handwritten digits of 28x28, with a frame of 2 pixels."""
 
-from dataclasses import dataclass
-
 from eblvm.engine.data.sets.base import ImageData
 
 
-@dataclass(frozen=True)
 class Mnist(ImageData):
     kind = "mnist"
     stored_shape = (1, 28, 28)

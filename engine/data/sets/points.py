@@ -9,7 +9,6 @@ that a model can have.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 import torch
@@ -24,7 +23,6 @@ SEED = 2020  # of the data itself: every run sees the same points
 SIZES = (60_000, 10_000, 10_000)  # of the splits
 
 
-@dataclass(frozen=True)
 class Points(DataOptions):
     mean: ClassVar[float] = 0.0  # of the coordinates, both taken together: networks see points centred and scaled
     std: ClassVar[float] = 1.0

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import torch
 
 from eblvm.engine.methods.base import Noise
@@ -11,7 +9,6 @@ from eblvm.engine.methods.estimates import Batch, Loss, ScoreEstimate
 from eblvm.engine.options import option
 
 
-@dataclass(frozen=True)
 class Dsm(Loss):
     """1/2 |s(v + sigma eps) + eps / sigma|^2."""
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import torch
 
 from eblvm.engine.methods.base import Noise, Rows
@@ -12,7 +10,6 @@ from eblvm.engine.options import option
 from eblvm.kernels import philox
 
 
-@dataclass(frozen=True)
 class Fdssm(Loss):
     """With L = log p, u uniform on the sphere of radius sqrt(D) and a step e along it,
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import torch
 
 from eblvm.engine.autodiff import collectives
@@ -12,7 +10,6 @@ from eblvm.engine.methods.estimates import Batch, Loss, ScoreEstimate
 from eblvm.engine.options import option
 
 
-@dataclass(frozen=True)
 class Ksd(Loss):
     """E_{v, v'} of
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import torch
@@ -19,7 +18,6 @@ if TYPE_CHECKING:
     from eblvm.kernels.philox import Key
 
 
-@dataclass(frozen=True)
 class Mdsm(Loss):
     """1/2 |s(v + sigma eps) / sigma + eps / sigma0^2|^2: BiSM Eq. 5, weighted by 1/sigma^2. Levels are spread over the
     global batch, not drawn: a sample's `level` in [0, 1] is its position in it. The lower level's loss is divided by

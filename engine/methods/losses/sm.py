@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import torch
 
 from eblvm.engine import autodiff
@@ -11,7 +9,6 @@ from eblvm.engine.methods.base import Noise
 from eblvm.engine.methods.estimates import Batch, Loss, ScoreEstimate
 
 
-@dataclass(frozen=True)
 class Sm(Loss):
     """1/2 |s(v)|^2 + tr grad_v s(v), the trace by D second derivatives where the model has no closed form."""
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import torch
 
 from eblvm.engine import autodiff
@@ -13,7 +11,6 @@ from eblvm.engine.options import option
 from eblvm.kernels import philox
 
 
-@dataclass(frozen=True)
 class Ssm(Loss):
     """1/2 |s(v)|^2 + mean over directions u of u^T grad_v s(v) u."""
 

@@ -5,14 +5,11 @@ import sys
 from pathlib import Path
 
 MINE = """
-from dataclasses import dataclass
-
 from eblvm.engine.methods.base import Method
 from eblvm.engine.methods.estimates import Loss
 from eblvm.engine.options import option
 
 
-@dataclass(frozen=True)
 class Mine(Loss):
     kind = "mine"
     estimators = ("exact", "bism")
@@ -22,18 +19,14 @@ class Mine(Loss):
         return 0.5 * (self.strength * estimate.score()).square().sum(-1)
 
 
-@dataclass(frozen=True)
 class Own(Method):
     kind = "own"
     patience: int = option(3, "steps to wait", low=1)
 """
 TWIN = """
-from dataclasses import dataclass
-
 from eblvm.engine.methods.estimates import Loss
 
 
-@dataclass(frozen=True)
 class Twin(Loss):
     kind = "mine"
 """
