@@ -1,9 +1,11 @@
 """`eblvm doctor`: what is installed, which backend each kernel uses, how to get what is missing, and does it work."""
 
+import json
 import os
 import platform
 import shutil
 from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -72,7 +74,7 @@ def check(gpu: bool, facts: dict[str, Any], path: str | None) -> bool:
     from eblvm.engine.selftest import finding, kernels, record
 
     if gpu:
-        done = record.report(lambda so_far: write_json(path, facts | so_far))
+        done = record.report(lambda so_far: write_json(path, to_send(facts | so_far)))
         return all(one["passed"] for one in done["findings"])
     write_json(path, facts)  # a path that cannot be written is an error at once
     found = list(finding.run(kernels.kernels("cpu"), "kernels"))
@@ -84,6 +86,12 @@ def check(gpu: bool, facts: dict[str, Any], path: str | None) -> bool:
     findings = [one._asdict() | {"passed": one.passed} for one in found]
     write_json(path, facts | {"findings": findings, "verdict": verdict})
     return not failed
+
+
+def to_send(facts: dict[str, Any]) -> dict[str, Any]:
+    """Return a record without the name of the user's home folder, which paths and tracebacks have."""
+    home = json.dumps(str(Path.home()))[1:-1]
+    return json.loads(json.dumps(facts).replace(home, "~")) if len(home) > 1 else facts
 
 
 def main(argv: list[str]) -> None:

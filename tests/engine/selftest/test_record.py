@@ -85,6 +85,21 @@ def test_failures_are_named_and_the_exit_code_is_1(
     )
 
 
+def test_what_is_sent_does_not_name_the_home_folder(
+    gpu: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: Any
+) -> None:
+    def raising() -> Measured:
+        raise FileNotFoundError(Path.home() / "cache" / "kernel.ptx")
+
+    with_checks(monkeypatch, SelfCheck("raises", raising))
+    monkeypatch.setenv("HOME", str(tmp_path / "someone"))
+    path = tmp_path / "gpu.json"
+    with pytest.raises(SystemExit):
+        doctor.main(["--gpu", "--json", str(path)])
+    assert "someone" not in path.read_text()
+    assert "~/cache/kernel.ptx" in path.read_text()
+
+
 def test_a_long_list_of_failures_is_cut() -> None:
     found = [Finding(f"check {i}", 1.0, 0.0, "") for i in range(20)]
     said = verdict(found, "here", "go on", "stop")
