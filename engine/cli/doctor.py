@@ -77,7 +77,7 @@ def check(gpu: bool, facts: dict[str, Any], path: str | None) -> bool:
         done = record.report(lambda so_far: write_json(path, to_send(facts | so_far)))
         return all(one["passed"] for one in done["findings"])
     write_json(path, facts)  # a path that cannot be written is an error at once
-    found = list(finding.run(kernels.kernels("cpu"), "kernels"))
+    found = list(finding.run(kernels.kernels("cpu")))
     failed = [one for one in found if not one.passed]
     for one in failed:
         print(record.line(one))

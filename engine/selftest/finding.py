@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import traceback
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 
@@ -45,27 +45,14 @@ def bound_of(rounding: float, least: float) -> float:
     return max(least, MARGIN * rounding)
 
 
-def run(checks: Iterator[SelfCheck], group: str, begin: Callable[[str], None] = lambda name: None) -> Iterator[Finding]:
-    """Run checks, each after `begin` of its name. One that raises has failed, and so has a group that does."""
-    while True:
-        try:
-            check = next(checks, None)
-        except Exception:
-            yield raised(group)
-            return
-        if check is None:
-            return
+def run(checks: Iterable[SelfCheck], begin: Callable[[str], None] = lambda name: None) -> Iterator[Finding]:
+    """Run checks, each after `begin` of its name. One that raises has failed."""
+    for check in checks:
         begin(check.name)
         try:
-            finding = Finding(check.name, *check.measure())
+            yield Finding(check.name, *check.measure())
         except Exception:
-            finding = raised(check.name)
-        yield finding
-
-
-def raised(name: str) -> Finding:
-    """Return the finding of a check whose exception is being handled."""
-    return Finding(name, None, None, "", traceback.format_exc(limit=-3))
+            yield Finding(check.name, None, None, "", traceback.format_exc(limit=-3))
 
 
 def verdict(findings: Sequence[Finding], where: str, if_passed: str, if_failed: str) -> str:

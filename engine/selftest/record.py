@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import faulthandler
 import platform
 import shutil
 import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -14,7 +13,8 @@ import torch
 from eblvm.engine.machine import own_device
 from eblvm.engine.selftest.costs import costs
 from eblvm.engine.selftest.decoder import decoder
-from eblvm.engine.selftest.finding import Finding, run, verdict
+from eblvm.engine.selftest.finding import Finding, verdict
+from eblvm.engine.selftest.isolation import isolated
 from eblvm.engine.selftest.kernels import kernels
 from eblvm.engine.selftest.processes import processes
 from eblvm.engine.selftest.replays import replays
@@ -24,35 +24,19 @@ from eblvm.engine.versions import versions
 GROUPS = (kernels, steps, replays, processes, decoder, costs)
 SEND = "send the record that --json FILE writes, in an issue 'GPU report'"
 MEND = "trust no run on this GPU, and send the record that --json FILE writes, in an issue 'GPU report'"
-STDERR = 2  # whatever sys.stderr is now
-LIMIT_S = 900.0  # of one check: a kernel that never ends cannot be ended but with its process
 
 
-def findings(device: str, begin: Callable[[str], None]) -> Iterator[Finding]:
-    for group in GROUPS:
-        yield from run(group(device), group.__name__, begin)
-
-
-def report(keep: Callable[[dict[str, Any]], None], limit_s: float = LIMIT_S) -> dict[str, Any]:
+def report(keep: Callable[[dict[str, Any]], None]) -> dict[str, Any]:
     """Run all checks on this process's GPU, print each and the verdict, and return the record.
 
-    It is kept before every check, whose name it has: a check may end the process, and one that takes longer than the
-    limit does, with exit code 1."""
+    It is kept before every check, with its name: a machine may not survive one."""
     device = own_device("cuda")
     record = machine(device) | {"findings": [], "running": None, "verdict": None}
     found: list[Finding] = []
-
-    def begin(name: str) -> None:
-        keep(record | {"running": name})
-        faulthandler.dump_traceback_later(limit_s, exit=True, file=STDERR)
-
-    try:
-        for finding in findings(device, begin):
-            found.append(finding)
-            record["findings"].append(finding._asdict() | {"passed": finding.passed})
-            print(line(finding), flush=True)
-    finally:
-        faulthandler.cancel_dump_traceback_later()
+    for finding in isolated(GROUPS, device, lambda name: keep(record | {"running": name})):
+        found.append(finding)
+        record["findings"].append(finding._asdict() | {"passed": finding.passed})
+        print(line(finding), flush=True)
     record["verdict"] = verdict(found, record["gpu"], SEND, MEND)
     print(record["verdict"])
     keep(record)

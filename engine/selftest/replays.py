@@ -10,7 +10,7 @@ from torch.utils._pytree import tree_map
 
 from eblvm.engine.recipes import recipe
 from eblvm.engine.selftest.finding import Measured, SelfCheck
-from eblvm.engine.selftest.steps import IMAGE, POINT, SMALL, Case, taken
+from eblvm.engine.selftest.steps import IMAGE, POINT, SMALL, Case, case
 from eblvm.engine.selftest.trial import LEAST, Trial, largest, worst
 from eblvm.engine.training.graphs import CudaRecorder, GraphedStep, Recorder
 
@@ -18,22 +18,22 @@ STEPS = 3  # the later ones have other noise and rates than the one that was cap
 
 
 def replays(device: str, recorder: Callable[[], Recorder] = CudaRecorder) -> Iterator[SelfCheck]:
-    for case in cases():
-        yield SelfCheck(f"graph of {case.name}", partial(replayed, case, device, recorder))
+    for one in cases():
+        yield SelfCheck(f"graph of {one.name}", partial(replayed, one, device, recorder))
 
 
 def cases() -> Iterator[Case]:
     grbm, deep = recipe("freyface").replaced(latent=40, batch=20), recipe("cifar10").replaced(**SMALL)
     for method in ("bidsm", "dsm", "vages-dsm", "pcd"):
-        yield from taken(f"grbm {method}", grbm, POINT, method=method)
-    yield from taken("grbm bidsm replicas", grbm, POINT, replicas=3)
+        yield case(f"grbm {method}", grbm, POINT, method=method)
+    yield case("grbm bidsm replicas", grbm, POINT, replicas=3)
     for method in ("mdsm", "bimdsm"):
-        yield from taken(f"deep {method}", deep, IMAGE, method=method)
+        yield case(f"deep {method}", deep, IMAGE, method=method)
 
 
-def replayed(case: Case, device: str, recorder: Callable[[], Recorder]) -> Measured:
+def replayed(one: Case, device: str, recorder: Callable[[], Recorder]) -> Measured:
     """Compare steps from equal states: rounding in one must not add up over those before it."""
-    plain, graphed = Trial(case.config, case.shape, device), Trial(case.config, case.shape, device)
+    plain, graphed = (Trial(one.config, one.shape, device) for _ in range(2))
     graphed.step = GraphedStep(graphed.step, recorder())
     figures = []
     for _ in range(STEPS):

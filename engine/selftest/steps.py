@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -31,14 +32,14 @@ class Case(NamedTuple):
 
 def steps(device: str) -> Iterator[SelfCheck]:
     """Yield the comparison of a step of every case."""
-    for case in cases():
-        yield SelfCheck(f"step of {case.name}", partial(compared, case, device))
+    for one in cases():
+        yield SelfCheck(f"step of {one.name}", partial(compared, one, device))
 
 
-def compared(case: Case, device: str) -> Measured:
-    set_products(case.config.model.precision)
+def compared(one: Case, device: str) -> Measured:
+    set_products(one.config.model.precision)
     try:
-        return against_cpu(case.config, case.shape, device)
+        return against_cpu(one.config, one.shape, device)
     finally:
         set_products("fp32")
 
@@ -59,7 +60,7 @@ def grbm() -> Iterator[Case]:
     for batch, visible, latent in SPLIT:
         for method in ("dsm", "ssm", "mdsm"):  # none has samples of binary units, which rounding can flip
             sizes = {"batch": batch, "latent": latent}
-            yield from taken(f"grbm {method} {batch}x{visible}x{latent}", base, (visible,), method=method, **sizes)
+            yield case(f"grbm {method} {batch}x{visible}x{latent}", base, (visible,), method=method, **sizes)
     changed: dict[str, dict[str, Any]] = {
         "25x560x400": {"latent": 400},
         "plain": {"fused": False},
@@ -72,7 +73,7 @@ def grbm() -> Iterator[Case]:
     }
     for name, changes in changed.items():
         shape = (560,) if "latent" in changes else POINT
-        yield from taken(f"grbm bidsm {name}", base, shape, method="bidsm", batch=25, **changes)
+        yield case(f"grbm bidsm {name}", base, shape, method="bidsm", batch=25, **changes)
 
 
 def fewest(method: str) -> int:
@@ -97,10 +98,12 @@ def deep() -> Iterator[Case]:
         "bf16 channels-last": {"precision": "bf16", "channels_last": True},
     }
     for name, changes in changed.items():
-        yield from taken(f"deep bimdsm {name}", base, IMAGE, **changes)
+        yield case(f"deep bimdsm {name}", base, IMAGE, **changes)
     for method in ("mdsm", "bimdsm", "vages-mdsm"):
-        for precision in ("tf32", "bf16", "fp16"):
-            yield from taken(f"deep {method} {precision}", base, IMAGE, method=method, precision=precision)
+        for precision in ("tf32", "bf16", "fp16")[
+            : 2 if method == "vages-mdsm" else 3
+        ]:  # which does not scale its loss
+            yield case(f"deep {method} {precision}", base, IMAGE, method=method, precision=precision)
 
 
 def bidvl() -> Iterator[Case]:
@@ -113,16 +116,19 @@ def bidvl() -> Iterator[Case]:
         "micro-batch": {"micro_batch": 4},
     }
     for name, changes in changed.items():
-        yield from taken(f"bidvl {name}".strip(), base, (3, 32, 32), **changes)
+        yield case(f"bidvl {name}".strip(), base, (3, 32, 32), **changes)
 
 
 def taken(name: str, base: Config, shape: tuple[int, ...], **changes: Any) -> Iterator[Case]:
-    """Yield the case of a configuration, or none if its method, its model or the rest of it do not go together."""
+    """Yield the case of a method, or none if the model does not go with it."""
+    with suppress(UserError):
+        yield case(name, base, shape, **changes)
+
+
+def case(name: str, base: Config, shape: tuple[int, ...], **changes: Any) -> Case:
+    """Return the case of a configuration with changes; its method and model first, which decide what it reads."""
     kinds = {kind: changes.pop(kind) for kind in ("method", "model") if kind in changes}
-    try:
-        config = base.replaced(**kinds)
-        config = config.replaced(**read(config, MEANINGFUL) | changes)
-        config.check()
-    except UserError:
-        return
-    yield Case(name, config, shape)
+    config = base.replaced(**kinds)
+    config = config.replaced(**read(config, MEANINGFUL) | changes)
+    config.check()
+    return Case(name, config, shape)

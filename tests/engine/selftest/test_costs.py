@@ -124,7 +124,7 @@ def test_every_time_has_its_use_of_the_peak(on_device: Callable[[str], None], mo
     monkeypatch.setattr(costs, "step_seconds", seconds)
     checks: Iterator[Any] = costs.costs("cuda")
     next(checks)  # memory
-    found = list(run(checks, "costs"))
+    found = list(run(checks))
     assert all(f.passed for f in found)
     times, uses = found[::2], found[1::2]
     assert [f.check.split(", ")[1] for f in times] == [f.check.split(", ")[1] for f in uses]

@@ -28,7 +28,7 @@ time.sleep(600)
 
 
 def test_two_processes_agree_with_one() -> None:
-    found = list(run(processes.processes("cpu"), "processes"))
+    found = list(run(processes.processes("cpu")))
     assert [f for f in found if not f.passed] == []
     assert len(found) == len(processes.RUNS)
 

@@ -1,9 +1,6 @@
-"""The record of `doctor --gpu`, its verdict, and what becomes of a check that raises, hangs or kills its process."""
+"""The record of `doctor --gpu`, its verdict, and its state while a check runs."""
 
 import json
-import subprocess
-import sys
-import textwrap
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
@@ -15,7 +12,8 @@ import torch
 
 from eblvm.engine.cli import doctor
 from eblvm.engine.selftest import record
-from eblvm.engine.selftest.finding import Finding, Measured, SelfCheck, verdict
+from eblvm.engine.selftest.finding import Finding, Measured, SelfCheck, run, verdict
+from eblvm.engine.selftest.isolation import listed
 
 NAME = "a GPU of the test"
 
@@ -35,6 +33,8 @@ def with_checks(monkeypatch: pytest.MonkeyPatch, *checks: SelfCheck) -> None:
         yield from checks
 
     monkeypatch.setattr(record, "GROUPS", (group,))
+    # In this process: those that a test makes cannot be sent to another one.
+    monkeypatch.setattr(record, "isolated", lambda groups, device, begin: run(listed(groups, device), begin))
 
 
 def raising() -> Measured:
@@ -114,33 +114,6 @@ def test_the_record_says_which_check_was_running_when_the_process_ended(gpu: Non
     assert [facts["running"] for facts in kept] == ["good", "bad", None]
     assert [len(facts["findings"]) for facts in kept] == [0, 1, 2]
     assert kept[-1]["verdict"]
-
-
-def test_a_check_that_never_ends_ends_the_process(tmp_path: Path) -> None:
-    path = tmp_path / "gpu.json"
-    program = f"""
-        import json, time
-        from pathlib import Path
-        from eblvm.engine.selftest import record
-        from eblvm.engine.selftest.finding import SelfCheck, Measured
-
-        def group(device):
-            yield SelfCheck("good", lambda: Measured(0.0, 1.0))
-            yield SelfCheck("endless", lambda: time.sleep(600))
-
-        record.GROUPS = (group,)
-        record.own_device = lambda device: device
-        record.machine = lambda device: {{"gpu": "none"}}
-        record.report(lambda facts: Path({str(path)!r}).write_text(json.dumps(facts)), limit_s=1.0)
-    """
-    done = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(program)], capture_output=True, text=True, timeout=120, check=False
-    )
-    assert done.returncode == 1
-    assert "Timeout" in done.stderr
-    kept = json.loads(path.read_text())
-    assert kept["running"] == "endless"
-    assert [f["check"] for f in kept["findings"]] == ["good"]
 
 
 def test_the_drivers_version_is_what_its_tool_says(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -32,13 +32,13 @@ class Once(Replayed):
 
 
 def test_right_replays_pass() -> None:
-    found = list(run(replays.replays("cpu", Replayed), "graphs"))
+    found = list(run(replays.replays("cpu", Replayed)))
     assert [f for f in found if not f.passed] == []
     assert {f.check for f in found} >= {"graph of grbm bidsm", "graph of grbm bidsm replicas", "graph of deep bimdsm"}
 
 
 def test_a_graph_that_does_nothing_is_found() -> None:
-    assert not any(f.passed for f in run(replays.replays("cpu", Once), "graphs"))
+    assert not any(f.passed for f in run(replays.replays("cpu", Once)))
 
 
 def test_inputs_of_the_first_step_in_all_of_them_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -50,7 +50,7 @@ def test_inputs_of_the_first_step_in_all_of_them_are_found(monkeypatch: pytest.M
         return own(self, state, *kept)
 
     monkeypatch.setattr(GraphedStep, "__call__", stale)
-    assert not any(f.passed for f in run(replays.replays("cpu", Replayed), "graphs"))
+    assert not any(f.passed for f in run(replays.replays("cpu", Replayed)))
 
 
 @pytest.mark.parametrize("factor", [-1.0, 1.05])

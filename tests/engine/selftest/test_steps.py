@@ -87,7 +87,9 @@ def test_every_method_has_its_cases() -> None:
     assert {f"grbm {kind} B={1 + (kind in TWO)}" for kind in every} <= set(CASES)
     only_of_a_grbm = {kind for kind, method in KINDS.items() if method.needs_conditionals}
     assert {name.split()[1] for name in CASES if name.startswith("deep")} == every - only_of_a_grbm
-    assert {f"deep bimdsm {how}" for how in ("B=1", "B=25", "replicas", "micro-batch", "tf32", "bf16")} <= set(CASES)
+    kinds = {f"{method} {kind}" for method in ("mdsm", "bimdsm") for kind in ("tf32", "bf16", "fp16")}
+    kinds |= {f"bimdsm {how}" for how in ("B=1", "B=25", "replicas", "micro-batch")}
+    assert {f"deep {kind}" for kind in kinds | {"vages-mdsm tf32", "vages-mdsm bf16"}} <= set(CASES)
     assert {"bidvl", "bidvl N=1", "bidvl sn-resnet"} <= set(CASES)
 
 
