@@ -25,6 +25,7 @@ watch.install()
 from tests.rehearsal.cases import cases  # noqa: E402
 from tests.rehearsal.doctor import self_test  # noqa: E402
 from tests.rehearsal.faults import FAULTS, found_in  # noqa: E402
+from tests.rehearsal.means import MEANS  # noqa: E402
 from tests.rehearsal.parts import PARTS, rehearsed_part  # noqa: E402
 from tests.rehearsal.runs import RUNS  # noqa: E402
 from tests.rehearsal.steps import rehearsed  # noqa: E402
@@ -48,7 +49,7 @@ def main() -> None:
             print(f"{number:6} {name}", file=sys.stderr)
     launches = {name: facts["launches"] for name, facts in results.items()}
     parts = {name: partial(rehearsed_part, part) for name, part in PARTS.items()}
-    for name, part in {**parts, **RUNS, "doctor --gpu": self_test}.items():
+    for name, part in {**parts, **MEANS, **RUNS, "doctor --gpu": self_test}.items():
         if arguments.part in name:
             results[name] = {"faults": faults_of(part)}
             print(name, *results[name]["faults"], sep="\n    ", file=sys.stderr)
