@@ -4,6 +4,7 @@ Faults of whole runs have tests of their own. Each was seen to fail with its fau
 
     `cuda` unresolved, or another rank's GPU        run: grbm, network, pictures; engine/test_device.py
     a thread without its GPU, DALI on GPU 0         run: pictures; engine/test_device.py
+    a minibatch copied on the training stream       run: pictures
     rank 0's tensors sent from its GPU              run: grbm
     process group without GPU or timeout            run: grbm; engine/test_device.py
     the plan reads another GPU's memory             run: network
