@@ -23,7 +23,8 @@ except ImportError:  # Windows
     resource = None  # type: ignore[assignment]
 
 SUBNORMAL = 1e-40
-ENDINGS = tuple(getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name))
+WARNINGS = tuple(getattr(signal, name) for name in ("SIGUSR1", "SIGUSR2") if hasattr(signal, name))  # a scheduler's
+ENDINGS = tuple(getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)) + WARNINGS
 UNKNOWN_MEMORY = 8 * 2**30  # assumed if the machine does not report its memory
 
 
