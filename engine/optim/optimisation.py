@@ -101,6 +101,8 @@ class Optimisation(Options):
             raise UserError(f"got seed={self.seed}, expected seeds below 2^63")
         if self.optimizer == "apex" and (not config.running.on_cuda or config.step.compile or self.replicated):
             raise UserError("optimizer 'apex' is for the eager, single run on --device cuda; use 'adam'")
+        if self.optimizer == "apex" and config.running.dtype != "float32":
+            raise UserError(f"optimizer 'apex' got dtype={config.running.dtype!r}, expected float32; use 'adam'")
 
     @property
     def replicated(self) -> bool:

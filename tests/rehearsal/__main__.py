@@ -22,9 +22,11 @@ from tests.rehearsal import record, watch  # noqa: E402
 
 watch.install()
 
+from tests.rehearsal.apex import OPTIMIZERS  # noqa: E402
 from tests.rehearsal.cases import cases  # noqa: E402
 from tests.rehearsal.doctor import self_test  # noqa: E402
 from tests.rehearsal.faults import FAULTS, found_in  # noqa: E402
+from tests.rehearsal.means import MEANS  # noqa: E402
 from tests.rehearsal.parts import PARTS, rehearsed_part  # noqa: E402
 from tests.rehearsal.runs import RUNS  # noqa: E402
 from tests.rehearsal.steps import rehearsed  # noqa: E402
@@ -48,7 +50,7 @@ def main() -> None:
             print(f"{number:6} {name}", file=sys.stderr)
     launches = {name: facts["launches"] for name, facts in results.items()}
     parts = {name: partial(rehearsed_part, part) for name, part in PARTS.items()}
-    for name, part in {**parts, **RUNS, "doctor --gpu": self_test}.items():
+    for name, part in {**parts, **MEANS, **OPTIMIZERS, **RUNS, "doctor --gpu": self_test}.items():
         if arguments.part in name:
             results[name] = {"faults": faults_of(part)}
             print(name, *results[name]["faults"], sep="\n    ", file=sys.stderr)

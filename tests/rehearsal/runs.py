@@ -33,6 +33,7 @@ from eblvm.engine.training import distributed
 from eblvm.engine.training.loop import train
 from tests.rehearsal.cases import IMAGE, POINT
 from tests.rehearsal.steps import nothing_drawn_on_the_host
+from tests.rehearsal.streams import Streams
 from tests.rehearsal.watch import Watch
 
 TORCHRUN = {"LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "2", "RANK": "1", "WORLD_SIZE": "2"}
@@ -150,6 +151,15 @@ def dali(mode: FakeTensorMode, findings: Findings) -> Iterator[None]:
         yield
         return
 
+    streams, given, read = Streams(), [], data_input.Streaming.batch
+
+    def feed(_: Any, out: Tensor, cuda_stream: Any) -> None:
+        streams.copied(out, cuda_stream)
+
+    def batch(batches: data_input.Streaming, step: int) -> Tensor:
+        given.append(read(batches, step))
+        return given[-1]
+
     def begin(threads: int, device: torch.device) -> None:
         mode.__enter__()  # every thread has its own modes and its own current GPU
         start_thread(threads, device)
@@ -170,9 +180,12 @@ def dali(mode: FakeTensorMode, findings: Findings) -> Iterator[None]:
         for name, replacement in (("build", lambda _: None), ("run", run), ("checkpoint", lambda _: b"\0")):
             contexts.enter_context(patch.object(Pipeline, name, replacement))
         contexts.enter_context(patch.object(data_input, "start_thread", begin))
-        contexts.enter_context(patch.object(torch.cuda, "current_stream", lambda _: None))
-        contexts.enter_context(patch("nvidia.dali.plugin.pytorch.feed_ndarray", lambda *_, **__: None))
+        contexts.enter_context(patch.object(data_input.Streaming, "batch", batch))
+        contexts.enter_context(streams.installed())
+        contexts.enter_context(patch("nvidia.dali.plugin.pytorch.feed_ndarray", feed))
         yield
+    if given:
+        findings.problems += streams.faults(given)
 
 
 RUNS: dict[str, Callable[[], list[str]]] = {f"run: {run.__name__}": run for run in (grbm, network, pictures)}

@@ -65,6 +65,17 @@ def test_run(name: str, rehearsal: dict[str, Any]) -> None:
     assert rehearsal[f"run: {name}"]["faults"] == []
 
 
+@pytest.mark.parametrize("name", ["buckets", "differentiable"])
+def test_mean(name: str, rehearsal: dict[str, Any]) -> None:
+    """Check the means over processes: NCCL divides, and a tensor is copied once."""
+    assert rehearsal[f"mean: {name}"]["faults"] == []
+
+
+def test_apex(rehearsal: dict[str, Any]) -> None:
+    """Check that the host reads none of apex's numbers."""
+    assert rehearsal["optimizer: apex"]["faults"] == []
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_step(name: str, rehearsal: dict[str, Any]) -> None:
     """Fails on a device mix, a native CPU op, a wait, a copy, a kernel's wrapped or gappy argument, a large grid."""
