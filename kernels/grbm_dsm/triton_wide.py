@@ -35,7 +35,7 @@ def residual_kernel(
     own = replica * width + column
     b = tl.load(b_ptr + own, mask=inside, other=0.0).to(real)[None, :]
     precision = tl.exp(-2.0 * tl.load(log_sigma_ptr + own, mask=inside, other=0.0).to(real))
-    count = batch.to(real)
+    count = tl.cast(batch, real)
     r_sum, away_sum, squares = (
         tl.zeros([COLS], dtype=real),
         tl.zeros([COLS], dtype=real),

@@ -8,7 +8,7 @@ import io
 import re
 import subprocess
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from importlib import import_module
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -88,6 +88,29 @@ def compiled(variant: Variant, capability: int) -> Row:
     shared = int(built.metadata.shared)
     filled = occupancy(capability, registers, shared, variant.warps)
     return Row(variant.name, capability, registers, spills, shared, filled, vector_loads(built.asm["ptx"]))
+
+
+@contextlib.contextmanager
+def target(capability: int) -> Iterator[None]:
+    """Kernels are bound and compiled as on a GPU of `capability`; none can run."""
+    from triton.backends.compiler import GPUTarget
+    from triton.backends.nvidia.driver import CudaDriver
+    from triton.runtime import driver
+
+    class Absent(CudaDriver):  # type: ignore[misc]
+        def __init__(self) -> None:
+            # Of the GPU's number: the JIT keeps what it compiled by the number of the device.
+            self.get_current_device, self.get_current_stream = lambda: capability, lambda device: 0
+
+        def get_current_target(self) -> GPUTarget:
+            return GPUTarget("cuda", capability, 32)
+
+    before = driver._active
+    driver.set_active(Absent())
+    try:
+        yield
+    finally:
+        driver._active = before
 
 
 def ptxas_log(ptx: str, capability: int, fp_fusion: bool) -> str:
