@@ -6,6 +6,7 @@ same order. Where D does not fit into registers, `triton_wide.py` is used: torch
 """
 
 from collections.abc import Iterator
+from itertools import product
 
 import torch
 import triton
@@ -230,31 +231,36 @@ def fused_variants(
     M: int = 0,
     sigma: float = 0.0,
 ) -> Iterator[Variant]:
-    """The two kernels as they are launched by default: for all types and precisions at cc 80, in float32 on the rest.
-
-    float64 is compiled for the widest D that fits.
+    """The two kernels as they are launched by default: for all types and precisions at cc 80, in float32 and float64
+    on the rest. float64 is compiled for the widest D that fits.
     """
     batch, D, H = size
-    for (element, precision), capability in ((kind, cc) for kind in KINDS for cc in CAPABILITIES):
-        if capability != 80 and (element, precision) != ("fp32", "ieee"):
+    for (element, precision), capability in product(KINDS, (*CAPABILITIES, 89)):
+        if capability != 80 and (element == "bf16" or precision != "ieee"):
             continue
-        D = min(D, tiles.MOST_VISIBLE[BYTES[element]])
+        width = min(D, tiles.MOST_VISIBLE[BYTES[element]])
         plans: dict[tiles.Plan, dict[str, int]] = {"rows": rows, "columns": columns}
         for plan, kinds in plans.items():
             for name, kind in kinds.items():
                 products = products_of(plan, kind, M)
-                problem = Problem(plan, batch, D, H, 1, BYTES[element], products, precision, capability)
-                t = tiles.ranked(problem)[0]
-                if plan == "rows":
-                    kernel, constants = rows_kernel, rows_constants(kind, D, H, M, sigma, problem, t)
-                else:
-                    kernel = columns_kernel
-                    constants = columns_constants(kind, D, H, M, sigma, problem, t, kind == GIVEN.value, False)
-                arguments: dict[str, object] = {p: f"*{element}" for p in kernel.arg_names if p.endswith("_ptr")}
-                real = "*fp64" if element == "fp64" else "*fp32"
-                arguments |= {"ticket_ptr": "*i32", "part_ptr": real, "batch": batch}
+                problem = Problem(plan, batch, width, H, 1, BYTES[element], products, precision, capability)
                 label = f"{op} {name} {element} {precision}"
-                yield Variant(
-                    label, kernel, arguments, constants, t.warps, capabilities=(capability,), fused=True,
-                    registers=t.registers,
-                )  # fmt: skip
+                yield fused_variant(label, kind, element, problem, tiles.ranked(problem)[0], M, sigma)
+
+
+def fused_variant(
+    label: str, kind: int, element: str, problem: Problem, t: Tiles, M: int = 0, sigma: float = 0.0
+) -> Variant:
+    """The kernel of a problem with these tiles."""
+    kernel = rows_kernel if problem.plan == "rows" else columns_kernel
+    if problem.plan == "rows":
+        constants = rows_constants(kind, problem.D, problem.H, M, sigma, problem, t)
+    else:
+        constants = columns_constants(kind, problem.D, problem.H, M, sigma, problem, t, kind == GIVEN.value, False)
+    arguments: dict[str, object] = {p: f"*{element}" for p in kernel.arg_names if p.endswith("_ptr")}
+    real = "*fp64" if element == "fp64" else "*fp32"
+    arguments |= {"ticket_ptr": "*i32", "part_ptr": real, "batch": problem.batch}
+    return Variant(
+        label, kernel, arguments, constants, t.warps, capabilities=(problem.capability,), fused=True,
+        registers=t.registers,
+    )  # fmt: skip
