@@ -34,8 +34,15 @@ OF_ROWS = ("eps", "h", "g", "r", "u")  # tensors that not every kind reads
 OF_COLUMNS = ("eps", "h", "g", "r", "u", "score", "k", "row", "v_bar", "h_bar", "loss")
 
 
-def fits(v: Tensor) -> bool:
-    return tiles.fits(v.shape[-1], v.element_size())
+def fits(v: Tensor, W: Tensor, M: int = 1) -> bool:
+    """Are these kernels for v and M directions? Their offsets inside a replica are 32 bits wide."""
+    D, H = W.shape[-2:]
+    return tiles.fits(D, v.element_size()) and v.shape[-2] * max(M * D, H, part_width(D, M)) < 2**31
+
+
+def part_width(D: int, M: int) -> int:
+    """Numbers of a sample in a part of a split: a W^T, its sum over latent units, u^T H u; then to a multiple of 16."""
+    return triton.cdiv(D + 1 + power_of_two(max(M, 1)), 16) * 16
 
 
 def launch_rows(
@@ -62,7 +69,7 @@ def launch_rows(
 
     def run(t: Tiles) -> None:
         blocks = triton.cdiv(batch, t.BM)
-        parts = scratch(v, t.split, (replicas, t.split, batch, D + 1 + power_of_two(max(M, 1))), replicas * blocks)
+        parts = scratch(v, t.split, (replicas, t.split, batch, part_width(D, M)), replicas * blocks)
         rows_kernel[(blocks, t.split, replicas)](
             **pointers(rows_kernel, {"part": parts[0], "ticket": parts[1]} | named),
             batch=batch,
@@ -148,7 +155,8 @@ def scratch(like: Tensor, split: int, shape: tuple[int, ...], tickets: int) -> t
 
 
 def rows_constants(kind: int, D: int, H: int, M: int, sigma: float, problem: Problem, t: Tiles) -> dict[str, object]:
-    return {"D": D, "H": H, "M": M, "MP": power_of_two(max(M, 1)), "KIND": kind, "SIGMA": sigma} | shape_of(problem, t)
+    widths = {"D": D, "H": H, "M": M, "MP": power_of_two(max(M, 1)), "WIDTH": part_width(D, M)}
+    return widths | {"KIND": kind, "SIGMA": sigma} | shape_of(problem, t)
 
 
 def columns_constants(
@@ -172,7 +180,7 @@ def shape_of(problem: Problem, t: Tiles) -> dict[str, object]:
 
 def value(v: Tensor, W: Tensor, b: Tensor, c: Tensor, log_sigma: Tensor, h: Tensor | None) -> tuple[Tensor, ...]:
     """`reference.value`, with an empty tensor in the place of the mean, which `first` computes again."""
-    if not fits(v):
+    if not fits(v, W):
         return triton_wide.value(v, W, b, c, log_sigma, h)
     if h is None:
         energy, _, score = launch_rows(FREE.value, v, W, b, c, log_sigma)
@@ -195,7 +203,7 @@ def first(
     wants_h: bool,
 ) -> tuple[Tensor, ...]:
     """`reference.first`."""
-    if not fits(v):
+    if not fits(v, W):
         return triton_wide.first(g, r, kept, v, W, b, c, log_sigma, h, wants_v, wants_h)
     if h is None:
         gradients = launch_columns(FREE.value, v, W, b, c, log_sigma, g=g, r=r)

@@ -145,3 +145,17 @@ def test_elu_has_few_kernels_for_many_sizes() -> None:
         for size in (1, 2, 3, 16, 25, 48, 100, 560, 1000, 1024, 4096, 5000, 2**16):
             elu.second(*[torch.zeros(size)] * 3, 1.0)
     assert len(set(map(id, kernels))) == 3  # one element; a multiple of 16; any other number
+
+
+def test_offsets_of_32_bits_are_enough() -> None:
+    """Where a replica's tensor has 2^31 numbers torch's products are used, whose kernels count in 64 bits."""
+
+    def fits(batch: int, D: int, H: int, M: int = 1) -> bool:
+        v, W = torch.empty(batch, D, device="meta"), torch.empty(D, H, device="meta")
+        return grbm.fits(v, W, M)
+
+    assert fits(2**20, 1000, 400)
+    assert not fits(2**22, 512, 400)  # v
+    assert not fits(2**20, 16, 2**11)  # h
+    assert not fits(2**20, 512, 400, M=4)  # u
+    assert not fits(2**27, 2, 4)  # the parts of a split
