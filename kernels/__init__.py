@@ -6,6 +6,7 @@
 from eblvm.kernels import (
     adam_unroll,
     bernoulli_lower,
+    elu_of_sum,
     elu_second_order,
     gibbs,
     grbm,
@@ -21,6 +22,7 @@ __all__ = [
     "adam_unroll",
     "backends",
     "bernoulli_lower",
+    "elu_of_sum",
     "elu_second_order",
     "gibbs",
     "grbm",
@@ -29,7 +31,18 @@ __all__ = [
     "philox",
     "sliced_hvp",
 ]
-OPS = (philox, bernoulli_lower, adam_unroll, grbm_bilevel, gibbs, elu_second_order, grbm, grbm_dsm, sliced_hvp)
+OPS = (
+    philox,
+    bernoulli_lower,
+    adam_unroll,
+    grbm_bilevel,
+    gibbs,
+    elu_second_order,
+    elu_of_sum,
+    grbm,
+    grbm_dsm,
+    sliced_hvp,
+)
 
 
 def backends() -> list[Backend]:

@@ -15,8 +15,8 @@ from typing import Any, NamedTuple
 
 # The ops with a triton.py; each has `variants()`.
 OPS = (
-    "philox", "bernoulli_lower", "adam_unroll", "grbm_bilevel", "gibbs", "elu_second_order", "grbm", "grbm_dsm",
-    "sliced_hvp",
+    "philox", "bernoulli_lower", "adam_unroll", "grbm_bilevel", "gibbs", "elu_second_order", "elu_of_sum", "grbm",
+    "grbm_dsm", "sliced_hvp",
 )  # fmt: skip
 CAPABILITIES = (75, 80, 86, 90, 100)
 
@@ -26,7 +26,7 @@ class Variant(NamedTuple):
 
     name: str
     kernel: Any  # a triton JITFunction
-    signature: dict[str, Any]  # a type, or a tuple of them
+    signature: dict[str, Any]  # a type, or a tuple of them; "i32:16" is one that is divisible by 16
     constants: dict[str, Any]
     warps: int = 4
     fp_fusion: bool = True
@@ -74,8 +74,10 @@ def compiled(variant: Variant, capability: int) -> Row:
     signature = variant.signature | dict.fromkeys(variant.constants, "constexpr")
     # As at a launch with torch's tensors, which begin at multiples of 16 bytes.
     names = variant.kernel.arg_names
-    aligned = {(names.index(name),): [["tt.divisibility", 16]] for name, kind in signature.items() if kind[0] == "*"}
-    source = ASTSource(fn=variant.kernel, signature=signature, constexprs=variant.constants, attrs=aligned)
+    even = [name for name, kind in signature.items() if kind[0] == "*" or kind == "i32:16"]
+    aligned = {(names.index(name),): [["tt.divisibility", 16]] for name in even}
+    types = {name: "i32" if kind == "i32:16" else kind for name, kind in signature.items()}
+    source = ASTSource(fn=variant.kernel, signature=types, constexprs=variant.constants, attrs=aligned)
     options = {"num_warps": variant.warps, "enable_fp_fusion": variant.fp_fusion, "maxnreg": variant.registers}
     said = io.StringIO()
     with knobs.nvidia.scope(), contextlib.redirect_stdout(said):

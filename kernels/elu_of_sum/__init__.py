@@ -1,0 +1,130 @@
+"""s = x + residual + bias and its ELU in one launch, and both derivatives in one each: a residual block's activation.
+
+A sum that a block both keeps and activates meets many more sums in its derivatives: of the cotangents of the two uses,
+of the two places where it was added, and of the value's pass with the score's. Every one is part of a launch that
+happens anyway. README.md has the formulas. It pays where launches cost, on a GPU; elu_second_order does the rest.
+"""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from eblvm.kernels import elu_second_order as elu
+from eblvm.kernels.elu_of_sum import reference
+from eblvm.kernels.runtime.dispatch import Backend, Function, backend_for, triton_status
+from eblvm.kernels.runtime.orders import by_reference, order
+
+__all__ = ["backend", "backends", "elu_of_sum"]
+
+
+def elu_of_sum(x: Tensor, residual: Tensor | None = None, bias: Tensor | None = None) -> tuple[Tensor, Tensor]:
+    """(s, elu(s)) with s = x + residual + bias, for x [B, C, ...], residual of its shape and bias [C].
+
+    Differentiable to any order, the first two fused. Whatever else reads the sum should read s, not x."""
+    if not x.is_floating_point():
+        raise ValueError(f"elu_of_sum got x of dtype {x.dtype}; expected a floating dtype")
+    if residual is not None and residual.shape != x.shape:
+        raise ValueError(
+            f"elu_of_sum got residual of shape {tuple(residual.shape)}; expected that of x, {tuple(x.shape)}"
+        )
+    if bias is not None and bias.shape != x.shape[1:2]:
+        raise ValueError(f"elu_of_sum got bias of shape {tuple(bias.shape)}; expected {tuple(x.shape[1:2])}")
+    if torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active():
+        s, _ = reference.value(x, residual, bias) if residual is not None or bias is not None else (x, None)
+        return s, elu.elu_second_order(s)
+    s, y, _ = _Value.apply(backend(x), x, residual, bias)
+    return s, y
+
+
+class _Value(Function):
+    """(s, y, s again). The derivative reads the last, so that what it sends back to the sum is a cotangent of its own."""
+
+    @staticmethod
+    def forward(backend: Any, x: Tensor, residual: Tensor | None, bias: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
+        if residual is None and bias is None:
+            s, y = x.detach(), elu.backend(x).value(x, 1.0)
+        else:
+            s, y = backend.value(x, residual, bias)
+        return s, y, s.detach()
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
+        ctx.backend, *_ = inputs
+        ctx.set_materialize_grads(False)
+        ctx.save_for_backward(output[-1])
+
+    @staticmethod
+    def backward(ctx: Any, g_s: Tensor | None, g_y: Tensor | None, g_again: Tensor | None) -> tuple[Any, ...]:
+        (s,) = ctx.saved_tensors
+        _, x_wanted, residual_wanted, bias_wanted = ctx.needs_input_grad
+        of_s = [g for g in (g_s, g_again) if g is not None]
+        if g_y is None:
+            g = of_s[0] if len(of_s) == 1 else torch.add(*of_s) if of_s else None
+            twice = g
+        elif not of_s:
+            g = twice = elu._first(elu.backend(s), g_y, s, 1.0)
+        else:
+            g, twice = _First.apply(ctx.backend, g_y, of_s[0], of_s[1] if len(of_s) == 2 else None, s)
+        of_bias = g.sum((0, *range(2, g.dim()))) if bias_wanted and g is not None else None
+        return None, g if x_wanted else None, twice if residual_wanted else None, of_bias
+
+
+class _First(Function):
+    """g of the sum, twice: its two uses have cotangents of their own."""
+
+    @staticmethod
+    def forward(backend: Any, g_y: Tensor, g_s: Tensor, g_again: Tensor | None, s: Tensor) -> tuple[Tensor, Tensor]:
+        g = backend.first(g_y, g_s, g_again, s)
+        return g, g.detach()
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
+        ctx.backend, g_y, _, g_again, s = inputs
+        ctx.both = g_again is not None
+        ctx.set_materialize_grads(False)
+        ctx.save_for_backward(g_y, s)
+
+    @staticmethod
+    def backward(ctx: Any, u: Tensor | None, w: Tensor | None) -> tuple[Any, ...]:
+        g_y, s = ctx.saved_tensors
+        if u is None and w is None:
+            return (None,) * 5
+        if u is None or w is None:
+            total = w if u is None else u
+            of_y, of_s = elu._second(elu.backend(s), total, g_y, s, 1.0)
+        else:
+            total, of_y, of_s = _second(ctx.backend, u, w, g_y, s)
+        return None, of_y, total, total if ctx.both else None, of_s
+
+    @staticmethod
+    def vmap(info: Any, in_dims: tuple[Any, ...], backend: Any, *given: Tensor | None) -> tuple[Any, Any]:
+        first = [
+            t if t is None else t.expand(info.batch_size, *t.shape) if dim is None else t.movedim(dim, 0)
+            for t, dim in zip(given, in_dims[1:], strict=True)
+        ]
+        return _First.apply(backend, *first), (0, 0)
+
+
+_second = order("second", by_reference(reference.second))
+
+
+def backend(x: Tensor) -> Any:
+    """The backend for x: a function for every order, with the signatures of the reference."""
+    return backend_for("elu_of_sum", x, reference, None)
+
+
+def backends() -> list[Backend]:
+    """The backends of this op: which is used on which device, and why not the others."""
+    triton_serves, triton_reason = triton_status()
+    return [
+        Backend("elu_of_sum", "cpu", "reference", True, "a sum and elu_second_order cost the same there"),
+        Backend("elu_of_sum", "cuda", "triton", triton_serves, triton_reason),
+        Backend(
+            "elu_of_sum",
+            "cuda",
+            "reference",
+            not triton_serves,
+            "triton is used" if triton_serves else "always available",
+        ),
+    ]
