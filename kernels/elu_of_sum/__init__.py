@@ -12,10 +12,10 @@ from torch import Tensor
 
 from eblvm.kernels import elu_second_order as elu
 from eblvm.kernels.elu_of_sum import reference
-from eblvm.kernels.runtime.dispatch import Backend, Function, backend_for, triton_status
+from eblvm.kernels.runtime.dispatch import TRITON, TRITON_REASON, Backend, Function, backend_for
 from eblvm.kernels.runtime.orders import by_reference, order
 
-__all__ = ["backend", "backends", "elu_of_sum"]
+__all__ = ["backend", "backends", "elu_of_sum", "joins"]
 
 
 def elu_of_sum(x: Tensor, residual: Tensor | None = None, bias: Tensor | None = None) -> tuple[Tensor, Tensor]:
@@ -109,6 +109,12 @@ class _First(Function):
 _second = order("second", by_reference(reference.second))
 
 
+def joins(x: Tensor) -> bool:
+    """Does it pay to leave the sums of a network on x to this op: by Triton, outside of torch.func's transforms?"""
+    plain = not torch.compiler.is_compiling() and not torch._C._are_functorch_transforms_active()
+    return TRITON and x.is_cuda and plain
+
+
 def backend(x: Tensor) -> Any:
     """The backend for x: a function for every order, with the signatures of the reference."""
     return backend_for("elu_of_sum", x, reference, None)
@@ -116,15 +122,14 @@ def backend(x: Tensor) -> Any:
 
 def backends() -> list[Backend]:
     """The backends of this op: which is used on which device, and why not the others."""
-    triton_serves, triton_reason = triton_status()
     return [
         Backend("elu_of_sum", "cpu", "reference", True, "a sum and elu_second_order cost the same there"),
-        Backend("elu_of_sum", "cuda", "triton", triton_serves, triton_reason),
+        Backend("elu_of_sum", "cuda", "triton", TRITON, TRITON_REASON),
         Backend(
             "elu_of_sum",
             "cuda",
             "reference",
-            not triton_serves,
-            "triton is used" if triton_serves else "always available",
+            not TRITON,
+            "triton is used" if TRITON else "always available",
         ),
     ]
