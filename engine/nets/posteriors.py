@@ -91,9 +91,12 @@ class Gaussian(Posterior):
         super().__init__()
         self.net, self.latent = net, latent
 
+    def raw_outputs(self, v: Tensor) -> Tensor:
+        """Return (mean, log std), concatenated [B, 2H], in the precision of the net."""
+        return self.net(v)
+
     def outputs(self, v: Tensor) -> Tensor:
-        """Return (mean, log std), concatenated [B, 2H]."""
-        return self.net(v).to(v.dtype)
+        return self.raw_outputs(v).to(v.dtype)
 
     def params(self, v: Tensor) -> tuple[Tensor, Tensor]:
         mean_BH, log_std_BH = self.outputs(v).chunk(2, -1)
@@ -127,11 +130,11 @@ class Convolutional(Gaussian):
     def initial(self, key: Key) -> Params:
         return fan_in_uniform(self, key, Purpose.INIT_PHI)
 
-    def outputs(self, v: Tensor) -> Tensor:
+    def raw_outputs(self, v: Tensor) -> Tensor:
         if self.precision not in HALVES:
-            return self.net(v).to(v.dtype)
+            return self.net(v)
         with autocast(v, self.precision):
-            return self.net(v).to(v.dtype)
+            return self.net(v)
 
 
 class ConvGaussian(Convolutional):
