@@ -49,14 +49,13 @@ class CoupledAt(NamedTuple):
 
     base: Tensor  # [B, E]
     U: Tensor  # [E, H]
-    doubled: Tensor  # 2 U
 
 
 def head_of(theta: Params, f_BH: Tensor) -> CoupledAt:
     W, b_E = theta["head_net.linear.weight"], theta["head_net.linear.bias"]
     of_sum_EH, of_h_EH = W.chunk(2, -1)
     U_EH = of_sum_EH + of_h_EH
-    return CoupledAt(torch.addmm(b_E, f_BH, of_sum_EH.T), U_EH, 2 * U_EH)
+    return CoupledAt(torch.addmm(b_E, f_BH, of_sum_EH.T), U_EH)
 
 
 def gradient(
@@ -64,7 +63,7 @@ def gradient(
 ) -> tuple[Params, Tensor]:
     """Return the gradient of mean_B weight d for phi, and r [S, B, H], without a graph; rates have fp16's scale."""
     scale = rates.get("scale")
-    base_BE, U_EH, twice_U_EH = head
+    base_BE, U_EH = head
     S = len(noise_SBH)
     gaussian, parts = cast("Gaussian", posterior), fisher_step.backend(noise_SBH)
     out_B2H, pull = autodiff.vjp(lambda p: gaussian.at(p).raw_outputs(batch.v), phi)
@@ -72,7 +71,7 @@ def gradient(
     h = parts.sample(out, noise_SBH)  # [S B, H]
     base = base_BE if S == 1 else base_BE.expand(S, *base_BE.shape).flatten(0, 1)
     y = torch.addmm(base, h, U_EH.T)  # [S B, E]
-    r_SBH, r_bar_SBH = parts.residual(torch.mm(parts.slope(y), twice_U_EH), out, noise_SBH, batch.lower_weight)
-    y_bar = parts.curved(torch.mm(r_bar_SBH.flatten(0, 1), twice_U_EH.T), y)
+    r_SBH, r_bar_SBH = parts.residual(torch.mm(parts.slope(y), U_EH), out, noise_SBH, batch.lower_weight)
+    y_bar = parts.curved(torch.mm(r_bar_SBH.flatten(0, 1), U_EH.T), y)
     gradient = pull(parts.outputs_bar(torch.mm(y_bar, U_EH), r_bar_SBH, out, noise_SBH, scale))
     return gradient if scale is None else autodiff.tree_map(lambda g: g / scale, gradient), r_SBH

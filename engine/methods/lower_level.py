@@ -201,7 +201,7 @@ class LowerLevel(Estimator):
                     head = head if head is not None and len(batches) == 1 else fused_fisher.head_of(theta, f_k)
                     gradient, r = fused_fisher.gradient(head, nets.posterior, phi.params, batch, latent_SBH, rates)
                     if k == self.K - 1:
-                        info["lower"] = 0.5 * r.square().mean() * r.shape[-1]
+                        info["lower"] = r.square().mean() * (0.5 * r.shape[-1])
                 else:
                     lower = partial(self.lower_loss, nets, energy, f_k, batch.v, batch.lower_weight, latent_SBH)
                     gradient, info["lower"] = autodiff.grad(lower, phi.params, rates.get("scale"))

@@ -15,9 +15,9 @@ def sample(out_B2H: Tensor, eps_SBH: Tensor) -> Tensor:
 
 
 def slope(y_E: Tensor) -> Tensor:
-    """(elu elu')(y)."""
+    """2 (elu elu')(y), the derivative of elu^2."""
     elu_E = torch.nn.functional.elu(y_E)
-    return elu_E * (elu_E.clamp(max=0) + 1)
+    return 2 * elu_E * (elu_E.clamp(max=0) + 1)
 
 
 def residual(slope_SBH: Tensor, out_B2H: Tensor, eps_SBH: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
@@ -29,10 +29,10 @@ def residual(slope_SBH: Tensor, out_B2H: Tensor, eps_SBH: Tensor, weight: Tensor
 
 
 def curved(t_E: Tensor, y_E: Tensor) -> Tensor:
-    """t (elu'^2 + elu elu'')(y) = t (n + 1)(2n + 1), n = min(elu(y), 0)."""
+    """2 t (elu'^2 + elu elu'')(y) = 2 t (n + 1)(2n + 1), n = min(elu(y), 0)."""
     below_E = torch.nn.functional.elu(y_E).clamp(max=0)
     slope_E = below_E + 1
-    return t_E * torch.addcmul(slope_E, slope_E, below_E, value=2)
+    return 2 * t_E * torch.addcmul(slope_E, slope_E, below_E, value=2)
 
 
 def outputs_bar(h_bar_SBH: Tensor, r_bar_SBH: Tensor, out_B2H: Tensor, eps_SBH: Tensor, scale: Tensor | None) -> Tensor:

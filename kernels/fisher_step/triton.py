@@ -33,7 +33,7 @@ def slope_kernel(y_ptr, to, size, WIDE: tl.constexpr, BLOCK: tl.constexpr):
     keep = i < size
     y = tl.load(y_ptr + i, mask=keep, other=0.0)
     below = expm1_negative(tl.minimum(y, 0.0), 15 if WIDE else 8)
-    tl.store(to + i, tl.where(y > 0, y, below * (below + 1.0)), mask=keep)
+    tl.store(to + i, 2.0 * tl.where(y > 0, y, below * (below + 1.0)), mask=keep)
 
 
 @triton.jit
@@ -59,7 +59,7 @@ def curved_kernel(t_ptr, y_ptr, to, size, WIDE: tl.constexpr, BLOCK: tl.constexp
     y = tl.load(y_ptr + i, mask=keep, other=0.0)
     t = tl.load(t_ptr + i, mask=keep, other=0.0)
     below = expm1_negative(tl.minimum(y, 0.0), 15 if WIDE else 8)
-    tl.store(to + i, t * (below + 1.0) * (2.0 * below + 1.0), mask=keep)
+    tl.store(to + i, 2.0 * t * (below + 1.0) * (2.0 * below + 1.0), mask=keep)
 
 
 @triton.jit

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 import torch
@@ -43,15 +44,11 @@ class Mdsm(Loss):
 
     def draw(self, key: Key, rows: Rows) -> Noise:
         """Return level [B], and third [B, 3]: weights whose mean over the global batch is that of a third of levels."""
-        total, first = rows.total, rows.place["first"]
-        dtype, device = rows.place["dtype"], rows.place["device"]
-        level = torch.arange(total, dtype=dtype, device=device) / max(1, total - 1)
-        third = torch.arange(3, device=device)[:, None] == (3 * level).long().clamp(max=2)
-        weight = third * (total / third.sum(1, keepdim=True).clamp(min=1))
-        here = slice(first, first + rows.samples)
+        here = slice(rows.place["first"], rows.place["first"] + rows.samples)
+        level, weight = positions(rows.total, rows.place["dtype"], rows.place["device"])
         return {
             "level": level[here].expand(*rows.replicas, rows.samples),
-            "third": weight[:, here].to(dtype).expand(*rows.replicas, 3, rows.samples).mT,
+            "third": weight[:, here].expand(*rows.replicas, 3, rows.samples).mT,
         }
 
     def perturb(self, v: Tensor, eps: Tensor, noise: Noise) -> Batch:
@@ -72,3 +69,11 @@ class Mdsm(Loss):
         """Return the mean loss over the lowest, middle and highest third of the noise levels."""
         names = ("loss_low_sigma", "loss_middle_sigma", "loss_high_sigma")
         return dict(zip(names, (noise["third"].mT * loss_B).mean(1), strict=True))
+
+
+@lru_cache(maxsize=8)
+def positions(total: int, dtype: torch.dtype, device: torch.device) -> tuple[Tensor, Tensor]:
+    """Return level [total] and the weights [3, total] of a whole batch: constants of a run, a dozen launches once."""
+    level = torch.arange(total, dtype=dtype, device=device) / max(1, total - 1)
+    third = torch.arange(3, device=device)[:, None] == (3 * level).long().clamp(max=2)
+    return level, (third * (total / third.sum(1, keepdim=True).clamp(min=1))).to(dtype)
