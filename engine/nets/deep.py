@@ -25,7 +25,7 @@ from torch import Tensor, nn
 
 from eblvm.engine.autodiff.checkpointing import checkpointed
 from eblvm.engine.autodiff.convolution import Convolution, PooledConvolution
-from eblvm.engine.autodiff.mixed_precision import HALVES, autocast
+from eblvm.engine.autodiff.mixed_precision import HALVES, autocast, full_precision
 from eblvm.engine.errors import UserError
 from eblvm.engine.nets import gaussian_elu
 from eblvm.engine.nets.base import Separable, fan_in_uniform
@@ -116,8 +116,11 @@ class Output(nn.Module):
         return self.linear((x if self.activation is None else self.activation(x)).flatten(1))
 
     def joined(self, x: Tensor, residual: Tensor) -> Tensor:
-        """Return forward(x + residual), for ELU."""
-        return self.linear((x + residual if self.activation is None else elu_of_sum(x, residual)[1]).flatten(1))
+        """Return forward(x + residual), for ELU, with the product in the precision of its weights."""
+        dtype = self.linear.weight.dtype
+        y = (x + residual).to(dtype) if self.activation is None else elu_of_sum(x, residual, dtype=dtype)[1]
+        with full_precision(y):
+            return self.linear(y.flatten(1))
 
 
 class ResNet(nn.Module):
@@ -178,7 +181,7 @@ class ResNet(nn.Module):
         x, residual = part(net.stem)(x), None
         for block in net.blocks:
             x, residual = part(block).joined(x, residual)
-        return part(net.out).joined(x, residual) if isinstance(net.out, Output) else net.out(x + residual)
+        return net.out.joined(x, residual) if isinstance(net.out, Output) else net.out(x + residual)
 
     def _checkpointed(self, module: nn.Module, x: Tensor) -> Tensor:
         return checkpointed(module, x, lambda: autocast(x, self.precision))

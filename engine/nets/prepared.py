@@ -21,9 +21,9 @@ Module = TypeVar("Module", bound=nn.Module)
 
 
 def prepared(net: Module, dtype: torch.dtype) -> Module:
-    """Return a view of a net of convolutions and linear layers with its weights in `dtype`, for one pass and its score."""
+    """Return a view of a net with the weights of its convolutions in `dtype`, for one pass and its score."""
     view = bound(net, {}, {}, "")
-    layers = [m for m in view.modules() if isinstance(m, nn.Conv2d | nn.Linear)]
+    layers = [m for m in view.modules() if isinstance(m, nn.Conv2d)]
     twice = [m for m in layers if isinstance(m, Convolution)]
     once = [(m, name) for m in layers for name, p in m._parameters.items() if p is not None]
     once = [(m, name) for m, name in once if name == "bias" or m not in twice]

@@ -18,9 +18,12 @@ from eblvm.kernels.runtime.orders import by_reference, order
 __all__ = ["backend", "backends", "elu_of_sum", "joins"]
 
 
-def elu_of_sum(x: Tensor, residual: Tensor | None = None, bias: Tensor | None = None) -> tuple[Tensor, Tensor]:
+def elu_of_sum(
+    x: Tensor, residual: Tensor | None = None, bias: Tensor | None = None, dtype: torch.dtype | None = None
+) -> tuple[Tensor, Tensor]:
     """(s, elu(s)) with s = x + residual + bias, for x [B, C, ...], residual of its shape and bias [C].
 
+    elu(s) has x's type, or `dtype`, whose cast is part of the launch if there is a sum: the end of a 16-bit net.
     Differentiable to any order, the first two fused. Whatever else reads the sum should read s, not x."""
     if not x.is_floating_point():
         raise ValueError(f"elu_of_sum got x of dtype {x.dtype}; expected a floating dtype")
@@ -32,8 +35,8 @@ def elu_of_sum(x: Tensor, residual: Tensor | None = None, bias: Tensor | None = 
         raise ValueError(f"elu_of_sum got bias of shape {tuple(bias.shape)}; expected {tuple(x.shape[1:2])}")
     if torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active():
         s, _ = reference.value(x, residual, bias) if residual is not None or bias is not None else (x, None)
-        return s, elu.elu_second_order(s)
-    s, y, _ = _Value.apply(backend(x), x, residual, bias)
+        return s, elu.elu_second_order(s).to(dtype or x.dtype)
+    s, y, _ = _Value.apply(backend(x), x, residual, bias, dtype or x.dtype)
     return s, y
 
 
@@ -41,11 +44,13 @@ class _Value(Function):
     """(s, y, s again). The derivative reads the last, so that what it sends back to the sum is a cotangent of its own."""
 
     @staticmethod
-    def forward(backend: Any, x: Tensor, residual: Tensor | None, bias: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
+    def forward(
+        backend: Any, x: Tensor, residual: Tensor | None, bias: Tensor | None, dtype: torch.dtype
+    ) -> tuple[Tensor, Tensor, Tensor]:
         if residual is None and bias is None:
-            s, y = x.detach(), elu.backend(x).value(x, 1.0)
+            s, y = x.detach(), elu.backend(x).value(x, 1.0).to(dtype)
         else:
-            s, y = backend.value(x, residual, bias)
+            s, y = backend.value(x, residual, bias, dtype)
         return s, y, s.detach()
 
     @staticmethod
@@ -57,7 +62,7 @@ class _Value(Function):
     @staticmethod
     def backward(ctx: Any, g_s: Tensor | None, g_y: Tensor | None, g_again: Tensor | None) -> tuple[Any, ...]:
         (s,) = ctx.saved_tensors
-        _, x_wanted, residual_wanted, bias_wanted = ctx.needs_input_grad
+        _, x_wanted, residual_wanted, bias_wanted, _ = ctx.needs_input_grad
         of_s = [g for g in (g_s, g_again) if g is not None]
         if g_y is None:
             g = of_s[0] if len(of_s) == 1 else torch.add(*of_s) if of_s else None
@@ -67,7 +72,7 @@ class _Value(Function):
         else:
             g, twice = _First.apply(ctx.backend, g_y, of_s[0], of_s[1] if len(of_s) == 2 else None, s)
         of_bias = g.sum((0, *range(2, g.dim()))) if bias_wanted and g is not None else None
-        return None, g if x_wanted else None, twice if residual_wanted else None, of_bias
+        return None, g if x_wanted else None, twice if residual_wanted else None, of_bias, None
 
 
 class _First(Function):

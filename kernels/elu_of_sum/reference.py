@@ -9,20 +9,23 @@ from torch import Tensor
 from eblvm.kernels.elu_second_order import reference as elu
 
 
-def value(x: Tensor, residual: Tensor | None, bias: Tensor | None) -> tuple[Tensor, Tensor]:
-    """(s, y) for x [B, C, ...], residual of its shape and bias [C]."""
+def value(
+    x: Tensor, residual: Tensor | None, bias: Tensor | None, dtype: torch.dtype | None = None
+) -> tuple[Tensor, Tensor]:
+    """(s, y) for x [B, C, ...], residual of its shape and bias [C]; y in `dtype` or x's."""
     s = x if residual is None else x + residual
     s = s if bias is None else s + bias.view(-1, *[1] * (x.dim() - 2))
-    return s, elu.value(s, 1.0)
+    return s, elu.value(s, 1.0).to(dtype or x.dtype)
 
 
 def first(g_y: Tensor, g_s: Tensor, g_again: Tensor | None, s: Tensor) -> Tensor:
-    """The cotangent of the sum from that of y and one or two of s."""
+    """The cotangent of the sum, in its type, from that of y and one or two of s."""
     g = elu.first(g_y, s, 1.0) + g_s
-    return g if g_again is None else g + g_again
+    return (g if g_again is None else g + g_again).to(s.dtype)
 
 
 def second(u: Tensor, w: Tensor, g_y: Tensor, s: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """The transposed Jacobian of `first` on two cotangents u + w: itself for g_s, and those for g_y and s."""
-    total = torch.add(u, w)
-    return total, *elu.second(total, g_y, s, 1.0)
+    total = u + w
+    of_y, of_s = elu.second(total, g_y, s, 1.0)
+    return total, of_y.to(g_y.dtype), of_s.to(s.dtype)

@@ -70,9 +70,11 @@ def second_kernel(
     tl.store(x_to + i, u * g * tl.where(x > 0, 0.0, curve), mask=keep)
 
 
-def value(x: Tensor, residual: Tensor | None, bias: Tensor | None) -> tuple[Tensor, Tensor]:
+def value(
+    x: Tensor, residual: Tensor | None, bias: Tensor | None, dtype: torch.dtype | None = None
+) -> tuple[Tensor, Tensor]:
     x = dense(x)
-    s, y = torch.empty_like(x), torch.empty_like(x)
+    s, y = torch.empty_like(x), torch.empty_like(x, dtype=dtype or x.dtype)
     step, channels, bias = (1, 0, x) if bias is None else (x.stride(1), len(bias), bias.contiguous())
     constants = {"STEP": step, "CHANNELS": channels, "RESIDUAL": residual is not None}
     _launch(value_kernel, x, x, _like(residual, x), bias, s, y, x.numel(), **constants)
@@ -88,7 +90,7 @@ def first(g_y: Tensor, g_s: Tensor, g_again: Tensor | None, s: Tensor) -> Tensor
 
 def second(u: Tensor, w: Tensor, g_y: Tensor, s: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     s = dense(s)
-    total, of_y, of_s = (torch.empty_like(s) for _ in range(3))
+    total, of_y, of_s = (torch.empty_like(s, dtype=t.dtype) for t in (s, g_y, s))
     _launch(second_kernel, s, *(_like(t, s) for t in (u, w, g_y)), s, total, of_y, of_s, s.numel())
     return total, of_y, of_s
 
@@ -100,7 +102,7 @@ def dense(x: Tensor) -> Tensor:
 
 def _like(t: Tensor | None, x: Tensor) -> Tensor:
     """t in the memory order of x, which stands for one that is not read."""
-    return x if t is None else t if t.stride() == x.stride() else torch.empty_like(x).copy_(t)
+    return x if t is None else t if t.stride() == x.stride() else torch.empty_like(x, dtype=t.dtype).copy_(t)
 
 
 def _launch(kernel: Any, x: Tensor, *arguments: Any, **constants: int) -> None:
@@ -127,4 +129,7 @@ def variants() -> list[Variant]:
             pointers = [argument for argument in kernel.arg_names if argument.endswith(("_ptr", "_to"))]
             signature = dict.fromkeys(pointers, f"*{element}") | {"size": "i32:16"}
             variants.append(Variant(f"elu_of_sum {name} {element}", kernel, signature, constants | how))
+            if element == "bf16":  # the end of a net: y and its cotangents are of 32 bits
+                mixed = signature | {y: "*fp32" for y in ("y_ptr", "y_to") if y in pointers}
+                variants.append(Variant(f"elu_of_sum {name} bf16 to fp32", kernel, mixed, constants | how))
     return variants

@@ -22,7 +22,7 @@ def inputs(size: tuple[int, ...], dtype: torch.dtype = torch.float64) -> list[Te
 
 
 def by(backend: object) -> Op:
-    return lambda *given: package._Value.apply(backend, *given)[:2]
+    return lambda *given: package._Value.apply(backend, *given, given[0].dtype)[:2]
 
 
 def chain(op: Op, x: Tensor, residual: Tensor | None, bias: Tensor | None) -> Tensor:

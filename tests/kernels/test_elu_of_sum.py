@@ -113,7 +113,7 @@ def test_no_sum_is_left_to_autograd() -> None:
 
     def additions(op) -> int:
         given = [t.requires_grad_() for t in inputs((2, 3, 5, 4))]
-        x, r, b, g = given
+        x, r, _, g = given
         with Additions() as seen:
             s, y = op(x, r, None)
             t, z = op(2 * y, s, None)
@@ -165,3 +165,16 @@ def test_every_access_to_an_image_is_a_vector(name: str, element: str) -> None:
     (variant,) = (v for v in triton.variants() if v.name == f"elu_of_sum {name} {element}")
     # A bias whose channels lie apart is one number per program and vector.
     assert triton_report.compiled(variant, 80).vector_loads >= (2 / 3 if name == "value with bias" else 1)
+
+
+def test_the_end_of_a_net_of_16_bits() -> None:
+    x, r, b, g = (t.to(torch.bfloat16) for t in inputs((2, 3, 5, 4)))
+    given = [t.requires_grad_() for t in (x, r, b)]
+    found, wanted = [], []
+    for to, op in ((found, elu_of_sum), (wanted, lambda *t, dtype: (None, reference.value(*t)[1].to(dtype)))):
+        _, y = op(*given, dtype=torch.float32)
+        score = torch.autograd.grad(y, x, g.float(), create_graph=True)[0]
+        to += [y, score, *torch.autograd.grad(score.float().square().sum() + y.sum(), given)]
+    assert [t.dtype for t in found] == [torch.float32] + 4 * [torch.bfloat16]
+    for a, e in zip(found, wanted, strict=True):
+        torch.testing.assert_close(a, e, rtol=2e-2, atol=2e-2)

@@ -43,3 +43,16 @@ def test_half_precision_rounds_the_sum_once() -> None:
     exact = (x.float() + r.float() + b.float().view(-1, 1, 1)).to(torch.float16)
     assert torch.equal(s, exact)
     torch.testing.assert_close(y, torch.nn.functional.elu(exact.float()).to(torch.float16), rtol=1e-3, atol=0)
+
+
+def test_the_end_of_a_net_of_16_bits() -> None:
+    x, r, b, g = inputs((2, 3, 5, 4), torch.float16)
+    u = g.float()
+    exact = reference.value(x, r, b, torch.float32)[1]
+    torch.testing.assert_close(triton.value(x, r, b, torch.float32)[1], exact, rtol=4e-3, atol=4e-3)
+    for got, wanted in (
+        ([triton.first(u, r, x, x)], [reference.first(u, r, x, x)]),
+        (triton.second(r, g, u, x), reference.second(r, g, u, x)),
+    ):
+        assert [t.dtype for t in got] == [t.dtype for t in wanted]
+        torch.testing.assert_close(list(got), list(wanted), rtol=4e-3, atol=4e-3)
