@@ -45,17 +45,18 @@ def serves(divergence: Divergence, nets: Nets, f: Any) -> bool:
 
 
 class CoupledAt(NamedTuple):
-    """The head at fixed features: y = base + U h."""
+    """A batch as q's net reads it, and the head at its features: y = base + U h."""
 
+    v: Tensor
     base: Tensor  # [B, E]
     U: Tensor  # [E, H]
 
 
-def head_of(theta: Params, f_BH: Tensor) -> CoupledAt:
+def head_of(theta: Params, f_BH: Tensor, posterior: Posterior, v: Tensor) -> CoupledAt:
     W, b_E = theta["head_net.linear.weight"], theta["head_net.linear.bias"]
     of_sum_EH, of_h_EH = W.chunk(2, -1)
     U_EH = of_sum_EH + of_h_EH
-    return CoupledAt(torch.addmm(b_E, f_BH, of_sum_EH.T), U_EH)
+    return CoupledAt(cast("Gaussian", posterior).as_read(v), torch.addmm(b_E, f_BH, of_sum_EH.T), U_EH)
 
 
 def gradient(
@@ -63,10 +64,10 @@ def gradient(
 ) -> tuple[Params, Tensor]:
     """Return the gradient of mean_B weight d for phi, and r [S, B, H], without a graph; rates have fp16's scale."""
     scale = rates.get("scale")
-    base_BE, U_EH = head
+    v, base_BE, U_EH = head
     S = len(noise_SBH)
     gaussian, parts = cast("Gaussian", posterior), fisher_step.backend(noise_SBH)
-    out_B2H, pull = autodiff.vjp(lambda p: gaussian.at(p).raw_outputs(batch.v), phi)
+    out_B2H, pull = autodiff.vjp(lambda p: gaussian.at(p).raw_outputs(v), phi)
     out = out_B2H.detach()
     h = parts.sample(out, noise_SBH)  # [S B, H]
     base = base_BE if S == 1 else base_BE.expand(S, *base_BE.shape).flatten(0, 1)

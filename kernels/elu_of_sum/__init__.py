@@ -67,10 +67,10 @@ class _Value(Function):
         if g_y is None:
             g = of_s[0] if len(of_s) == 1 else torch.add(*of_s) if of_s else None
             twice = g
-        elif not of_s:
+        elif not of_s and not residual_wanted:
             g = twice = elu._first(elu.backend(s), g_y, s, 1.0)
         else:
-            g, twice = _First.apply(ctx.backend, g_y, of_s[0], of_s[1] if len(of_s) == 2 else None, s)
+            g, twice = _First.apply(ctx.backend, g_y, *of_s, *[None] * (2 - len(of_s)), s)
         of_bias = g.sum((0, *range(2, g.dim()))) if bias_wanted and g is not None else None
         return None, g if x_wanted else None, twice if residual_wanted else None, of_bias, None
 
@@ -79,14 +79,16 @@ class _First(Function):
     """g of the sum, twice: its two uses have cotangents of their own."""
 
     @staticmethod
-    def forward(backend: Any, g_y: Tensor, g_s: Tensor, g_again: Tensor | None, s: Tensor) -> tuple[Tensor, Tensor]:
+    def forward(
+        backend: Any, g_y: Tensor, g_s: Tensor | None, g_again: Tensor | None, s: Tensor
+    ) -> tuple[Tensor, Tensor]:
         g = backend.first(g_y, g_s, g_again, s)
         return g, g.detach()
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
-        ctx.backend, g_y, _, g_again, s = inputs
-        ctx.both = g_again is not None
+        ctx.backend, g_y, *added, s = inputs
+        ctx.added = [g is not None for g in added]
         ctx.set_materialize_grads(False)
         ctx.save_for_backward(g_y, s)
 
@@ -100,7 +102,7 @@ class _First(Function):
             of_y, of_s = elu._second(elu.backend(s), total, g_y, s, 1.0)
         else:
             total, of_y, of_s = _second(ctx.backend, u, w, g_y, s)
-        return None, of_y, total, total if ctx.both else None, of_s
+        return None, of_y, *(total if added else None for added in ctx.added), of_s
 
     @staticmethod
     def vmap(info: Any, in_dims: tuple[Any, ...], backend: Any, *given: Tensor | None) -> tuple[Any, Any]:

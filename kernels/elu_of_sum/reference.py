@@ -18,10 +18,12 @@ def value(
     return s, elu.value(s, 1.0).to(dtype or x.dtype)
 
 
-def first(g_y: Tensor, g_s: Tensor, g_again: Tensor | None, s: Tensor) -> Tensor:
-    """The cotangent of the sum, in its type, from that of y and one or two of s."""
-    g = elu.first(g_y, s, 1.0) + g_s
-    return (g if g_again is None else g + g_again).to(s.dtype)
+def first(g_y: Tensor, g_s: Tensor | None, g_again: Tensor | None, s: Tensor) -> Tensor:
+    """The cotangent of the sum, in its type, from that of y and up to two of s."""
+    g = elu.first(g_y, s, 1.0)
+    for added in (g_s, g_again):
+        g = g if added is None else g + added
+    return g.to(s.dtype)
 
 
 def second(u: Tensor, w: Tensor, g_y: Tensor, s: Tensor) -> tuple[Tensor, Tensor, Tensor]:

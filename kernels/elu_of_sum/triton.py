@@ -41,14 +41,24 @@ def value_kernel(
 
 @triton.jit
 def first_kernel(
-    y_ptr, s_ptr, again_ptr, x_ptr, out_to, size, AGAIN: tl.constexpr, WIDE: tl.constexpr, BLOCK: tl.constexpr
+    y_ptr,
+    s_ptr,
+    again_ptr,
+    x_ptr,
+    out_to,
+    size,
+    S: tl.constexpr,
+    AGAIN: tl.constexpr,
+    WIDE: tl.constexpr,
+    BLOCK: tl.constexpr,
 ):
     real = tl.float64 if WIDE else tl.float32
     i = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     keep = i < size
     x = tl.load(x_ptr + i, mask=keep, other=0.0).to(real)
     g = tl.load(y_ptr + i, mask=keep, other=0.0).to(real) * tl.where(x > 0, 1.0, tl.exp(tl.minimum(x, 0.0)))
-    g += tl.load(s_ptr + i, mask=keep, other=0.0).to(real)
+    if S:
+        g += tl.load(s_ptr + i, mask=keep, other=0.0).to(real)
     if AGAIN:
         g += tl.load(again_ptr + i, mask=keep, other=0.0).to(real)
     tl.store(out_to + i, g, mask=keep)
@@ -81,10 +91,10 @@ def value(
     return s, y
 
 
-def first(g_y: Tensor, g_s: Tensor, g_again: Tensor | None, s: Tensor) -> Tensor:
+def first(g_y: Tensor, g_s: Tensor | None, g_again: Tensor | None, s: Tensor) -> Tensor:
     s = dense(s)
     out, parts = torch.empty_like(s), (_like(g, s) for g in (g_y, g_s, g_again))
-    _launch(first_kernel, s, *parts, s, out, s.numel(), AGAIN=g_again is not None)
+    _launch(first_kernel, s, *parts, s, out, s.numel(), S=g_s is not None, AGAIN=g_again is not None)
     return out
 
 
@@ -123,7 +133,7 @@ def variants() -> list[Variant]:
             ("value", value_kernel, plain),
             ("value with bias", value_kernel, plain | {"STEP": 1024, "CHANNELS": 128}),
             ("value with bias last", value_kernel, plain | {"CHANNELS": 128}),
-            ("first", first_kernel, {"AGAIN": True}),
+            ("first", first_kernel, {"S": True, "AGAIN": True}),
             ("second", second_kernel, {}),
         ):
             pointers = [argument for argument in kernel.arg_names if argument.endswith(("_ptr", "_to"))]

@@ -20,9 +20,9 @@ def test_every_order_alone(nan_filled) -> None:
     x, r, b, g = inputs((3, 5, 9, 11))
     torch.testing.assert_close(triton.value(x, r, b), reference.value(x, r, b), rtol=1e-13, atol=1e-13)
     torch.testing.assert_close(triton.value(x, None, b), reference.value(x, None, b), rtol=1e-13, atol=1e-13)
-    for again in (None, x):
-        got = triton.first(g, r, again, x)
-        torch.testing.assert_close(got, reference.first(g, r, again, x), rtol=1e-13, atol=1e-13)
+    for added in ((None, None), (r, None), (r, x)):
+        got = triton.first(g, *added, x)
+        torch.testing.assert_close(got, reference.first(g, *added, x), rtol=1e-13, atol=1e-13)
     torch.testing.assert_close(triton.second(r, g, r, x), reference.second(r, g, r, x), rtol=1e-13, atol=1e-13)
 
 
