@@ -10,7 +10,7 @@ product; memory counted on the meta device does not include them.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import product
 from typing import Any, cast
 
@@ -34,14 +34,33 @@ def convolve(
 
     `pulled` is another tensor of w's values, which the input's gradient reads instead of w: what the derivative of that
     gradient sends back to the weight arrives there, and nobody adds it to the rest (nets/prepared.py)."""
-    if inside_torch_func():
+    if inside_torch_func() and not (_in_graph is not None and torch.compiler.is_compiling()):
         return F.conv2d(x, w, bias, stride, padding)
     if has_torch_function((x, w)):
         return handle_torch_function(convolve, (x, w), x, w, bias, stride, padding)
     if not x.is_meta and torch.is_autocast_enabled(x.device.type):
         dtype = torch.get_autocast_dtype(x.device.type)
         x, w, bias = x.to(dtype), w.to(dtype), None if bias is None else bias.to(dtype)
+    if torch.compiler.is_compiling():
+        return _in_graph(x, w, bias, stride, padding)  # type: ignore[misc]
     return _Convolve.apply(x, w, bias, stride, padding, pulled)
+
+
+def keep_in_graphs() -> None:
+    """Let `torch.compile` keep convolutions of steps that it compiles from now on, with both of their derivatives.
+
+    The compiler would look into a Function and drop its second derivative. Kept whole, it is traced as it runs, inside
+    torch.func's levels. Without this call, convolutions inside compiled code are torch's own."""
+    global _in_graph
+    if _in_graph is None:
+        _in_graph = torch.compiler.allow_in_graph(_whole)
+
+
+def _whole(x: Tensor, w: Tensor, bias: Tensor | None, stride: Pair, padding: Pair) -> Tensor:
+    return _Convolve.apply(x, w, bias, stride, padding, None)
+
+
+_in_graph: Callable[..., Tensor] | None = None  # `_whole`, once the compiler knows it
 
 
 class Convolution(nn.Conv2d):
