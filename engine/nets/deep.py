@@ -98,7 +98,7 @@ class Block(nn.Module):
         return kept + self.run(self.second, self.run(self.first, x))
 
     def joined(self, x: Tensor, residual: Tensor | None) -> tuple[Tensor, Tensor]:
-        """Return the two parts of forward(x + residual), for ELU: the next block adds them, in the launch of its ELU."""
+        """Return the two parts of forward(x + residual), for ELU: the next block adds them in its ELU's launch."""
         x, y = elu_of_sum(x, residual)
         _, y = elu_of_sum(self.first.conv(y))
         return self.second.conv(y), x if self.shortcut is None else self.shortcut(x)
@@ -178,8 +178,8 @@ class ResNet(nn.Module):
     def joined(self, x: Tensor, dtype: torch.dtype) -> Tensor:
         """Return forward(x) with few launches: every sum is part of its ELU's, all weights are one list of `dtype`."""
         net, part = by_parts(self, dtype)
-        x, residual = part(net.stem)(x), None
-        for block in net.blocks:
+        x, residual = part(net.blocks[0]).joined(part(net.stem)(x), None)
+        for block in net.blocks[1:]:
             x, residual = part(block).joined(x, residual)
         return net.out.joined(x, residual) if isinstance(net.out, Output) else net.out(x + residual)
 

@@ -1,8 +1,8 @@
 """A convolutional net's weights as a step on a GPU reads them: folded, cast and split by one launch, and one backward.
 
-Every kernel is used twice: by the value, and by the score, the value's derivative. The loss's backward reaches both uses,
-and torch adds their gradients kernel by kernel. Here each use gets a tensor of its own; the sums of all kernels are one
-launch over a list. So are the casts of all weights to 16 bits, and those of their gradients back.
+Every kernel is used twice: by the value, and by the score, the value's derivative. The loss's backward reaches both
+uses, and torch adds their gradients kernel by kernel. Here each use gets a tensor of its own; the sums of all kernels
+are one launch over a list. So are the casts of all weights to 16 bits, and those of their gradients back.
 """
 
 from collections.abc import Callable
@@ -29,14 +29,14 @@ def prepared(net: Module, dtype: torch.dtype) -> Module:
     once = [(m, name) for m, name in once if name == "bias" or m not in twice]
     weights = [m.kernel() for m in twice] + [m._parameters[name] for m, name in once]
     made = _Prepared.apply(dtype, len(twice), *weights)
-    for m, w, pulled in zip(twice, made, made[len(weights) :], strict=False):
-        m.prepared = w, pulled
+    for kept, w, pulled in zip(twice, made, made[len(weights) :], strict=False):
+        kept.prepared = w, pulled
     for (m, name), p in zip(once, made[len(twice) : len(weights)], strict=True):
         m._parameters[name] = p
     return view
 
 
-def by_parts(net: Module, dtype: torch.dtype) -> tuple[Module, Callable[[Module], Module]]:
+def by_parts(net: Module, dtype: torch.dtype) -> tuple[Module, Callable[[Any], Any]]:
     """Return a net and a function that prepares a child of it just before its pass.
 
     With one process the whole is one list. With several every child has its own: autograd runs the youngest node first,
@@ -62,17 +62,17 @@ class _Prepared(Function):
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor | None) -> tuple[Any, ...]:
-        plain, again = list(gradients[: len(gradients) - ctx.count]), gradients[len(gradients) - ctx.count :]
-        both = [i for i, g in enumerate(again) if g is not None and plain[i] is not None]
-        plain[: ctx.count] = [a if g is None else g for g, a in zip(plain, again, strict=False)]
-        if both:
-            sums = torch._foreach_add([plain[i] for i in both], [again[i] for i in both])
-            for i, total in zip(both, sums, strict=True):
-                plain[i] = total
-        arrived = [i for i, g in enumerate(plain) if g is not None]
-        for i, g in zip(arrived, _cast([plain[i] for i in arrived], ctx.dtype), strict=True):
-            plain[i] = g
-        return None, None, *plain
+        total: list[Any] = list(gradients[: len(gradients) - ctx.count])
+        again = gradients[len(total) :]
+        both = [i for i, g in enumerate(again) if g is not None and total[i] is not None]
+        sums = torch._foreach_add([total[i] for i in both], [again[i] for i in both]) if both else ()  # type: ignore[misc]
+        total[: ctx.count] = [g if t is None else t for t, g in zip(total, again, strict=False)]
+        for i, g in zip(both, sums, strict=True):
+            total[i] = g
+        arrived = [i for i, g in enumerate(total) if g is not None]
+        for i, g in zip(arrived, _cast([total[i] for i in arrived], ctx.dtype), strict=True):
+            total[i] = g
+        return None, None, *total
 
 
 def _cast(tensors: Any, dtype: torch.dtype) -> Any:

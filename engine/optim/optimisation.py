@@ -160,8 +160,8 @@ class Optimisation(Options):
     def learning_rates(
         self, dtype: torch.dtype, device: torch.device | str = "cpu", step: int = 0, steps: int = 1
     ) -> Tensor:
-        """Return theta's rates at a step, [] for a single run and [replicas] otherwise. They are computed on the host in
-        the run's precision, and filled in on the device, where a copy would wait."""
+        """Return theta's rates at a step, [] for a single run and [replicas] otherwise. They are computed on the host,
+        in the run's precision, and filled in on the device, where a copy would wait."""
         where: dict[str, Any] = {"dtype": dtype, "device": device}
         rates = [float(self.schedule.rate(torch.tensor(rate, dtype=dtype), step, steps)) for rate in self.lr]
         if not self.replicated:

@@ -41,7 +41,7 @@ def elu_of_sum(
 
 
 class _Value(Function):
-    """(s, y, s again). The derivative reads the last, so that what it sends back to the sum is a cotangent of its own."""
+    """(s, y, s again). The derivative reads the last, so that what it sends to the sum is a cotangent of its own."""
 
     @staticmethod
     def forward(
