@@ -76,34 +76,6 @@ class Convolution(nn.Conv2d):
         return convolve(x, w, self.bias, cast(Pair, self.stride), cast(Pair, self.padding), pulled)
 
 
-class PooledConvolution(Convolution):
-    """A 3x3 convolution, then 2x2 average pooling.
-
-    Both linear maps are one: a 3x3 convolution averaged over 2x2 pixels is a 4x4 one with stride 2, whose kernel is the
-    mean of the four shifts of the 3x3 kernel. It needs 16 products instead of 36, and no full-size result."""
-
-    def __init__(self, inputs: int, outputs: int, **options: Any):
-        super().__init__(inputs, outputs, 3, stride=2, padding=1, **options)
-        self._shifts: dict[tuple[torch.dtype, torch.device], Tensor] = {}
-
-    def kernel(self) -> Tensor:
-        """Return the mean of the four shifts: by pooling, one launch in w's order in memory; on a CPU, with the same
-        bits, by a product, which takes a tenth of the time."""
-        w = self.weight
-        return (w.flatten(2) @ self.shifts(w)).unflatten(2, (4, 4)) if w.is_cpu else F.avg_pool2d(w, 2, 1, 1)
-
-    def shifts(self, like: Tensor) -> Tensor:
-        """Return the matrix [9, 16] from a 3x3 kernel to the mean of its four shifts; a constant, made once."""
-        place = like.dtype, like.device
-        if place not in self._shifts:
-            eye = torch.eye(4, dtype=like.dtype, device=like.device)
-            mean = (eye[:3] + eye[1:]) / 2
-            if inside_torch_func():
-                return torch.kron(mean, mean)
-            self._shifts[place] = torch.kron(mean, mean)
-        return self._shifts[place]
-
-
 class _Convolve(Function):
     generate_vmap_rule = True  # for batched backward passes, whose graph would be lost without it
 

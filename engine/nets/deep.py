@@ -18,13 +18,15 @@ Shape tags: B batch, C channels, S image size, H latent units.
 from collections.abc import Callable
 from contextlib import nullcontext
 from itertools import pairwise
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from eblvm.engine.autodiff.checkpointing import checkpointed
-from eblvm.engine.autodiff.convolution import Convolution, PooledConvolution
+from eblvm.engine.autodiff.convolution import Convolution
+from eblvm.engine.autodiff.derivatives import inside_torch_func
 from eblvm.engine.autodiff.mixed_precision import HALVES, autocast, full_precision
 from eblvm.engine.errors import UserError
 from eblvm.engine.nets import gaussian_elu
@@ -44,8 +46,41 @@ ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
 Forward = Callable[[nn.Module, Tensor], Tensor]
 
 
+def joins_sums(v: Tensor) -> bool:
+    """Is a pass with few launches worth its own path? Where they cost, on a GPU."""
+    return v.is_cuda and joins(v)
+
+
 def plainly(module: nn.Module, x: Tensor) -> Tensor:
     return module(x)
+
+
+class PooledConvolution(Convolution):
+    """A 3x3 convolution, then 2x2 average pooling.
+
+    Both linear maps are one: a 3x3 convolution averaged over 2x2 pixels is a 4x4 one with stride 2, whose kernel is the
+    mean of the four shifts of the 3x3 kernel. It needs 16 products instead of 36, and no full-size result."""
+
+    def __init__(self, inputs: int, outputs: int, **options: Any):
+        super().__init__(inputs, outputs, 3, stride=2, padding=1, **options)
+        self._shifts: dict[tuple[torch.dtype, torch.device], Tensor] = {}
+
+    def kernel(self) -> Tensor:
+        """Return the mean of the four shifts: on a GPU by pooling, one launch in w's order in memory; on a CPU, with
+        the same bits, by a product, which takes a tenth of the time."""
+        w = self.weight
+        return F.avg_pool2d(w, 2, 1, 1) if w.is_cuda else (w.flatten(2) @ self.shifts(w)).unflatten(2, (4, 4))
+
+    def shifts(self, like: Tensor) -> Tensor:
+        """Return the matrix [9, 16] from a 3x3 kernel to the mean of its four shifts; a constant, made once."""
+        place = like.dtype, like.device
+        if place not in self._shifts:
+            eye = torch.eye(4, dtype=like.dtype, device=like.device)
+            mean = (eye[:3] + eye[1:]) / 2
+            if inside_torch_func():
+                return torch.kron(mean, mean)
+            self._shifts[place] = torch.kron(mean, mean)
+        return self._shifts[place]
 
 
 class Layer(nn.Module):
@@ -168,7 +203,7 @@ class ResNet(nn.Module):
     def forward(self, v: Tensor) -> Tensor:
         x = v.contiguous(memory_format=torch.channels_last) if self.channels_last else v
         with autocast(v, self.precision) if self.precision in HALVES else nullcontext():
-            if self.checkpoint == "none" and self.activation == "elu" and joins(v):
+            if self.checkpoint == "none" and self.activation == "elu" and joins_sums(v):
                 return self.joined(x, HALVES.get(self.precision, v.dtype)).to(v.dtype)
             x = self.stem(x)
             for block in self.blocks:

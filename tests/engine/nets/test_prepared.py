@@ -51,7 +51,7 @@ def joined(monkeypatch: pytest.MonkeyPatch):
     """Take the path of a GPU, by the references of its kernels."""
 
     def on() -> None:
-        monkeypatch.setattr(deep, "joins", lambda x: not torch._C._are_functorch_transforms_active())
+        monkeypatch.setattr(deep, "joins_sums", lambda x: not torch._C._are_functorch_transforms_active())
 
     return on
 
