@@ -7,17 +7,15 @@ are one launch over a list. So are the casts of all weights to 16 bits, and thos
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from eblvm.engine.autodiff import collectives
 from eblvm.engine.autodiff.convolution import Convolution
-from eblvm.engine.nets.base import bound
+from eblvm.engine.nets.base import Module, bound
 from eblvm.kernels.runtime.dispatch import Function
-
-Module = TypeVar("Module", bound=nn.Module)
 
 
 def prepared(net: Module, dtype: torch.dtype) -> Module:
