@@ -157,14 +157,15 @@ class Bism(LowerLevel):
         if isinstance(self.best_response, Newton):
             return self.best_response.estimate(nets, theta, response, features, batch.v, noise)
         energy, q, v = nets.energy.at(theta), nets.posterior.at(response), batch.v
-        p, pull_q = (q.params(v), None) if self.attached else autodiff.vjp(q.params, v)
-        h = q.rsample(p if self.attached else autodiff.detached(p), noise["latent"][-1].movedim(-2, -3)[0])
+        once = not self.attached and passes_q_once(v)
+        p, pull_q = autodiff.vjp(q.params, v) if once else (q.params(v), None)
+        h = q.rsample(autodiff.detached(p) if once else p, noise["latent"][-1].movedim(-2, -3)[0])
 
         def log_q(x: Tensor) -> Tensor:
             return q.log_prob(q.params(x), h)
 
         def score_of_q() -> Tensor:
-            """Return grad_v log q(h|v): if q does not depend on theta, by the pass that has given h."""
+            """Return grad_v log q(h|v)."""
             scale = rates.get("scale")
             if pull_q is None:
                 return autodiff.grad(lambda x: (log_q(x).sum(), ()), v, scale)[0]
@@ -189,6 +190,11 @@ class Bism(LowerLevel):
 
     def fused(self, nets: Nets, loss: Loss, device: torch.device, dtype: torch.dtype) -> Gradient | None:
         return fused_grbm.bism_gradient_for(self, loss, nets, device, dtype)
+
+
+def passes_q_once(v: Tensor) -> bool:
+    """Does one pass of a q without theta's graph serve its sample and its score? Where launches cost, on a GPU."""
+    return v.is_cuda
 
 
 def linear_step_size(v_BD: Tensor, iterations: int = 16) -> Tensor:
