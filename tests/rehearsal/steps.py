@@ -54,7 +54,7 @@ def fake_start(config: Config, nets: Nets, seed: Tensor, shape: tuple[int, ...])
 def rehearsed(config: Config, shape: tuple[int, ...], sites: bool = False) -> Watch:
     """Watch a step in the middle of a run on the GPU, with its minibatch, noise and rates."""
     config.check()
-    mdsm.positions.cache_clear()  # tensors of another fake device
+    mdsm.kept_positions.cache_clear()  # tensors of another fake device
     optimisation, method = config.optimisation, config.method
     dtype = getattr(torch, config.running.dtype)
     bytes_read = bool(config.get("flip") or config.get("dequantize"))

@@ -45,7 +45,9 @@ class Mdsm(Loss):
     def draw(self, key: Key, rows: Rows) -> Noise:
         """Return level [B], and third [B, 3]: weights whose mean over the global batch is that of a third of levels."""
         here = slice(rows.place["first"], rows.place["first"] + rows.samples)
-        level, weight = positions(rows.total, rows.place["dtype"], rows.place["device"])
+        dtype, device = rows.place["dtype"], rows.place["device"]
+        # On a GPU they are kept: a dozen launches per step cost more than their memory.
+        level, weight = (kept_positions if device.type == "cuda" else positions)(rows.total, dtype, device)
         return {
             "level": level[here].expand(*rows.replicas, rows.samples),
             "third": weight[:, here].expand(*rows.replicas, 3, rows.samples).mT,
@@ -71,9 +73,11 @@ class Mdsm(Loss):
         return dict(zip(names, (noise["third"].mT * loss_B).mean(1), strict=True))
 
 
-@lru_cache(maxsize=8)
 def positions(total: int, dtype: torch.dtype, device: torch.device) -> tuple[Tensor, Tensor]:
-    """Return level [total] and the weights [3, total] of a whole batch: constants of a run, a dozen launches once."""
+    """Return level [total] and the weights [3, total] of a whole batch."""
     level = torch.arange(total, dtype=dtype, device=device) / max(1, total - 1)
     third = torch.arange(3, device=device)[:, None] == (3 * level).long().clamp(max=2)
     return level, (third * (total / third.sum(1, keepdim=True).clamp(min=1))).to(dtype)
+
+
+kept_positions = lru_cache(maxsize=8)(positions)
