@@ -168,6 +168,39 @@ def _padded(x: Tensor) -> int:
     return -(-x.numel() // step) * step
 
 
+def gathered(x: Tensor) -> Tensor:
+    """Return all ranks' x, stacked in front; differentiable to any order: one collective forward, one per backward."""
+    return _Gathered.apply(x)
+
+
+class _Gathered(torch.autograd.Function):
+    """x_r -> (x_1, ..., x_R) on every rank; its cotangents' sum over ranks, of this rank's part."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        parts = [torch.empty_like(x, memory_format=torch.contiguous_format) for _ in range(size())]
+        dist.all_gather(parts, x.contiguous())
+        return torch.stack(parts)
+
+    @staticmethod
+    def backward(ctx: Any, cotangent: Tensor) -> Tensor:
+        return _OwnSum.apply(cotangent)
+
+
+class _OwnSum(torch.autograd.Function):
+    """The transpose of `_Gathered`."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        total = x.clone(memory_format=torch.contiguous_format)
+        dist.all_reduce(total)
+        return total[rank()].clone()
+
+    @staticmethod
+    def backward(ctx: Any, cotangent: Tensor) -> Tensor:
+        return _Gathered.apply(cotangent)
+
+
 def _buckets(leaves: Sequence[Tensor]) -> list[list[int]]:
     """Return the indices of tensors that are sent together: of one dtype and device, in order, up to BUCKET_BYTES."""
     buckets: list[list[int]] = []

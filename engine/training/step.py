@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from eblvm.engine import autodiff
-from eblvm.engine.autodiff import collectives, mixed_precision
+from eblvm.engine.autodiff import collectives, convolution, mixed_precision
 from eblvm.engine.errors import UserError
 from eblvm.engine.methods.base import Gradient, Info, Nets, Noise, Rates, State, TrainingStep
 from eblvm.engine.optim.base import Optimizer, averaged
@@ -104,6 +104,7 @@ class Step(Options):
             torch._functorch.config.activation_memory_budget = self.memory_budget
         # --graphs captures the compiled step as any other. The compiler's own graphs ("reduce-overhead") own what they
         # return: the state, which goes round, would be copied out of their memory and into it again in every step.
+        convolution.keep_in_graphs()
         return torch.compile(step, dynamic=False)
 
 

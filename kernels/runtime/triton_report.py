@@ -17,8 +17,8 @@ import torch
 
 # The ops with a triton.py; each has `variants()`.
 OPS = (
-    "philox", "bernoulli_lower", "adam_unroll", "grbm_bilevel", "gibbs", "elu_second_order", "grbm", "grbm_dsm",
-    "sliced_hvp",
+    "philox", "bernoulli_lower", "adam_unroll", "grbm_bilevel", "gibbs", "elu_second_order", "elu_of_sum",
+    "fisher_step", "grbm", "grbm_dsm", "sliced_hvp",
 )  # fmt: skip
 CAPABILITIES = (75, 80, 86, 90, 100)
 
