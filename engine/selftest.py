@@ -32,7 +32,8 @@ from eblvm.engine.recipes import recipe
 from eblvm.engine.runs import checkpoint
 from eblvm.engine.runs.checkpoint import check_payload
 from eblvm.engine.selftest_kernels import Finding, guarded, kernels
-from eblvm.engine.training.graphs import CudaRecorder, GraphedStep, distance
+from eblvm.engine.training.capture import CudaRecorder
+from eblvm.engine.training.graphs import GraphedStep, distance
 from eblvm.engine.training.start import initial_state
 from eblvm.engine.versions import versions
 from eblvm.kernels import philox

@@ -43,8 +43,8 @@ def test_64_ranks_start_and_step(job_of_64: None, monkeypatch: pytest.MonkeyPatc
     ("changes", "sentence"),
     [
         ({"batch": 100}, "got batch=100 for 64 processes, expected a multiple of 64"),
-        ({"replicas": 2}, "remove --replicas, --lr lists, --compile and --graphs"),
-        ({"compile": True}, "remove --replicas, --lr lists, --compile and --graphs"),
+        ({"replicas": 2}, "remove --replicas, --lr lists and --compile"),
+        ({"compile": True}, "remove --replicas, --lr lists and --compile"),
     ],
 )
 def test_what_several_processes_cannot_do(job_of_64: None, changes: dict, sentence: str) -> None:
