@@ -94,9 +94,10 @@ def check_world(config: Config) -> None:
         return
     if batch % size():
         raise UserError(f"got batch={batch} for {size()} processes, expected a multiple of {size()}")
-    if config.replicated or config.step.compile:
+    if config.step.compile:
         raise UserError(
-            f"{size()} processes train one run with the eager step; remove --replicas, --lr lists and --compile"
+            f"got --compile for {size()} processes: torch's compiler gets second derivatives of a mean over processes "
+            "wrong, without a word; remove --compile"
         )
 
 
@@ -104,7 +105,10 @@ def whole_chains(state: State) -> State:
     """`state` with the chains of all ranks, each of which has moved its own rows only; all must ask together."""
     if size() == 1 or not state.chain:
         return state
-    return state._replace(chain={k: gather_rows(x[local_slice(len(x))]) for k, x in state.chain.items()})
+    axis = state.theta.moments.step_count.dim()  # that of rows, after those of replicas
+    rows = {k: x.movedim(axis, 0) for k, x in state.chain.items()}
+    whole = {k: gather_rows(x[local_slice(len(x))]) for k, x in rows.items()}
+    return state._replace(chain={k: x.movedim(0, axis).contiguous() for k, x in whole.items()})
 
 
 def total(values: list[float]) -> list[float]:

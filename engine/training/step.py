@@ -99,8 +99,8 @@ class Step(Options):
             gradient = method.chunked(nets, self.micro_batch) if self.micro_batch else method.gradient(nets)
             if replicated:
                 gradient = vectorised(gradient)
-            elif collectives.size() > 1:
-                gradient = reduced(gradient, method.overlaps)
+            if collectives.size() > 1:
+                gradient = reduced(gradient, method.overlaps and not replicated)
             step = moved(gradient, nets, optimizer, in_place)
         if not self.compile:
             return step
