@@ -18,7 +18,7 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
-from eblvm.engine.autodiff.derivatives import inside_torch_func
+from eblvm.engine.autodiff.derivatives import detached, inside_torch_func
 
 BUCKET_BYTES = 25 * 2**20  # large enough for the network's full speed, small enough to pack one while another is sent
 ALIGNED = 128  # bytes: each tensor of a bucket begins at a cache line of the GPU, so that reads of it are whole lines
@@ -52,6 +52,10 @@ def gather_rows(x: Tensor) -> Tensor:
     """Return all ranks' rows, equally many; derivatives reach this rank's only, so the whole one is the ranks' sum."""
     if size() == 1:
         return x
+    if inside_torch_func():  # zeros in the place of the others' rows: their sum is the whole
+        others = [x.new_zeros(rank() * len(x), *x.shape[1:]), x.new_zeros((size() - 1 - rank()) * len(x), *x.shape[1:])]
+        whole = size() * differentiable_mean(torch.cat([others[0], x.detach(), others[1]]))
+        return torch.cat([whole[: len(others[0])], x, whole[len(whole) - len(others[1]) :]])
     parts = [torch.empty_like(x, memory_format=torch.contiguous_format) for _ in range(size())]
     dist.all_gather(parts, x.detach().contiguous())
     parts[rank()] = x
@@ -62,6 +66,8 @@ def mean(tree: Any) -> Any:
     """Return every tensor's mean over ranks, without a derivative. Buckets are sent while the next ones are packed."""
     if size() == 1:
         return tree
+    if inside_torch_func():
+        return differentiable_mean(detached(tree))
     leaves, spec = tree_flatten(tree)
     return tree_unflatten(MeanUnderWay(leaves).wait(leaves), spec)
 
@@ -122,8 +128,6 @@ def differentiable_mean(tree: Any) -> Any:
     are sent in one bucket, so that a chain of such means is the same sequence of collectives on every rank."""
     if size() == 1:
         return tree
-    if inside_torch_func():
-        raise RuntimeError("several processes train only in plain autograd; remove --compile and --replicas")
     leaves, spec = tree_flatten(tree)
     # Each in its order in memory: ranks compute the same gradient of equally large parts, so their orders are the same.
     orders = [sorted(range(x.dim()), key=x.stride, reverse=True) for x in leaves]
@@ -140,17 +144,25 @@ def _inverse(order: list[int]) -> list[int]:
 
 
 class _Mean(torch.autograd.Function):
-    """x_r -> (1/R) sum_r x_r on every rank; the same for cotangents, up to the mean over ranks that ends a step."""
+    """x_r -> (1/R) sum_r x_r on every rank; the same for cotangents, up to the mean over ranks that ends a step. For
+    torch.func's transforms too: replicas are one tensor, and its mean is that of each."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor) -> Tensor:
+    def forward(x: Tensor) -> Tensor:
         total = x.clone(memory_format=torch.contiguous_format)
         dist.all_reduce(total, _reduction(total))
         return total if _averages(total) else total / size()
 
     @staticmethod
+    def setup_context(ctx: Any, inputs: Any, output: Tensor) -> None: ...
+
+    @staticmethod
     def backward(ctx: Any, cotangent: Tensor) -> Tensor:
         return _Mean.apply(cotangent)
+
+    @staticmethod
+    def vmap(info: Any, in_dims: tuple[int | None], x: Tensor) -> tuple[Tensor, int | None]:
+        return _Mean.apply(x), in_dims[0]
 
 
 def _averages(x: Tensor) -> bool:

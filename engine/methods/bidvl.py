@@ -116,6 +116,10 @@ class Bidvl(Method):
         if self.upper == "hinge" and config.get("output") == "softplus":
             raise UserError("a softplus energy never passes the hinge at -1; add --output real")
 
+    def waits(self, config: Config) -> str | None:
+        fp16 = config.model.precision == "fp16"
+        return "bidvl asks before each move whether a gradient of fp16 is finite" if fp16 else None
+
     def rates(self) -> dict[str, float | None]:
         return {"phi": self.lower_lr}
 

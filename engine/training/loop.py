@@ -25,9 +25,10 @@ from eblvm.engine.runs.folder import open_run
 from eblvm.engine.runs.parent import PARENT, Parent, begins_at
 from eblvm.engine.runs.saved import SavedRun
 from eblvm.engine.training import distributed, guard, slurm
+from eblvm.engine.training.capture import CudaRecorder
 from eblvm.engine.training.fork import Fork
 from eblvm.engine.training.gpu_defaults import takes_graphs
-from eblvm.engine.training.graphs import CudaRecorder, TriedStep
+from eblvm.engine.training.graphs import TriedStep
 from eblvm.engine.training.start import Parts, Preview, Progress, Say, initial_state, start_or_resume
 from eblvm.engine.training.validation import better, validation
 from eblvm.engine.training.writer import Writer
@@ -96,8 +97,8 @@ def training_loop(parts: Parts) -> bool:
     optimisation, method, device = config.optimisation, config.method, torch.device(config.running.device)
     seed, names = optimisation.seeds().to(device), optimisation.names()
     take_step = config.step.of(config, nets)
-    if config.running.on_cuda and takes_graphs(config, collectives.size()):
-        take_step = TriedStep(take_step, CudaRecorder(), parts.say)
+    if config.running.on_cuda and takes_graphs(config):
+        take_step = TriedStep(take_step, CudaRecorder(), parts.say, config.model.precision)
 
     # The state: from the newest good checkpoint, or from the beginning.
     with closing(start_or_resume(parts, seed)) as start, guard.interrupts() as signals:

@@ -41,6 +41,11 @@ OWN = torch.device("cuda", 1)
 SAMPLES = 60
 
 
+def as_everyone(answers: list[Any], x: Any) -> None:
+    """Answer what this rank does, for all of them."""
+    answers[:] = [x] * len(answers)
+
+
 class Findings:
     """Faults of a run, in words: everything that is not on its own GPU or not as configured."""
 
@@ -114,7 +119,7 @@ def second_of_two(config: Config, load: Callable[[], Dataset]) -> list[str]:
         patch.dict(os.environ, TORCHRUN),
         patch.object(dist, "rendezvous", lambda _: iter([(dist.HashStore(), 1, 2)])),
         patch.object(dist, "init_process_group", init_process_group),
-        patch.object(dist, "all_gather_object", lambda *_: None),
+        patch.object(dist, "all_gather_object", as_everyone),
         patch.object(distributed, "Peers", lambda *_: SimpleNamespace(stop=lambda: None)),
         patch.object(distributed, "total", lambda values: values),
         patch.object(distributed, "broadcast_from_rank0", from_rank0),

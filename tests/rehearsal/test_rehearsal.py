@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from tests.rehearsal import record
+from tests.rehearsal.captures import ALWAYS
 from tests.rehearsal.cases import cases
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -81,6 +82,21 @@ def test_apex(rehearsal: dict[str, Any]) -> None:
 def test_step(name: str, rehearsal: dict[str, Any]) -> None:
     """Fails on a device mix, a native CPU op, a wait, a copy, a kernel's wrapped or gappy argument, a large grid."""
     assert rehearsal[name]["faults"] == []
+
+
+@pytest.mark.parametrize("name", [f"{name}, {count} process" for name in ALWAYS for count in ALWAYS[name]])
+def test_capture(name: str, rehearsal: dict[str, Any]) -> None:
+    """Fails unless the whole step is one graph, in which nothing waits, copies from the host, is compiled, runs on
+    another stream or a collective of the host, or lends and borrows memory that does not stay."""
+    plural = "" if name.endswith("1 process") else "es"
+    assert rehearsal[f"capture: {name}{plural}"]["faults"] == []
+
+
+def test_every_fault_in_a_capture_is_found(rehearsal: dict[str, Any]) -> None:
+    """Check that it can fail: capture_faults.py plants one of each in the captured step."""
+    faults = {name: facts["faults"] for name, facts in rehearsal.items() if name.startswith("fault in a capture: ")}
+    assert len(faults) == 12
+    assert [name for name, detected in faults.items() if not detected] == []
 
 
 def test_every_fault_is_found(rehearsal: dict[str, Any]) -> None:
