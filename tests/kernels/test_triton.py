@@ -48,15 +48,24 @@ def test_compiled(variant, capability) -> None:
 
 ONE_ELEMENT = "a list's sizes have no common divisor: a thread has one element, neighbours read neighbours"
 TWO_HALVES = "a thread has two elements of a row, and loads their 4 bytes at once"
+SHARED = "neighbours share a number, a bias or a weight, which comes from the cache"
 SCALAR_LOADS = {
     **{f"adam_unroll {name}": ONE_ELEMENT for name in ("steps", "reverses", "squares", "finite", "restore", "norm")},
     **{f"grbm {name}": TWO_HALVES for name in ("latent free", "latent given", "score free", "score given")},
     **{f"sliced_hvp {name}": TWO_HALVES for name in ("score square", "curvature")},
     "bernoulli_lower": TWO_HALVES,
 }
+SHARING = (
+    "elu_of_sum value with bias fp32",
+    "elu_of_sum value with bias bf16",
+    "fisher_step residual",
+    "fisher_step sample bf16",
+)
 
 
 def reason_for_scalar_loads(variant) -> str | None:
+    if variant.name.startswith(SHARING) and not variant.name.endswith("fp64"):
+        return SHARED
     for name, reason in SCALAR_LOADS.items():
         element = " bf16" if reason is TWO_HALVES else " fp32"  # a double is a vector of 8 bytes
         if element in variant.name and variant.name.startswith(f"{name} "):
