@@ -17,14 +17,11 @@ WARM_UP = 3
 _unended: list[Any] = []  # torch's allocator of pinned memory keeps a pointer to a graph whose capture did not end
 
 
-class UnusableDeviceError(RuntimeError):
-    """A GPU on which nothing runs any more in this process."""
-
-
 class Recorder(Protocol):
     def warm_up(self, run: Callable[[], None]) -> None: ...
     def capture(self, run: Callable[[], None]) -> None: ...
     def replay(self) -> None: ...
+    def usable(self) -> bool: ...
 
 
 class CudaRecorder:
@@ -76,17 +73,21 @@ class CudaRecorder:
         assert self._graph is not None, "nothing was captured"
         self._graph.replay()
 
+    def usable(self) -> bool:
+        """Does anything run on the GPU after a failure? Some errors stick to the process."""
+        try:
+            torch.cuda.synchronize()
+        except RuntimeError:
+            return False
+        return True
+
 
 def _undo(graph: Any, pool: Any, ended: bool) -> None:
-    """Return the pool of a failed capture, and check that the GPU still works. A capture that has ended owns its pool
-    and returns it itself; what torch has not done before another failure raises here, and is not needed."""
+    """Return the pool of a failed capture. A capture that has ended owns its pool and returns it itself; what torch has
+    not done before another failure raises here, and is not needed."""
     if not ended:
         _unended.append(graph)
         for release in (torch._C._cuda_endAllocateToPool, torch._C._cuda_releasePool):
             with suppress(RuntimeError):
                 release(torch.cuda.current_device(), pool)
     graph.reset()
-    try:
-        torch.cuda.synchronize()
-    except RuntimeError as error:
-        raise UnusableDeviceError(str(error)) from error

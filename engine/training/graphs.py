@@ -26,7 +26,7 @@ from eblvm.engine.autodiff import collectives
 from eblvm.engine.errors import WithoutGraphsError, reason
 from eblvm.engine.methods.base import Info, Noise, Rates, State, TrainingStep
 from eblvm.engine.training import distributed
-from eblvm.engine.training.capture import Recorder, UnusableDeviceError
+from eblvm.engine.training.capture import Recorder
 
 T = TypeVar("T")
 
@@ -119,23 +119,17 @@ class TriedStep:
     def _tried(self, recorder: Recorder, state: State, given: Any, info: Info) -> GraphedStep:
         """Return the graph that has repeated the steps taken, of which the last led to `state` and `info`."""
         graphed, off = GraphedStep(self._step, recorder), 0.0
-        together(partial(graphed.prepare, state, *given))
-        together(graphed.warm_up, has_collectives=True)
-        together(graphed.capture)
+        agreed = partial(together, recorder.usable)
+        agreed(partial(graphed.prepare, state, *given))
+        agreed(graphed.warm_up, has_collectives=True)
+        agreed(graphed.capture)
         after = [start for start, _ in self._taken[1:]] + [_copied(state, "cpu")]
         device = next(x.device for x in tree_flatten(state)[0])
         for (start, inputs), expected in zip(self._taken, after, strict=True):
-            together(partial(graphed.load_copies, (start, *inputs), device))
-            found, logged = together(graphed.replay, has_collectives=True)
-            off = max(off, difference(found, expected, start))
-        off = max(off, _apart(logged, info))
-
-        def agree() -> None:
-            if off > self._tolerance:
-                expected = f"expected at most {self._tolerance:.0e}"
-                raise NotCapturedError(f"captured and plain steps differ by {off:.1e}, {expected}")
-
-        together(agree)
+            agreed(partial(graphed.load_copies, (start, *inputs), device))
+            logged = info if expected is after[-1] else None
+            off = max(off, agreed(partial(_repeated, graphed, start, expected, logged), has_collectives=True))
+        agreed(partial(_accepted, off, self._tolerance))
         self._say(f"--graphs: captured; {TRIAL} steps equal the plain ones to {off:.1e}")
         return graphed
 
@@ -144,11 +138,11 @@ class TriedStep:
         self._graphed = None
 
 
-def together(phase: Callable[[], T], has_collectives: bool = False) -> T:
+def together(usable: Callable[[], bool], phase: Callable[[], T], has_collectives: bool = False) -> T:
     """Run a phase on every process. If it fails on one it has failed on all: each raises the same.
 
-    A process that fails between collectives leaves the others with one that never ends, and a lost GPU runs nothing:
-    then only new processes can go on."""
+    A process that fails between collectives leaves the others with one that never ends, and on a GPU that is not
+    `usable` nothing runs: then only new processes can go on."""
     result: Any = None
     problem: tuple[bool, str] | None = None
     try:
@@ -156,7 +150,7 @@ def together(phase: Callable[[], T], has_collectives: bool = False) -> T:
     except NotCapturedError as error:
         problem = False, str(error)
     except Exception as error:  # of any library that a step calls
-        ends = isinstance(error, UnusableDeviceError) or (has_collectives and collectives.size() > 1)
+        ends = (has_collectives and collectives.size() > 1) or not usable()
         problem = ends, f"the step cannot be captured ({reason(error)})"
     problems = [
         (ends, sentence if rank == 0 else f"rank {rank}: {sentence}")
@@ -166,6 +160,18 @@ def together(phase: Callable[[], T], has_collectives: bool = False) -> T:
         ends, sentence = max(problems, key=lambda p: p[0])
         raise WithoutGraphsError(sentence) if ends else NotCapturedError(sentence)
     return result
+
+
+def _repeated(graphed: GraphedStep, start: State, expected: State, info: Info | None) -> float:
+    """Return how far a replay is from the step to `expected`, which logged `info` if that is given."""
+    found, logged = graphed.replay()
+    off = difference(found, expected, start)
+    return off if info is None else max(off, _apart(logged, info))
+
+
+def _accepted(off: float, tolerance: float) -> None:
+    if off > tolerance:
+        raise NotCapturedError(f"captured and plain steps differ by {off:.1e}, expected at most {tolerance:.0e}")
 
 
 def difference(found: State, expected: State, before: State) -> float:

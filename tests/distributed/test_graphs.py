@@ -19,7 +19,6 @@ from eblvm.engine.errors import WithoutGraphsError
 from eblvm.engine.methods.base import Rows
 from eblvm.engine.recipes import recipe
 from eblvm.engine.runs import checkpoint
-from eblvm.engine.training.capture import UnusableDeviceError
 from eblvm.engine.training.graphs import TriedStep
 from eblvm.engine.training.start import initial_state
 from eblvm.kernels.philox import Key
@@ -42,8 +41,8 @@ CASES = {
 class Replayed:
     """Runs the step again where a graph would replay it; on one rank it fails at a point, if asked to."""
 
-    def __init__(self, fails: tuple[int, str] = (-1, ""), error: type[Exception] = RuntimeError):
-        self.fails, self.error = fails, error
+    def __init__(self, fails: tuple[int, str] = (-1, ""), loses: bool = False):
+        self.fails, self.loses = fails, loses
         self.run: Callable[[], None] = lambda: None
         self.replays = 0
 
@@ -60,11 +59,14 @@ class Replayed:
         if not self.fails_at("replay"):
             self.run()
 
+    def usable(self) -> bool:
+        return not self.loses
+
     def fails_at(self, point: str) -> bool:
         """Fail on one rank. On the others the host launches the same and does not wait for it, as with NCCL."""
         rank, failing = self.fails
         if (collectives.rank(), point) == self.fails:
-            raise self.error(f"failed in its {point}")
+            raise RuntimeError(f"failed in its {point}")
         return point == failing and rank >= 0
 
 
@@ -92,11 +94,11 @@ def both() -> dict[str, Any]:
     return results
 
 
-def after_a_failure(fails: tuple[int, str], error: type[Exception]) -> Any:
+def after_a_failure(fails: tuple[int, str], loses: bool) -> Any:
     said: list[str] = []
     config = CASES["bimdsm N=2"]
     try:
-        found = drive(config, partial(TriedStep, recorder=Replayed(fails, error), say=said.append))
+        found = drive(config, partial(TriedStep, recorder=Replayed(fails, loses), say=said.append))
     except WithoutGraphsError as ended:
         return str(ended)
     return drive(config, lambda step: step), found, said
@@ -117,9 +119,9 @@ def test_replays_on_two_processes_have_the_bits_of_plain_steps(name: str, ranks:
 
 
 def failures() -> list[Any]:
-    ended = [((1, "warm-up"), RuntimeError), ((0, "replay"), RuntimeError), ((1, "capture"), UnusableDeviceError)]
-    gone_on = [((rank, "capture"), RuntimeError) for rank in (0, 1)]
-    return [(fails, after_a_failure(fails, error)) for fails, error in [*gone_on, *ended]]
+    ended = [((1, "warm-up"), False), ((0, "replay"), False), ((1, "capture"), True)]
+    gone_on = [((rank, "capture"), False) for rank in (0, 1)]
+    return [(fails, after_a_failure(fails, loses)) for fails, loses in [*gone_on, *ended]]
 
 
 def test_one_failure_is_that_of_all() -> None:
@@ -141,14 +143,16 @@ def test_one_failure_is_that_of_all() -> None:
 LOST = """
 from eblvm.engine.config import Running
 from eblvm.engine.training import loop
-from eblvm.engine.training.capture import UnusableDeviceError
 
 class Lost:
     def warm_up(self, run):
         run()
 
     def capture(self, run):
-        raise UnusableDeviceError("CUDA error: an illegal memory access was encountered")
+        raise RuntimeError("CUDA error: an illegal memory access was encountered")
+
+    def usable(self):
+        return False
 
 loop.CudaRecorder = Lost
 loop.takes_graphs = lambda config: config.step.graphs is None

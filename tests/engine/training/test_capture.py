@@ -5,7 +5,7 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from eblvm.engine.training.capture import CudaRecorder, UnusableDeviceError
+from eblvm.engine.training.capture import CudaRecorder
 from tests.rehearsal.capture_model import DURING, Gpu, on
 
 
@@ -97,5 +97,10 @@ def test_a_gpu_that_is_lost_is_said_to_be() -> None:
             gpu.lost = "an illegal memory access was encountered"
             gpu.invalidate(gpu.lost)
 
-    with on(Gpu()) as gpu, pytest.raises(UnusableDeviceError, match="illegal memory access"):
-        CudaRecorder().capture(run)
+    with on(Gpu()) as gpu:
+        recorder = CudaRecorder()
+        assert recorder.usable()
+        with pytest.raises(RuntimeError, match="illegal memory access"):
+            recorder.capture(run)
+        assert gpu.faults() == []
+        assert not recorder.usable()
