@@ -244,7 +244,7 @@ def variants() -> list[Variant]:
         rule = rule_constants(Rule(), wide) | {"STARTS": (0, 5056, 5120)} | three
         lists: dict[str, Any] = dict.fromkeys(("p_ptrs", "g_ptrs", "m_ptrs", "v_ptrs", "e_ptrs"), pointers)
         ends = dict.fromkeys(("t_ptr", "lr_ptr", "scale_ptr", "out_ptr", "t_to"), one) | {
-            "room": "i32",
+            "room": 5184,
             "go_ptr": "*i1",
         }
         for name, in_place in (("in place", True), ("new", False)):
@@ -254,19 +254,19 @@ def variants() -> list[Variant]:
                 Variant(f"adam_unroll steps {name} {element}", steps_kernel, lists | ends, constants, WARPS)
             )
         lists = dict.fromkeys(("p_bar_ptrs", "m_bar_ptrs", "v_bar_ptrs", "g_ptrs", "m_ptrs", "v_ptrs"), pointers)
-        ends = dict.fromkeys(("t_ptr", "lr_ptr", "out_ptr"), one) | {"room": "i32"}
+        ends = dict.fromkeys(("t_ptr", "lr_ptr", "out_ptr"), one) | {"room": 5184}
         constants = rule | {"MOMENTS": True}
         variants.append(Variant(f"adam_unroll reverses {element}", reverses_kernel, lists | ends, constants, WARPS))
         how = {"WIDE": wide, "BLOCK": block}
-        signature = {"x_ptrs": pointers, "out_ptr": one, "tiles": "i32", "before": "i32"}
-        variants.append(Variant(f"adam_unroll squares {element}", squares_kernel, signature, three | how, WARPS))
+        arguments = {"x_ptrs": pointers, "out_ptr": one, "tiles": 7, "before": 0}
+        variants.append(Variant(f"adam_unroll squares {element}", squares_kernel, arguments, three | how, WARPS))
         variants.append(
             Variant(
                 f"adam_unroll finite {element}", finite_kernel, {"x_ptrs": pointers, "bad_to": "*i32"}, three, WARPS
             )
         )
-        signature = {"x_ptrs": pointers, "from_ptrs": pointers, "go_ptr": "*i1"}
-        variants.append(Variant(f"adam_unroll restore {element}", restore_kernel, signature, three, WARPS))
-        signature = {"squares_ptr": one, "norm_to": one, "scale_to": one, "tiles": "i32"}
-        variants.append(Variant(f"adam_unroll norm {element}", norm_kernel, signature, how | {"CLIP": 1.0}))
+        arguments = {"x_ptrs": pointers, "from_ptrs": pointers, "go_ptr": "*i1"}
+        variants.append(Variant(f"adam_unroll restore {element}", restore_kernel, arguments, three, WARPS))
+        arguments = {"squares_ptr": one, "norm_to": one, "scale_to": one, "tiles": 7}
+        variants.append(Variant(f"adam_unroll norm {element}", norm_kernel, arguments, how | {"CLIP": 1.0}))
     return variants

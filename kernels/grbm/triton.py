@@ -14,7 +14,7 @@ from torch import Tensor
 from eblvm.kernels.grbm import triton_wide
 from eblvm.kernels.grbm.triton_columns import columns_kernel
 from eblvm.kernels.grbm.triton_rows import FREE, GIVEN, PULL, RESIDUAL, SLICED, rows_kernel
-from eblvm.kernels.runtime import tiles
+from eblvm.kernels.runtime import tiles, tuning
 from eblvm.kernels.runtime.pointers import pointers
 from eblvm.kernels.runtime.tiles import Problem, Tiles, power_of_two
 from eblvm.kernels.runtime.triton_report import CAPABILITIES, Variant
@@ -22,6 +22,13 @@ from eblvm.kernels.runtime.triton_report import CAPABILITIES, Variant
 BV = 64  # visible units of a program that sums over samples; a thread loads four of a row at once
 ROW_PRODUCTS = {FREE.value: 2, GIVEN.value: 1, RESIDUAL.value: 2, SLICED.value: 3, PULL.value: 3}
 COLUMN_PRODUCTS = {FREE.value: 4, GIVEN.value: 2, RESIDUAL.value: 5, SLICED.value: 6}  # v + sigma eps costs too
+NAMES = {
+    FREE.value: "free",
+    GIVEN.value: "given",
+    RESIDUAL.value: "residual",
+    SLICED.value: "sliced",
+    PULL.value: "pull",
+}
 OF_ROWS = ("eps", "h", "g", "r", "u")  # tensors that not every kind reads
 OF_COLUMNS = ("eps", "h", "g", "r", "u", "score", "k", "row", "v_bar", "h_bar", "loss")
 
@@ -50,7 +57,7 @@ def launch_rows(
     named = dict.fromkeys(OF_ROWS, v.new_empty(0)) | {"v": v, "W": W, "b": b, "c": c, "log_sigma": log_sigma} | others
     named = {name: t.contiguous() for name, t in named.items()} | {"row": row, "curvature": curvature, "out": out}
     replicas = W.shape[:-2].numel()
-    problem = problem_of("rows", v, W, products_of("rows", kind, M))
+    problem = problem_of("rows", v, W, products_of("rows", kind, M), NAMES[kind])
 
     def run(t: Tiles) -> None:
         blocks = triton.cdiv(batch, t.BM)
@@ -63,7 +70,7 @@ def launch_rows(
             maxnreg=t.registers,
         )
 
-    run(tiles.tiles_for(problem, v, run))
+    tuning.launch(problem, v, run)
     return row, curvature, out
 
 
@@ -94,7 +101,8 @@ def launch_columns(
         return {name: t.zero_() for name, t in out.items()}
     named = {name: t.contiguous() for name, t in named.items()} | out
     replicas = W.shape[:-2].numel()
-    problem = problem_of("columns", v, W, products_of("columns", kind, M))
+    name = NAMES[kind] + "-v" * wants_v + "-h" * wants_h
+    problem = problem_of("columns", v, W, products_of("columns", kind, M), name)
 
     def run(t: Tiles) -> None:
         blocks = triton.cdiv(H, t.BH) * triton.cdiv(D, t.each * t.BD)
@@ -107,7 +115,7 @@ def launch_columns(
             maxnreg=t.registers,
         )
 
-    run(tiles.tiles_for(problem, v, run))
+    tuning.launch(problem, v, run)
     return out
 
 
@@ -117,11 +125,16 @@ def products_of(plan: tiles.Plan, kind: int, M: int) -> int:
     return ROW_PRODUCTS[kind] + further if plan == "rows" else COLUMN_PRODUCTS[kind] + 2 * further
 
 
-def problem_of(plan: tiles.Plan, v: Tensor, W: Tensor, products: int) -> Problem:
+def problem_of(plan: tiles.Plan, v: Tensor, W: Tensor, products: int, kernel: str, splits: bool = True) -> Problem:
+    (batch, (D, H)), replicas, capability = (v.shape[-2], W.shape[-2:]), W.shape[:-2].numel(), capability_of(v)
+    precision, name = tiles.dot_precision(v.dtype, capability), f"{kernel} {str(v.dtype).removeprefix('torch.')}"
+    return Problem(plan, batch, D, H, replicas, v.element_size(), products, precision, capability, name, splits)
+
+
+def capability_of(v: Tensor) -> int:
+    """The compute capability of the device of v, 80 without one."""
     major, minor = torch.cuda.get_device_capability(v.device) if v.device.type == "cuda" else (8, 0)
-    precision = tiles.dot_precision(v.dtype, 10 * major + minor)
-    (batch, (D, H)), replicas = (v.shape[-2], W.shape[-2:]), W.shape[:-2].numel()
-    return Problem(plan, batch, D, H, replicas, v.element_size(), products, precision, 10 * major + minor)
+    return 10 * major + minor
 
 
 def scratch(like: Tensor, split: int, shape: tuple[int, ...], tickets: int) -> tuple[Tensor, Tensor]:
@@ -237,11 +250,11 @@ def fused_variants(
                 else:
                     kernel = columns_kernel
                     constants = columns_constants(kind, D, H, M, sigma, problem, t, kind == GIVEN.value, False)
-                signature = {p: f"*{element}" for p in kernel.arg_names if p.endswith("_ptr")} | {"ticket_ptr": "*i32"}
+                arguments: dict[str, object] = {p: f"*{element}" for p in kernel.arg_names if p.endswith("_ptr")}
                 real = "*fp64" if element == "fp64" else "*fp32"
-                signature |= {"part_ptr": real, "batch": "i32"}
+                arguments |= {"ticket_ptr": "*i32", "part_ptr": real, "batch": batch}
                 label = f"{op} {name} {element} {precision}"
                 yield Variant(
-                    label, kernel, signature, constants, t.warps, capabilities=(capability,), fused=True,
+                    label, kernel, arguments, constants, t.warps, capabilities=(capability,), fused=True,
                     registers=t.registers,
                 )  # fmt: skip

@@ -91,9 +91,9 @@ def finish(
         if KIND == PULL:
             out = pulled[i] + g * away - precision * tile(r_ptr, row, d, batch, D).to(real)
         elif KIND == RESIDUAL:
-            out = (out + tile(eps_ptr, row, d, batch, D).to(real) / SIGMA) / batch.to(real)
+            out = (out + tile(eps_ptr, row, d, batch, D).to(real) / SIGMA) / tl.cast(batch, real)
             out = tl.where(keep, out, 0.0)
-            squares += 0.5 * batch.to(real) * out * out
+            squares += 0.5 * tl.cast(batch, real) * out * out
         elif KIND == SLICED:
             out = tl.where(keep, out, 0.0)
             squares += 0.5 * out * out
@@ -200,16 +200,16 @@ def rows_kernel(
             total = tl.zeros([BM], dtype=real)
             curved = tl.zeros([BM, MP], dtype=real)
             for s in range(SPLIT):
-                begin = (s * batch + row) * WIDTH
+                from_s = (s * batch + row) * WIDTH
                 moved = ()
                 for i in tl.static_range(CHUNKS):
                     d = i * BD + tl.arange(0, BD)
                     keep = (row < batch)[:, None] & (d < D)[None, :]
-                    here = part_ptr + begin[:, None] + d[None, :]
+                    here = part_ptr + from_s[:, None] + d[None, :]
                     moved = moved + (pulled[i] + tl.load(here, mask=keep, other=0.0, cache_modifier=".cg"),)
                 pulled = moved
-                total += tl.load(part_ptr + begin + D, mask=row < batch, other=0.0, cache_modifier=".cg")
-                columns = part_ptr + begin[:, None] + (D + 1 + m)[None, :]
+                total += tl.load(part_ptr + from_s + D, mask=row < batch, other=0.0, cache_modifier=".cg")
+                columns = part_ptr + from_s[:, None] + (D + 1 + m)[None, :]
                 curved += tl.load(columns, mask=(row < batch)[:, None], other=0.0, cache_modifier=".cg")
             finish(
                 pulled, total, v_ptr, eps_ptr, g_ptr, r_ptr, u_ptr, b_ptr, log_sigma_ptr, row_ptr, curvature_ptr,

@@ -23,7 +23,7 @@ BLOCK = 256  # columns of a row at once
 ROWS, COLS = 16, 32  # the tile of a column kernel
 
 
-@triton.jit(do_not_specialize=["batch", "width"])
+@triton.jit(do_not_specialize=["batch"])
 def latent_kernel(
     latent_ptr, c_ptr, row_ptr, batch, width, KIND: tl.constexpr, WIDE: tl.constexpr, BLOCK: tl.constexpr
 ):  # fmt: skip
@@ -44,7 +44,7 @@ def latent_kernel(
     tl.store(row_ptr + row, tl.sum(total, 0))
 
 
-@triton.jit(do_not_specialize=["batch", "width"])
+@triton.jit(do_not_specialize=["batch"])
 def score_kernel(
     score_ptr, v_ptr, b_ptr, log_sigma_ptr, row_ptr, batch, width,
     KIND: tl.constexpr, WIDE: tl.constexpr, BLOCK: tl.constexpr,
@@ -76,7 +76,7 @@ def score_kernel(
     tl.store(row_ptr + row, energy)
 
 
-@triton.jit(do_not_specialize=["batch", "width"])
+@triton.jit(do_not_specialize=["batch"])
 def latent_first_kernel(
     t_ptr, mean_ptr, g_ptr, c_bar_ptr, batch, width, WIDE: tl.constexpr, ROWS: tl.constexpr, COLS: tl.constexpr
 ):  # fmt: skip
@@ -98,7 +98,7 @@ def latent_first_kernel(
     tl.store(c_bar_ptr + replica * width + column, total, mask=column < width)
 
 
-@triton.jit(do_not_specialize=["batch", "width"])
+@triton.jit(do_not_specialize=["batch"])
 def visible_first_kernel(
     g_ptr, r_ptr, score_ptr, v_ptr, b_ptr, log_sigma_ptr, b_bar_ptr, log_sigma_bar_ptr, v_bar_ptr, pulled_ptr,
     batch, width, KIND: tl.constexpr, WIDE: tl.constexpr, ROWS: tl.constexpr, COLS: tl.constexpr,
@@ -216,9 +216,9 @@ def variants_of(
     tile = {"ROWS": ROWS, "COLS": COLS} if columns else {"BLOCK": BLOCK}
     for element in ("fp32", "bf16", "fp64"):
         for name, (kernel, pointers, kind) in kernels.items():
-            signature = dict.fromkeys(pointers.split(), f"*{element}") | {"batch": "i64", "width": "i64"}
+            arguments = dict.fromkeys(pointers.split(), f"*{element}") | {"batch": 100, "width": 2048}
             variants.append(
-                Variant(f"{op} {name} {element}", kernel, signature, {**kind, "WIDE": element == "fp64", **tile})
+                Variant(f"{op} {name} {element}", kernel, arguments, {**kind, "WIDE": element == "fp64", **tile})
             )
     return variants
 
