@@ -170,24 +170,24 @@ def packed(program: Program, signature: dict[str, Any], arguments: Sequence[Any]
     """Return the memory of the parameters: every argument that is no constant, then the two addresses of scratch."""
     places = list(program.parameters.values())
     memory = bytearray(max(place.offset + place.size for place in places))
-    kinds = [(kind, value) for kind, value in zip(signature.values(), arguments, strict=True) if kind != "constexpr"]
-    for place, (kind, value) in zip(places, kinds, strict=False):
-        word = bytes_of(kind, value, arena)
-        assert len(word) <= place.size, (kind, place)
-        memory[place.offset : place.offset + len(word)] = word
-    assert len(kinds) <= len(places) <= len(kinds) + 2
+    words = [bytes_of(kind, value, arena) for kind, value in flat(tuple(signature.values()), tuple(arguments))]
+    assert len(words) <= len(places) <= len(words) + 2
+    for place, word in zip(places, words, strict=False):
+        assert len(word) == place.size, place
+        memory[place.offset : place.offset + place.size] = word
     return bytes(memory)
 
 
-def bytes_of(kind: Any, value: Any, arena: Arena) -> bytes:
-    """A tuple is a struct of its parts."""
+def flat(kind: Any, value: Any) -> Iterator[tuple[str, Any]]:
+    """Types and values of the arguments that a kernel gets, those in tuples too."""
     if isinstance(kind, tuple | list):
-        struct = b""
-        for part, number in zip(kind, value, strict=True):
-            if part != "constexpr":
-                word = bytes_of(part, number, arena)
-                struct += b"\0" * (-len(struct) % max(len(word), 1)) + word
-        return struct
+        for part, of_part in zip(kind, value, strict=True):
+            yield from flat(part, of_part)
+    elif kind != "constexpr":
+        yield kind, value
+
+
+def bytes_of(kind: str, value: Any, arena: Arena) -> bytes:
     if kind.startswith("*"):
         # A tensor without elements has no memory: an access is out of bounds.
         return (BASE + (arena.span(value)[0] if value.numel() else 0)).to_bytes(8, "little")
