@@ -103,7 +103,7 @@ ADDRESS = re.compile(r"\[\s*([%$\w]+)\s*(?:\+\s*(-?\w+))?\s*\]")
 NUMBER = re.compile(r"-?\d\w*")
 
 
-@lru_cache(maxsize=256)
+@lru_cache(maxsize=16)
 def parse(ptx: str) -> Program:
     """Return the program of the one entry in `ptx`."""
     files = {number: path.rsplit("/", 1)[-1] for number, path in FILE.findall(ptx)}

@@ -17,21 +17,22 @@ Result = dict[str, Any]
 
 
 def result_of(case: Case) -> Result:
-    """Return a case's largest error over its tolerance, its problems and notes, or what it raised."""
+    """Return a case's largest error, and its problems: also an error that is too large, or what was raised."""
     begin = time.process_time()
+    result: Result = {"error": None, "problems": [], "notes": []}
     try:
-        emulator, error = emulated(case)
+        emulator, result["error"] = emulated(case)
     except Exception as raised:
-        return {"error": None, "problems": [f"{type(raised).__name__}: {last_line(raised)}"], "notes": []}
-    allowed = case.numbers.tolerance if case.tolerance is None else case.tolerance
-    problems = list(dict.fromkeys(emulator.problems))
-    if not error <= allowed:
-        problems.append(f"error of {error:.1e}, allowed are {allowed:.1e}")
-    if not emulator.launches:
-        problems.append("no kernel was launched")
-    notes = sorted({note for launched in emulator.launches for note in launched.notes})
-    seconds = round(time.process_time() - begin, 1)
-    return {"error": error, "problems": problems, "notes": notes, "seconds": seconds}
+        result["problems"] = [f"{type(raised).__name__}: {last_line(raised)}"]
+    else:
+        allowed = case.numbers.tolerance if case.tolerance is None else case.tolerance
+        result["problems"] = list(dict.fromkeys(emulator.problems))
+        if not result["error"] <= allowed:
+            result["problems"].append(f"error of {result['error']:.1e}, allowed are {allowed:.1e}")
+        if not emulator.launches:
+            result["problems"].append("no kernel was launched")
+        result["notes"] = sorted({note for launched in emulator.launches for note in launched.notes})
+    return result | {"seconds": round(time.process_time() - begin, 1)}
 
 
 def emulated(case: Case) -> tuple[Emulator, float]:

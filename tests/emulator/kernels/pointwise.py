@@ -20,7 +20,7 @@ from tests.emulator.kernels.case import CAPABILITIES, FP64, IEEE, POINTWISE, Cas
 from tests.kernels import adam_cases, bernoulli_cases, elu_cases
 
 PURPOSE = philox.purpose(Purpose.PERTURB, 3)
-ELU_SIZES = [(1,), (63,), (100, 3), (2, 3, 5, 41), (33, 257)]
+ELU_SIZES = [(1,), (63,), (100, 3), (2, 3, 5, 41), (33, 257), (8, 512)]
 LOWER_SIZES = [(1, 1), (25, 41), (33, 257), (2, 100, 3)]
 ADAM_SIZES = [(1,), (25, 41), (3, 700)]
 SEEDS = torch.tensor([7, 2**40 + 3, 2**62 + 17])
@@ -117,7 +117,7 @@ def list_orders(lists: list[list[Tensor]], count: Tensor, lr: Tensor) -> Any:
     average = [x.sin() for x in p]
     go = torch.tensor(True)
     _, norm = triton_lists.steps_(places[0], g, *places[1:], count, lr, rule, 0.1, 2.0, average, 0.999, go)
-    back = triton_lists.reverses(p, g, m, g, m, v, after, lr, rule)
+    back = triton_lists.reverses(p, g, m, g, m, v, count, lr, rule)
     finite = triton_lists.all_finite(p)
     triton_lists.restore_(places[0], p, torch.tensor(False))
     return moved, after, norm, places[1:], average, back, finite.double(), places[0]
