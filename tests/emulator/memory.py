@@ -80,7 +80,7 @@ class Shadow:
             self._conflict(access, grain, stamps, self._writer, None, "write to what another thread writes")
         self._is_written = True
         self._writer[grain] = stamps
-        others = self._program(self._writer[grain]) != self._program(stamps)
+        others = self._order.program(self._writer[grain]) != self._order.program(stamps)
         if others.any():
             self._problem(access, "hazard between programs: write to what another thread writes")
         self._state[grain] |= WRITTEN
@@ -91,9 +91,6 @@ class Shadow:
 
     def _grains(self, begin: int, size: int) -> slice:
         return slice(begin // self._grain, -(-(begin + size) // self._grain))
-
-    def _program(self, stamps: Array) -> Array:
-        return ((stamps & THREADS) >> 5) // self._order.warps
 
     def _checked(self, access: Access, *, must_be_written: bool = False) -> tuple[Array, Array]:
         """Return the grains of an access and the stamp of each."""
@@ -118,16 +115,17 @@ class Shadow:
         self._reader[grain] = stamps
         # Threads of this very access that meet in a grain: all but the last to leave its stamp find another's.
         for earlier in (before, self._reader[grain]):
-            joined = np.nonzero((earlier != stamps) & (earlier != NOBODY))[0]
+            readers = self._readers[grain]
+            alone = (readers == THREAD) & ((earlier ^ stamps) & THREADS == 0)
+            joined = np.nonzero(~alone & (earlier != stamps) & (earlier != NOBODY))[0]
             if not len(joined):
                 continue
-            theirs, mine, where = earlier[joined], stamps[joined], grain[joined]
-            readers = self._readers[where]
+            theirs, mine, where, readers = earlier[joined], stamps[joined], grain[joined], readers[joined]
             readers[self._order.ordered(theirs, mine, readers == PROGRAM) & (readers < PROGRAMS)] = THREAD
             apart = (theirs ^ mine) & THREADS
             joins = (apart != 0) & ~self._order.ordered(theirs, mine, apart >> 5 != 0)
             readers[joins] = np.maximum(readers[joins], np.where(apart[joins] >> 5 == 0, WARP, PROGRAM))
-            readers[self._program(theirs) != self._program(mine)] = PROGRAMS
+            readers[self._order.program(theirs) != self._order.program(mine)] = PROGRAMS
             self._readers[where] = readers
 
     def _conflict(
@@ -139,11 +137,11 @@ class Shadow:
         if not others.any():
             return
         before, stamps, readers = before[others], stamps[others], readers[others]
-        own = (self._program(before) == self._program(stamps)) & (readers < PROGRAMS)
+        own = (self._order.program(before) == self._order.program(stamps)) & (readers < PROGRAMS)
         if (own & ~self._order.ordered(before, stamps, readers == PROGRAM)).any():
             self._problem(access, f"race: {words}")
         foreign = ~own & (readers < PROGRAMS)
-        unseen = self._order.unseen(self._program(stamps[foreign]), before[foreign])
+        unseen = self._order.unseen(self._order.program(stamps[foreign]), before[foreign])
         if unseen.any() or (readers == PROGRAMS).any():
             self._problem(access, f"hazard between programs: {words}")
 

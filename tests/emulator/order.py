@@ -17,6 +17,7 @@ class Order:
     def __init__(self, programs: int, warps: int) -> None:
         """`warps` of one program."""
         self.warps = warps
+        self._shift = (32 * warps).bit_length() - 1  # warps are a power of two
         self._barriers = np.zeros(programs * warps, np.int64)  # that a warp has passed
         self._of_program = np.zeros(programs * warps, np.int64)  # the same just behind the last of its whole program
         self._clocks: dict[int, Array] = {}  # what a program sees: of every warp, what it did before so many barriers
@@ -40,10 +41,17 @@ class Order:
     def stamps(self, threads: Array) -> Array:
         return self._barriers[threads >> 5] << 32 | threads
 
+    def program(self, stamps: Array) -> Array:
+        return (stamps & THREADS) >> self._shift
+
     def ordered(self, before: Array, stamps: Array, across: Array) -> Array:
         """Mask where a barrier separates accesses of one program; one of its warp is enough but where `across`."""
+        count = before >> 32
+        by_program = count < self._of_program[(before & THREADS) >> 5]
+        if by_program.all():
+            return by_program
         in_warp = (((before ^ stamps) & THREADS) >> 5 == 0) & ~across
-        return before >> 32 < np.where(in_warp, stamps >> 32, self._of_program[(before & THREADS) >> 5])
+        return by_program | in_warp & (count < stamps >> 32)
 
     def unseen(self, programs: Array, before: Array) -> Array:
         """Mask where accesses of other programs are not seen by `programs`."""

@@ -44,6 +44,10 @@ class Case(NamedTuple):
     fits: bool = True  # into registers, else the kernels after torch's products
     tolerance: float | None = None  # another than that of its numbers
 
+    @property
+    def allowed(self) -> float:
+        return self.numbers.tolerance if self.tolerance is None else self.tolerance
+
 
 def doubled(values: Any) -> Any:
     """Return a tree with its floating tensors in float64."""
