@@ -103,7 +103,7 @@ def gibbs(
     sweeps: int,
 ) -> tuple[Tensor, Tensor]:
     """`reference.gibbs` on the device of v."""
-    if not fits(v) or v.numel() == 0 or sweeps == 0 or W.shape[-1] == 0:
+    if not fits(v, W) or v.numel() == 0 or sweeps == 0 or W.shape[-1] == 0:
         return triton_wide.gibbs(
             v, W, b, c, log_sigma, uniforms, normals, seed, step, purpose_h, purpose_v, first, sweeps
         )

@@ -16,6 +16,7 @@ import triton.language as tl
 from torch import Tensor
 
 from eblvm.kernels.bernoulli_lower.triton import sigmoid, softplus
+from eblvm.kernels.runtime.tiles import ALL_REGISTERS
 from eblvm.kernels.runtime.triton_report import Variant
 
 FREE, GIVEN, SQUARE = tl.constexpr(0), tl.constexpr(1), tl.constexpr(2)
@@ -148,7 +149,7 @@ def launch_columns(
     if replicas * width:
         wide = tensors[0].dtype == torch.float64
         grid = (triton.cdiv(width, COLS), replicas)
-        kernel[grid](*tensors, batch, width, **kind, WIDE=wide, ROWS=ROWS, COLS=COLS)
+        kernel[grid](*tensors, batch, width, **kind, WIDE=wide, ROWS=ROWS, COLS=COLS, maxnreg=ALL_REGISTERS)
 
 
 def value(v: Tensor, W: Tensor, b: Tensor, c: Tensor, log_sigma: Tensor, h: Tensor | None) -> tuple[Tensor, ...]:
@@ -217,9 +218,9 @@ def variants_of(
     for element in ("fp32", "bf16", "fp64"):
         for name, (kernel, pointers, kind) in kernels.items():
             arguments = dict.fromkeys(pointers.split(), f"*{element}") | {"batch": 100, "width": 2048}
-            variants.append(
-                Variant(f"{op} {name} {element}", kernel, arguments, {**kind, "WIDE": element == "fp64", **tile})
-            )
+            constants = {**kind, "WIDE": element == "fp64", **tile}
+            registers = ALL_REGISTERS if columns else None
+            variants.append(Variant(f"{op} {name} {element}", kernel, arguments, constants, registers=registers))
     return variants
 
 

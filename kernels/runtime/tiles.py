@@ -84,21 +84,28 @@ def candidates(problem: Problem) -> list[Tiles]:
     by_thread = problem.precision == "ieee" and problem.element >= 4
     tiles = []
     most = MOST_ACCUMULATED[problem.plan]
+    if wide:  # two registers for every number, of the products' factors too
+        most //= 2
     samples: tuple[int, ...] = (16, 32, 64)
     keeps: tuple[int, ...] = (chunks,)
     if problem.plan == "columns":
-        samples, keeps = (16, 32), (1, 2, 3)
+        samples, keeps = (16,) if wide or by_thread else (16, 32), (1, 2, 3)
         if by_thread:
-            samples, keeps = (16,), (1, 2) if problem.products <= 4 else (1,)
+            keeps = (1, 2) if problem.products <= 4 else (1,)
+        if D % 16:  # rows that begin anywhere need registers for their addresses
+            keeps = (1,)
+    latents = (16,) if wide and problem.plan == "rows" else (16, 32)
     splits = (1, 2, 4, 8, 16) if problem.splits else (1,)
-    for BM, BH, warps, split, each in product(samples, (16, 32), (4, 8), splits, keeps):
+    for BM, BH, warps, split, each in product(samples, latents, (4, 8), splits, keeps):
         kept = BM if problem.plan == "rows" else BH
         accumulated = kept * each * BD * max(problem.element, 4) // 4 // (32 * warps)
         streamed = -(-H // BH) if problem.plan == "rows" else -(-problem.batch // BM)
+        if by_thread and problem.plan == "rows" and BH == 32:  # as many registers again for a block of W
+            accumulated *= 2
         if accumulated > most or split > streamed or 32 * warps > BM * BH or each > chunks:
             continue
         # Without tensor cores a thread's registers have whole rows of both factors; two elements make a vector load.
-        BK = min(BD, 16 if by_thread and warps == 4 else 32)
+        BK = min(BD, 16 if wide or (by_thread and warps == 4) else 32)
         tiles.append(Tiles(BM, BD, BH, BK, split, warps, each))
     return tiles or [Tiles(16, BD, 16, 16, 1, 8, keeps[0])]
 

@@ -60,6 +60,7 @@ LIMITS = {
     75: Limits(32, 16, 64, 64),
     80: Limits(64, 32, 164, 163),
     86: Limits(48, 16, 100, 99),
+    89: Limits(48, 24, 100, 99),
     90: Limits(64, 32, 228, 227),
     100: Limits(64, 32, 228, 227),
 }
@@ -74,19 +75,25 @@ def compiled(variant: Variant, capability: int) -> Row:
     """Compiles for `capability` and reads from ptxas what the code uses."""
     from triton import knobs
 
-    arguments = {name: absent(value) for name, value in variant.arguments.items()} | variant.constants
-    options = {"num_warps": variant.warps, "enable_fp_fusion": variant.fp_fusion, "maxnreg": variant.registers}
     said = io.StringIO()
-    with target(capability), knobs.nvidia.scope(), contextlib.redirect_stdout(said):
+    with knobs.nvidia.scope(), contextlib.redirect_stdout(said):
         knobs.nvidia.dump_ptxas_log = True
-        built = variant.kernel.run(**arguments, **options, grid=(1,), warmup=True)
+        kernel = built(variant, capability)
     # A kernel from triton's cache has no log.
-    log = said.getvalue() or ptxas_log(built.asm["ptx"], capability, variant.fp_fusion)
+    log = said.getvalue() or ptxas_log(kernel.asm["ptx"], capability, variant.fp_fusion)
     registers = int(_matched(r"Used (\d+) registers", log))
     spills = sum(int(n) for n in re.findall(r"(\d+) bytes spill (?:stores|loads)", log))
-    shared = int(built.metadata.shared)
+    shared = int(kernel.metadata.shared)
     filled = occupancy(capability, registers, shared, variant.warps)
-    return Row(variant.name, capability, registers, spills, shared, filled, vector_loads(built.asm["ptx"]))
+    return Row(variant.name, capability, registers, spills, shared, filled, vector_loads(kernel.asm["ptx"]))
+
+
+def built(variant: Variant, capability: int) -> Any:
+    """Triton's compiled kernel, by the path of a launch."""
+    arguments = {name: absent(value) for name, value in variant.arguments.items()} | variant.constants
+    options = {"num_warps": variant.warps, "enable_fp_fusion": variant.fp_fusion, "maxnreg": variant.registers}
+    with target(capability):
+        return variant.kernel.run(**arguments, **options, grid=(1,), warmup=True)
 
 
 def absent(value: Any) -> Any:

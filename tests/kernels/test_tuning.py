@@ -125,7 +125,8 @@ def test_tiles_that_do_not_launch_are_passed_over_with_one_warning(gpu, error) -
         found = gpu.launch()
     assert found.split == 1
     assert len(said) == 1
-    assert "7 tiles do not launch" in str(said[0].message)
+    failed = sum(one.split > 1 for one in gpu.ranked()[: tuning.TIMED])
+    assert f"{failed} tiles do not launch" in str(said[0].message)
     assert ("Loop-carried" in str(said[0].message)) or ("Triton Error" in str(said[0].message))
     assert str(gpu.ranked()[0]) in str(said[0].message)
 

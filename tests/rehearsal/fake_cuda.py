@@ -32,6 +32,7 @@ def install() -> None:
     cuda.device_count = lambda: 2
     cuda.current_device = lambda: int(guard.eblvm_current_device())
     cuda.set_device = lambda device: guard.eblvm_set_device(index_of(device))
+    cuda._exchange_device = cuda._maybe_exchange_device = lambda device: exchanged(guard, device)
     cuda.get_device_capability = lambda *_: (9, 0)
     cuda.get_device_name = lambda *_: "a fake GPU"
     cuda.is_bf16_supported = lambda *_, **__: True
@@ -57,6 +58,13 @@ def install() -> None:
         return made if device is None or torch.device(device).type == "cpu" else made.to(device)
 
     torch.tensor = tensor  # type: ignore[assignment]
+
+
+def exchanged(guard: ctypes.CDLL, device: int) -> int:
+    before = int(guard.eblvm_current_device())
+    if device >= 0:
+        guard.eblvm_set_device(device)
+    return before
 
 
 def captured(graph: Any, capture_error_mode: str = "global") -> Any:

@@ -49,6 +49,7 @@ FAULTS: dict[str, Callable[[], object]] = {
     "two GPUs": lambda: on_gpu(3) + torch.empty(3, device="cuda:1"),
     "a native op": lambda: torch.ops.eblvm.philox(on_gpu(dtype=torch.int64), 0, 0, 1, 4, 0, 2),
     "a kernel's argument on the host": lambda: launch(torch.empty(3)),
+    "a kernel's argument on the other GPU": lambda: launch(torch.empty(3, device="cuda:1")),
     "a kernel's argument with gaps": lambda: launch(on_gpu(6)[::2]),
     "a kernel's argument wrapped by vmap": mapped,
     "a grid too large": lambda: launch(on_gpu(3), (1, 70_000)),

@@ -43,6 +43,7 @@ PARTS = (
     "bench_of_a_grbm",
     "bench_of_a_network",
     "bench_of_kernels",
+    "kernels_on_the_second_gpu",
 )
 
 
@@ -74,7 +75,7 @@ def test_step(name: str, rehearsal: dict[str, Any]) -> None:
 def test_every_fault_is_found(rehearsal: dict[str, Any]) -> None:
     """Check that the rehearsal can fail: faults.py makes one of each fault."""
     faults = {name: facts["faults"] for name, facts in rehearsal.items() if name.startswith("fault: ")}
-    assert len(faults) == 13
+    assert len(faults) == 14
     assert [name for name, detected in faults.items() if not detected] == []
 
 

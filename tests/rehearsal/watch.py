@@ -118,6 +118,9 @@ def launched(kernel: Any, *args: Any, grid: Any = None, warmup: bool = False, **
         where = f"triton {name}: argument {i}"
         if a.device.type != "cuda":
             watch.problems[f"{where} is on {a.device} at {site()}"] += 1
+        elif a.device.index != torch.cuda.current_device():
+            current = torch.cuda.current_device()
+            watch.problems[f"{where} is on {a.device}, launched on cuda:{current} at {site()}"] += 1
         if torch._C._functorch.is_functorch_wrapped_tensor(a):
             watch.problems[f"{where} is wrapped by functorch at {site()}"] += 1
         elif not (a.is_contiguous() or torch.empty_like(a).stride() == a.stride()):
