@@ -31,6 +31,33 @@ PICTURES = (16, 128, 16, 16)  # of a layer of a deep model
 MULTIPROCESSORS = 108  # of an A100
 MOST_SECTORS = 1.2  # bytes of sectors for a byte that was asked for
 
+_ROWS = "7 blocks of samples and at most 8 parts of H: by the model of tiles, more parts move more than programs gain"
+_COLUMNS = "blocks of W's columns, each of which makes its part of B x H again: smaller ones make more products"
+_SUMS = "a program has 32 columns of a replica and all samples, so that sums need no atomics"
+# Launches of fewer programs than MULTIPROCESSORS at these sizes: why.
+FEW_PROGRAMS = {
+    ("grbm free energy", "rows_kernel"): _ROWS,
+    ("grbm free energy", "columns_kernel"): _COLUMNS,
+    ("grbm energy", "rows_kernel"): _ROWS,
+    ("grbm energy", "columns_kernel"): _COLUMNS,
+    ("grbm_dsm", "rows_kernel"): _ROWS,
+    ("grbm_dsm", "columns_kernel"): _COLUMNS,
+    ("grbm_dsm", "latent_kernel"): "a program for each sample",
+    ("grbm_dsm", "residual_kernel"): _SUMS,
+    ("grbm_dsm", "latent_first_kernel"): _SUMS,
+    ("sliced_hvp", "rows_kernel"): _ROWS,
+    ("sliced_hvp", "columns_kernel"): _COLUMNS,
+    (
+        "grbm_bilevel",
+        "lower_kernel",
+    ): "a program runs all steps of 16 latent units, which no other program has to wait for",
+    ("grbm_bilevel", "reverse_kernel"): "the same in reverse, and blocks of visible units",
+    ("grbm_bilevel", "residual_kernel"): "with bf16x3 tiles of 16 samples and 64 columns; the launch is short",
+    ("gibbs", "sweeps_kernel"): "a program runs all sweeps of 16 chains",
+    ("bernoulli_lower", "lower_kernel"): "a program for each sample",
+    ("adam_unroll lists", "norm_kernel"): "the sum of what the programs before it summed",
+}
+
 
 class Row(NamedTuple):
     """One kernel of a case; where it is launched several times, all together, and the fewest programs."""
@@ -69,8 +96,15 @@ def products() -> Iterator[Case]:
     for numbers, capability in ((TF32, 80), (FP64, 80), (TF32, 90), (BF16X3, 90)):
         yield grbm_case("grbm_dsm", numbers, SIZE, capability)
     for numbers in (IEEE, BF16X3):
-        yield bilevel_case(numbers, 80, "100x560x400", SIZE, 2, 2, MODES[0])
+        case = bilevel_case(numbers, 80, "100x560x400", SIZE, 2, 2, MODES[0])
+        yield case._replace(given=lambda given=case.given: well_conditioned(*given()))
     yield gibbs_case(IEEE, "drawn", SIZE, 80, fits=True)
+
+
+def well_conditioned(*given: Any) -> Any:
+    """Second moments away from zero: Adam divides by their roots, and among so many some are small."""
+    v, perturb, latent, theta, phi, *rates = given
+    return v, perturb, latent, theta, phi._replace(vA=phi.vA + 0.1, va=phi.va + 0.1), *rates
 
 
 def without_products() -> Iterator[Case]:

@@ -46,9 +46,17 @@ class Launched(NamedTuple):
     notes: Counter[str]
 
 
-class Binary(NamedTuple):
-    ptx: str
-    program: Program
+class Binary:
+    """What a kernel was compiled to; decoded at its first launch."""
+
+    def __init__(self, ptx: str) -> None:
+        self.ptx, self.program = ptx, parse(ptx)
+        self._machine: Machine | None = None
+
+    def machine(self, warps: int, shared_bytes: int) -> Machine:
+        if self._machine is None:
+            self._machine = Machine(self.program, warps, shared_bytes)
+        return self._machine
 
 
 class Emulator(TorchDispatchMode):
@@ -58,7 +66,7 @@ class Emulator(TorchDispatchMode):
         super().__init__()
         self.capability, self.checks = capability, checks
         self.launches: list[Launched] = []
-        self._machines: dict[int, Machine] = {}
+        self.loading = ""  # the PTX of the kernel that Triton loads
         self._unwritten: dict[int, Array] = {}  # by the address of a storage: a flag for each byte that has a value
 
     @property
@@ -105,7 +113,6 @@ class Emulator(TorchDispatchMode):
         tensors = [a for a in tree_leaves(tuple(arguments)) if isinstance(a, Tensor) and a.numel()]
         arena = Arena(tensors)
         parameters = packed(program, src.signature, arguments, arena)
-        machine = self._machines.setdefault(id(binary), Machine(program, metadata.num_warps, metadata.shared))
         launch = Launch(grid, parameters, arena.memory, BASE, warps=metadata.num_warps, checks=self.checks)
         shadow = None
         if self.checks:
@@ -116,7 +123,7 @@ class Emulator(TorchDispatchMode):
                 offset = tensor.storage_offset() * tensor.element_size()
                 written = np.ones(size, bool) if known is None else known[offset : offset + size]
                 shadow.allow(begin, written)
-        machine.run(launch)
+        binary.machine(metadata.num_warps, metadata.shared).run(launch)
         arena.copy_back()
         if shadow is not None:
             for place in {address(t) for t in tensors} & self._unwritten.keys():
@@ -207,7 +214,7 @@ class Device(CudaDriver):
         properties = {"max_shared_mem": limits.shared_kib_per_block * 1024, "multiprocessor_count": 108, "warpSize": 32}
 
         def load_binary(name: str, kernel: bytes, shared: int, device: int) -> tuple[Any, Binary, int, int, int]:
-            return None, Binary(emulator.loading, parse(emulator.loading)), 0, 0, 1024
+            return None, Binary(emulator.loading), 0, 0, 1024
 
         class Launcher:
             def __init__(self, src: Any, metadata: Any) -> None:

@@ -18,7 +18,7 @@ from tests.emulator.memory import PARAMETERS, Memory, Shadow
 from tests.emulator.order import Order
 from tests.emulator.parser import SINK, Constant, Instruction, Operand, Program, Register, Symbol, UnknownPtxError
 
-Run = Callable[[Mask], None]
+Run = Callable[[Mask], None]  # of an instruction
 THREADS_AT_ONCE = 8192
 UNDEFINED = {bits: np.full(1, 0xDEADDEADDEADDEAD & (1 << bits) - 1, np.uint64).astype(t) for bits, t in WORDS.items()}
 
@@ -62,8 +62,7 @@ class Machine:
         self._bits = list(program.registers.values())
         self.registers: list[Array] = []
         self.special: dict[str, Array] = {}
-        names = set().union(*(warpgroup.accumulators(i) for i in program.instructions))
-        self.flights = Flights(names)
+        self.flights = Flights(set().union(*(warpgroup.accumulators(i) for i in program.instructions)))
         self._steps = [self._decoded(instruction) for instruction in program.instructions]
 
     def run(self, launch: Launch) -> None:
@@ -139,7 +138,7 @@ class Machine:
         if kind in ("ret", "exit"):
             return guard, lambda on, mask: self.flow.leave(on, mask), True
         if kind in ("bar", "barrier") and not instruction.has("warp"):
-            if [str(getattr(o, "text", "")) for o in instruction.operands] != ["0"]:
+            if instruction.operands != (Constant("0"),):
                 raise UnknownPtxError(f"{instruction.opcode} of a part of the threads")
             return guard, lambda on, mask: self.flow.wait(on, mask), True
         if kind not in TABLE:
@@ -188,13 +187,16 @@ class Machine:
         if operand == SINK:
             return lambda numbers, mask: None
         assert isinstance(operand, Register)
-        registers, slot, words = self.registers, self._slots[operand.name], FORMATS[kind].words
-        bits, word = self._bits[slot], WORDS[self._bits[slot]]
+        registers, slot = self.registers, self._slots[operand.name]
+        word = WORDS[self._bits[slot]]
+
+        def widened(numbers: Array) -> Array:
+            return numbers.astype(np.dtype(f"{numbers.dtype.kind}{np.dtype(word).itemsize}")).view(word)
+
+        words = FORMATS[kind].words if FORMATS[kind].bits == self._bits[slot] else widened
 
         def write(numbers: Array, mask: Mask) -> None:
             value = words(numbers)
-            if FORMATS[kind].bits != bits:
-                value = numbers.astype(np.dtype(f"{numbers.dtype.kind}{word().itemsize}")).view(word)
             registers[slot] = value if mask is None else np.where(mask, value, registers[slot])
 
         return write
