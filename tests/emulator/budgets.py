@@ -50,7 +50,7 @@ FEW_PROGRAMS = {
     (
         "grbm_bilevel",
         "lower_kernel",
-    ): "a program runs all steps of 16 latent units, which no other program has to wait for",
+    ): "a program runs all steps of 16 latent units, without waiting for another",
     ("grbm_bilevel", "reverse_kernel"): "the same in reverse, and blocks of visible units",
     ("grbm_bilevel", "residual_kernel"): "with bf16x3 tiles of 16 samples and 64 columns; the launch is short",
     ("gibbs", "sweeps_kernel"): "a program runs all sweeps of 16 chains",
@@ -104,7 +104,8 @@ def products() -> Iterator[Case]:
 def well_conditioned(*given: Any) -> Any:
     """Second moments away from zero: Adam divides by their roots, and among so many some are small."""
     v, perturb, latent, theta, phi, *rates = given
-    return v, perturb, latent, theta, phi._replace(vA=phi.vA + 0.1, va=phi.va + 0.1), *rates
+    moved = phi._replace(v_weight=phi.v_weight + 0.1, v_bias=phi.v_bias + 0.1)
+    return v, perturb, latent, theta, moved, *rates
 
 
 def without_products() -> Iterator[Case]:
