@@ -80,9 +80,9 @@ sanitize: setup
 	.ci/sanitize valgrind
 
 # Every Triton kernel for every architecture, type and precision, and every tile that the tuner may take: no spills,
-# vector loads; and interpreted in every size and type. Half an hour; no GPU is needed.
+# vector loads; interpreted, and emulated as compiled, in every size and type. An hour; no GPU is needed.
 kernels: setup
-	EBLVM_ALL_KERNELS=1 $(BIN)/python -m pytest tests/kernels/test_triton.py tests/kernels/test_tiles.py
+	EBLVM_ALL_KERNELS=1 $(BIN)/python -m pytest tests/kernels/test_triton.py tests/kernels/test_tiles.py tests/emulator
 
 lint: setup
 	$(BIN)/ruff check .

@@ -19,6 +19,7 @@ from eblvm.bench.measurements import (
     traffic,
     vages,
 )
+from eblvm.bench.pages import emulator
 from eblvm.bench.pages.templates import Notes
 from eblvm.bench.profiling import plot as profile_plot
 from eblvm.bench.profiling import profile
@@ -146,6 +147,7 @@ FIGURES = {
     targets.SCHEMA: targets_figures,
     grbm_parts.SCHEMA: lambda record, notes: table_of(grbm_parts, record),
     traffic.SCHEMA: lambda record, notes: table_of(traffic, record),
+    emulator.SCHEMA: lambda record, notes: table_of(emulator, record),
     deep.SCHEMA: lambda record, notes: columns_of(DEEP, record),
     subnormals.SCHEMA: subnormals_figures,
     freed_memory.SCHEMA: lambda record, notes: table_of(freed_memory, record),

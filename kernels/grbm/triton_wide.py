@@ -53,6 +53,9 @@ def score_kernel(
     """The score's latent part becomes the score; the row's latent sum its energy, or with SQUARE 1/2 |score|^2."""
     real = tl.float64 if WIDE else tl.float32
     row = tl.program_id(0).to(tl.int64)
+    latent = 0.0
+    if KIND != SQUARE:
+        latent = tl.load(row_ptr + row).to(real)  # by every thread, before one of them writes: a sum lies between
     total = tl.zeros([BLOCK], dtype=real)
     for begin in range(0, width, BLOCK):
         column = begin + tl.arange(0, BLOCK)
@@ -71,10 +74,7 @@ def score_kernel(
             total += 0.5 * z * away
         if KIND == GIVEN:
             total -= v * pull
-    energy = tl.sum(total, 0)
-    if KIND != SQUARE:
-        energy -= tl.load(row_ptr + row).to(real)
-    tl.store(row_ptr + row, energy)
+    tl.store(row_ptr + row, tl.sum(total, 0) - latent)
 
 
 @triton.jit(do_not_specialize=["batch"])
