@@ -42,7 +42,8 @@ def main() -> None:
 
 def emulated(arguments: argparse.Namespace) -> dict[str, Result]:
     every, results = cases(), {}
-    for name in BOUNDED if arguments.bounded else every:
+    planted_in = [control.case for control in CONTROLS.values()] if arguments.controls else []
+    for name in dict.fromkeys([*(BOUNDED if arguments.bounded else every), *planted_in]):
         if arguments.part in name:
             results[name] = result = result_of(every[name])
             error = "" if result["error"] is None else f"{result['error']:.1e}"

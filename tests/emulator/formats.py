@@ -75,13 +75,13 @@ def _formats() -> dict[str, Format]:
     )
     formats["bf16"] = Format(16, bfloat16_to_float32, float32_to_bfloat16)
     formats |= {"f32": _plain(32, np.float32), "f64": _plain(64, np.float64)}
-    return formats | {f"{name}x2": _pair(formats[name]) for name in ("f16", "bf16", "f32")}
+    return formats | {f"{name}x2": _pair(formats[name]) for name in ("f16", "bf16", "f32", "s16", "u16")}
 
 
 FORMATS = _formats()
 
 
-FLOATS = frozenset(name for name in FORMATS if name.lstrip("b")[0] == "f")
+FLOATS = frozenset(name for name in FORMATS if name.removeprefix("b")[0] == "f")
 
 
 def is_float(kind: str) -> bool:

@@ -106,6 +106,14 @@ def test_bit_fields(kind: str) -> None:
     assert got.tolist() == expected
 
 
+@pytest.mark.parametrize("name", ["add", "min", "max"])
+def test_two_integers_in_a_register(name: str) -> None:
+    a, b = integers("s16", 1), integers("s16", 2)
+    got = apply(f"{name}.s16x2 $d, $a, $b;", np.uint32, a.view(np.uint32), b.view(np.uint32))
+    pairs = zip(a.tolist(), b.tolist(), strict=True)
+    assert got.view(np.int16).tolist() == [wrapped(BINARY[name](x, y), "s16") for x, y in pairs]
+
+
 def test_bytes_are_permuted() -> None:
     a, b = integers("u32", 1), integers("u32", 2)
     choice = np.random.default_rng(0).integers(0, 2**16, 64).astype(np.uint32)

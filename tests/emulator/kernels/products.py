@@ -125,7 +125,8 @@ def bilevel_case(
     own = {name: on for name, on in mode.items() if name in ("exact", "shared")}
 
     def given() -> Any:
-        return check_grbm_bilevel.inputs(size, K + N + 1, replicas=replicas, dtype=numbers.dtype, **own)
+        inputs = check_grbm_bilevel.inputs(size, K + N + 1, replicas=replicas, dtype=numbers.dtype, **own)
+        return well_conditioned(*inputs)
 
     settings = {name: on for name, on in mode.items() if name != "shared"}
     step = Settings(K=K, N=N, sigma=check_grbm_bilevel.SIGMA, tau=check_grbm_bilevel.TAU, rule=Rule(), **settings)
@@ -133,11 +134,14 @@ def bilevel_case(
     launch, expected = (
         lambda tensors, op=op: op.grbm_bilevel(*tensors, step) for op in (bilevel_triton, grbm_bilevel.reference)
     )
-    # Adam divides by roots of squares: an error of the products grows on its way.
-    tolerance = max(numbers.tolerance, 1e-10) * 4
-    return Case(
-        "grbm_bilevel", f"{numbers.name} {label}", capability, numbers, given, launch, expected, tolerance=tolerance
-    )
+    return Case("grbm_bilevel", f"{numbers.name} {label}", capability, numbers, given, launch, expected)
+
+
+def well_conditioned(*given: Any) -> Any:
+    """Second moments away from zero: Adam divides by their roots, and of many some are small."""
+    v, perturb, latent, theta, phi, *rates = given
+    moved = phi._replace(v_weight=phi.v_weight + 0.1, v_bias=phi.v_bias + 0.1)
+    return v, perturb, latent, theta, moved, *rates
 
 
 def chains() -> Iterator[Case]:
