@@ -161,9 +161,10 @@ class Config(Options):
         method, model, batch = self.method, self.model, self.optimisation.batch
         if model.generates != method.generates:
             wanted = "needs a model with a generator" if method.generates else "trains no generator"
+            fitting = [kind for kind, node in MODELS.items() if node.generates == method.generates and node.images]
             raise UserError(
-                f"method {method.kind!r} {wanted}, got model {model.kind!r}; methods and models with a generator "
-                "belong together, on a recipe of images"
+                f"method {method.kind!r} {wanted}, got model {model.kind!r}; use --model {' or '.join(fitting)}, on a "
+                "recipe of images"
             )
         if method.needs_conditionals and not model.conditionals:
             raise UserError(

@@ -10,12 +10,14 @@ import numpy as np
 import torch
 
 from eblvm.engine.cli.parser import Parser, at_least, write_json
-from eblvm.engine.errors import UserError, unknown
+from eblvm.engine.data.sets import KINDS as DATASETS
+from eblvm.engine.errors import UserError, printable, unknown
 
 if TYPE_CHECKING:
     from eblvm.engine.data.contents import Contents, Split
 
 SHEET = 100  # images of the contact sheet
+SHOWN_CLASSES = 10
 PUBLISHED = {True: "yes, by checksum", False: "no, others of the same form", None: "no checksum known"}
 RECIPES = {"MNIST": "mnist", "CIFAR-10": "cifar10", "SVHN": "svhn", "Frey": "freyface", "CelebA": "celeba"}
 EXAMPLES = ("eblvm data prepare celeba/ celeba64.store --size 64", "eblvm data info cifar-10-python.tar.gz")
@@ -61,7 +63,7 @@ def prepare_store(argv: list[str]) -> None:
 
     made = prepare(
         arguments.source,
-        read(arguments.source),
+        divided(read(arguments.source)),
         arguments.folder,
         arguments.size,
         crop_fraction=arguments.crop,
@@ -85,7 +87,7 @@ def info(argv: list[str]) -> None:
     arguments = parser.parse(argv)
     from eblvm.engine.data.readers import read
 
-    contents = read(arguments.path)
+    contents = divided(read(arguments.path))
     facts = describe(contents)
     show(arguments.path, facts)
     sheet = arguments.sheet or Path(f"{arguments.path.resolve().name}-sheet.png")
@@ -95,12 +97,19 @@ def info(argv: list[str]) -> None:
     print(f"next: eblvm train {recipe_of(facts)} --data {quote(str(arguments.path))}")
 
 
+def divided(contents: Contents) -> Contents:
+    """Images of one's own as recipe `images` divides them; published ones as they are."""
+    own = recipe_of(describe(contents)).startswith("images")
+    return contents.divided(seed=DATASETS["images"].split_seed) if own else contents
+
+
 def describe(contents: Contents) -> dict[str, Any]:
     """Kind, counts and shapes by split, labels, and whether the files are the published ones."""
     return {
         "kind": contents.kind,
         "splits": {name: {"count": len(s.images), "shape": _shape(s)} for name, s in contents.splits.items()},
-        "labels": {name: _labels(s) for name, s in contents.splits.items() if s.labels is not None},
+        "labels": {name: _labels(s, contents.classes) for name, s in contents.splits.items() if s.labels is not None},
+        "classes": list(contents.classes),
         "attributes": list(contents.attributes),
         "published": contents.published,
     }
@@ -131,10 +140,14 @@ def _shape(split: Split) -> list[int] | None:
     return None if isinstance(split.images, Pictures) else list(split.images.shape[1:])
 
 
-def _labels(split: Split) -> str:
+def _labels(split: Split, classes: tuple[str, ...]) -> str:
     assert split.labels is not None
     if split.labels.ndim == 2:
         return f"{split.labels.shape[1]} attributes"
+    if classes:
+        counts = np.bincount(split.labels, minlength=len(classes)).tolist()
+        shown = [f"{printable(name)} {count}" for name, count in zip(classes, counts, strict=True)]
+        return f"{len(classes)} classes: {', '.join(shown[:SHOWN_CLASSES])}{', ...' * (len(shown) > SHOWN_CLASSES)}"
     return f"labels {split.labels.min()} to {split.labels.max()}"
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, cast
@@ -73,6 +73,12 @@ class SavedRun:
     @cached_property
     def dataset(self) -> Dataset:
         return self.custom_data or self.config.load_data()
+
+    def decoded(self) -> SavedRun:
+        """Return the run with every picture at hand, as evaluations need: streamed ones are decoded into a store."""
+        if self.custom_data is not None or self.config.dataset.input == "memory":
+            return self
+        return replace(self, custom_data=self.config.replaced(input="memory").load_data())
 
     @cached_property
     def extent(self) -> Tensor:
