@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
-from shlex import quote
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 
-from eblvm.engine.cli.parser import Parser, at_least, write_json
+from eblvm.engine.cli.parser import Parser, at_least, print_next, write_json
 from eblvm.engine.data.sets import KINDS as DATASETS
 from eblvm.engine.errors import UserError, printable, unknown
 
@@ -76,7 +75,7 @@ def prepare_store(argv: list[str]) -> None:
     if made.manifest.skipped:
         print(f"  skipped           {len(made.manifest.skipped)}, listed in {arguments.folder / store.MANIFEST}")
     write_json(arguments.json, facts)
-    print(f"next: eblvm train {recipe_of(facts)} --data {arguments.folder}")
+    print_next(("train", *recipe_of(facts).split(), "--data", arguments.folder))
 
 
 def info(argv: list[str]) -> None:
@@ -94,7 +93,7 @@ def info(argv: list[str]) -> None:
     contact_sheet(contents, sheet)
     print(f"  contact sheet     {sheet}")
     write_json(arguments.json, facts)
-    print(f"next: eblvm train {recipe_of(facts)} --data {quote(str(arguments.path))}")
+    print_next(("train", *recipe_of(facts).split(), "--data", arguments.path))
 
 
 def divided(contents: Contents) -> Contents:

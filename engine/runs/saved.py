@@ -92,6 +92,12 @@ class SavedRun:
         return torch.stack([train.amin(0), train.amax(0)])
 
     @property
+    def kept_means(self) -> Tensor | None:
+        """Posterior means [n, H] that an export brings along, where its data are not at hand."""
+        kept = self.payload.get("means") if self.custom_data is None and self.config.get("data") is None else None
+        return None if kept is None else kept.to(self.config.running.device)
+
+    @property
     def image_shape(self) -> tuple[int, int] | None:
         known = self.payload.get("image_shape", ())
         return self.dataset.image_shape if known == () else known and (known[0], known[1])

@@ -64,7 +64,9 @@ def read_folder(folder: Path) -> Contents:
         )
     partition, attributes = (_beside(paths[0].parent, name) for name in (PARTITION, ATTRIBUTES))
     if partition is None and attributes is None and _size(paths[0]) not in CELEBA_ASPECTS:
-        return Contents("folder of pictures", {"all": Split(Pictures(paths), _labels(paths))}, classes=classes_of(paths))
+        return Contents(
+            "folder of pictures", {"all": Split(Pictures(paths), _labels(paths))}, classes=classes_of(paths)
+        )
     rows: dict[str, list[int]] = {}
     names: tuple[str, ...] = ()
     known = []

@@ -74,7 +74,7 @@ class FileData(DataOptions):
         if absent := [name for name in ("train", "valid", "test") if name not in contents.splits]:
             raise UserError(f"{self.path} has no {' and no '.join(absent)} images, recipe {self.kind!r} needs them")
         parts = []
-        for name, split in contents.splits.items():
+        for split in contents.splits.values():
             images = split.array()
             if images.shape[1:] != self.array_shape:
                 got, expected = ("x".join(map(str, s)) for s in (images.shape[1:], self.array_shape))

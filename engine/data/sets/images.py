@@ -16,7 +16,9 @@ class Images(PictureData):
 
     size: int = option(32, "pixels of a side, a multiple of 8; the centre square is resized to it", low=8)
     split_seed: int | None = option(  # type: ignore[misc]
-        0, "shuffles images that come without splits, class by class, before some validate and test; none: by name", low=0
+        0,
+        "shuffles images that come without splits, class by class, before some validate and test; none: by name",
+        low=0,
     )
     channels: int = option(3, "1 for grey, 3 for colours", choices=(1, 3))
 
