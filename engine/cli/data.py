@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from eblvm.engine.cli.parser import Parser, at_least, print_next, write_json
-from eblvm.engine.data.sets import KINDS as DATASETS
+from eblvm.engine.data.sets.images import Images
 from eblvm.engine.errors import UserError, printable, unknown
 
 if TYPE_CHECKING:
@@ -99,7 +99,7 @@ def info(argv: list[str]) -> None:
 def divided(contents: Contents) -> Contents:
     """Images of one's own as recipe `images` divides them; published ones as they are."""
     own = recipe_of(describe(contents)).startswith("images")
-    return contents.divided(seed=DATASETS["images"].split_seed) if own else contents
+    return contents.divided(seed=Images().split_seed) if own else contents
 
 
 def describe(contents: Contents) -> dict[str, Any]:

@@ -48,8 +48,8 @@ class Manifest:
         _require(sizes, "shape", shape, "[channels, height, width]")
         classes = values.get("classes", [])
         for name, given in (("attributes", attributes), ("classes", classes)):
-            words = isinstance(given, list) and all(isinstance(word, str) for word in given)
-            _require(words, name, given, "a list of names")
+            are_words = isinstance(given, list) and all(isinstance(word, str) for word in given)
+            _require(are_words, name, given, "a list of names")
         kinds = {"kind": str, "source": dict, "settings": dict, "splits": dict, "skipped": list}
         for name, kind in kinds.items():
             _require(isinstance(values.get(name, []), kind), name, values.get(name), f"a JSON {kind.__name__}")

@@ -82,14 +82,15 @@ class FileData(DataOptions):
                 raise UserError(f"{self.path} ({contents.kind}) has images of {got}, expected {fitting}")
             parts.append(self.framed(torch.from_numpy(images)))
         train, valid, test = parts
-        labels = {f"{name}_labels": labels_of(contents.splits[name]) for name in ("train", "test")}
-        return Dataset(train, valid, test, **labels)
+        labels = [labels_of(contents.splits[name]) for name in ("train", "test")]
+        return Dataset(train, valid, test, train_labels=labels[0], test_labels=labels[1])
 
 
 def labels_of(split: Split) -> torch.Tensor | None:
     """One class for each image; attributes are no classes."""
-    one_each = split.labels is not None and split.labels.ndim == 1
-    return torch.from_numpy(np.ascontiguousarray(split.labels)) if one_each else None
+    if split.labels is None or split.labels.ndim != 1:
+        return None
+    return torch.from_numpy(np.ascontiguousarray(split.labels))
 
 
 class ImageData(FileData):
@@ -168,5 +169,6 @@ class PictureData(ImageData):
         framing = Framing(self.pixels, contents.crop_fraction)
         streamed = PicturesOnDemand(files, framing, self.input, self.stored_shape[0])
         valid, test = (torch.from_numpy(splits[name].array()) for name in ("valid", "test"))
-        labels = {"train_labels": labels_of(train), "test_labels": labels_of(splits["test"])}
-        return Dataset(cast(torch.Tensor, streamed), valid, test, **labels)
+        labels = [labels_of(train), labels_of(splits["test"])]
+        given = cast(torch.Tensor, streamed), valid, test
+        return Dataset(*given, train_labels=labels[0], test_labels=labels[1])
