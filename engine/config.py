@@ -111,6 +111,9 @@ class Config(Options):
         default_factory=dict, compare=False, repr=False
     )  # of options not in the tree yet
 
+    def __repr__(self) -> str:
+        return f"Config({self.recipe!r}: {self.method.kind} on {self.model.kind}, {self.optimisation.steps} steps)"
+
     @classmethod
     def of(cls, recipe: str, method: str, model: str, dataset: str, small: bool = False, **presets: Any) -> Config:
         """The tree of these kinds with `presets` for its options, by name, now or after another kind is chosen."""

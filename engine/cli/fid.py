@@ -47,6 +47,8 @@ def main(argv: list[str]) -> None:
     if min(counts) < (limit := FULL_RANK[features]):
         because = "the covariance has not full rank, compare such values with equal counts only"
         print(f"fewer than {limit} images: {because}")
-        print("'eblvm sample RUN --count 10000 --png FOLDER' draws more")
+        folder = Path(arguments.a).parent
+        if Path(arguments.a).name == "samples.pt" and (folder / "config.json").is_file():
+            print_next(("sample", folder, "--count", 10_000), ("fid", arguments.a, arguments.b))
     else:
         print_next(("fid", arguments.a, arguments.b, "--features", other))

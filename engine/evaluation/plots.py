@@ -12,7 +12,7 @@ from matplotlib import colormaps
 from torch import Tensor
 
 from eblvm.engine.nets.grbm import GRBM
-from eblvm.engine.plotting import save, styled, subplots, write
+from eblvm.engine.plotting import Picture, save, styled, subplots, write
 from eblvm.engine.runs.stats import name_of
 from eblvm.engine.types import Params
 
@@ -67,12 +67,23 @@ def samples(v: Tensor, image_shape: tuple[int, int] | None, path: Path, columns:
     elif image_shape is not None:
         image_grid(v.view(len(v), 1, *image_shape), path, columns)
     else:
-        scatter(v, path)
+        save(scatter(v), path)
 
 
 @styled
 def image_grid(images: Tensor, path: Path, columns: int = 10, title: str = "") -> None:
     """Images [n, C, height, width] in [0, 1] with one or three channels, `columns` a row, enlarged to be seen."""
+    picture = grid(images, columns)
+    if not title:
+        buffer = io.BytesIO()
+        matplotlib.image.imsave(buffer, picture.numpy(), format="png")
+        write(path, buffer.getvalue())
+        return
+    save(shown_grid(picture, title), path)
+
+
+def grid(images: Tensor, columns: int) -> Tensor:
+    """One picture uint8 [height, width, 3] of images [n, C, height, width], with white lines between them."""
     n, channels, height, width = images.shape
     rows = -(-n // columns)
     canvas = torch.ones(rows * columns, 3, height + 1, width + 1)
@@ -81,32 +92,31 @@ def image_grid(images: Tensor, path: Path, columns: int = 10, title: str = "") -
     canvas = canvas.view(rows, columns, 3, height + 1, width + 1).permute(0, 3, 1, 4, 2)
     picture = (canvas.reshape(rows * (height + 1), columns * (width + 1), 3) * 255).byte()
     scale = max(1, 800 // picture.shape[1])
-    picture = picture.repeat_interleave(scale, 0).repeat_interleave(scale, 1)
-    if not title:
-        buffer = io.BytesIO()
-        matplotlib.image.imsave(buffer, picture.numpy(), format="png")
-        write(path, buffer.getvalue())
-        return
+    return picture.repeat_interleave(scale, 0).repeat_interleave(scale, 1)
+
+
+@styled
+def shown_grid(picture: Tensor, title: str) -> Picture:
     inches = picture.shape[1] / 120
     figure, ax = subplots(figsize=(inches, picture.shape[0] / 120 + 0.4))
     ax.imshow(picture.numpy())
     ax.set_title(title, fontsize=9)
     ax.axis("off")
-    save(figure, path)
+    return figure
 
 
 @styled
-def scatter(points: Tensor, path: Path) -> None:
+def scatter(points: Tensor) -> Picture:
     """Samples of a 2-D model (the first two axes of any other)."""
     figure, ax = subplots(figsize=(4, 4))
     ax.set_title(f"{len(points)} samples", fontsize=10)
     ax.scatter(*points[:, :2].cpu().numpy().T, s=3)
     ax.set_aspect("equal")
-    save(figure, path)
+    return figure
 
 
 @styled
-def curves(lines: Mapping[str, tuple[Sequence[float], Sequence[float]]], path: Path) -> None:
+def curves(lines: Mapping[str, tuple[Sequence[float], Sequence[float]]]) -> Picture:
     """One panel a quantity: its values against the step, and of long ones their moving average."""
     columns = min(4, len(lines))
     rows = -(-len(lines) // columns)
@@ -121,7 +131,7 @@ def curves(lines: Mapping[str, tuple[Sequence[float], Sequence[float]]], path: P
         ax.set_title(name_of(name), fontsize=10)
         ax.set_xlabel("step")
         ax.grid(alpha=0.3)
-    save(figure, path)
+    return figure
 
 
 def smoothed(values: Sequence[float], weight: float = 0.9) -> list[float]:
