@@ -45,7 +45,9 @@ class Run:
 
     @property
     def step(self) -> int | list[int]:
-        return self.saved.step_of(self.model)
+        """The steps that the model was trained for; of the best ones of replicas one each."""
+        step = self.saved.step_of(self.model)
+        return step[0] if isinstance(step, list) and not self.config.replicated else step
 
     @property
     def complete(self) -> bool:

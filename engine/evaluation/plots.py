@@ -18,6 +18,7 @@ from eblvm.engine.types import Params
 
 SMOOTHED = 40  # points above which a curve is smoothed
 DENSITY_SIZE = 120  # points of a density per axis
+BINS = 80  # of a histogram
 FLOOR = 1e-9  # what a logarithmic plot shows of zero
 Density = Callable[[Tensor], Tensor]  # of points [n, 2], [n]
 
@@ -48,15 +49,18 @@ def density(panels: Sequence[tuple[str, Density]], data: Tensor, path: Path) -> 
     grid, low, high = density_grid(data)
     histogram = torch.histogramdd(data, [40, 40], range=[low, high] * 2, density=True).hist
     top = 1.2 * float(histogram[histogram > 0].quantile(0.9))
-    figure, axes = subplots(1, len(panels) + 1, figsize=(3.2 * (len(panels) + 1), 3.9))
+    figure, axes = subplots(1, len(panels) + 1, figsize=(3.2 * (len(panels) + 1) + 0.6, 3.7), sharey=True)
     axes[0].hist2d(*data.T.tolist(), bins=80, range=[[low, high]] * 2, density=True, vmin=0, vmax=top)
-    axes[0].set_title("data")
+    axes[0].set_title(f"data ({len(data):,} samples)")
     for ax, (title, of) in zip(axes[1:], panels, strict=True):
         values = of(grid).view(DENSITY_SIZE, DENSITY_SIZE).numpy()
-        ax.imshow(values, extent=(low, high) * 2, origin="lower", vmin=0, vmax=top)
+        shown = ax.imshow(values, extent=(low, high) * 2, origin="lower", vmin=0, vmax=top)
         ax.set_title(title)
     for ax in axes:
-        ax.set(aspect="equal", xticks=[], yticks=[])
+        ax.set(aspect="equal", xlabel="$v_1$")
+        ax.tick_params(labelsize=7)
+    axes[0].set_ylabel("$v_2$")
+    figure.colorbar(shown, ax=axes, shrink=0.8, label="density")
     save(figure, path)
 
 
@@ -160,26 +164,37 @@ def gradient_bias(facts: Mapping[str, Any], path: Path) -> None:
 
 @styled
 def histograms(values: Mapping[str, Tensor], label: str, path: Path, title: str = "") -> None:
-    """One histogram a name on a common scale: linear within the spread of the first, logarithmic far from it. Sets that
-    lie orders of magnitude apart both show their shape: on a linear axis one would be a single bin."""
-    first = next(iter(values.values())).double()
-    centre, spread = float(first.median()), float(first.quantile(0.75) - first.quantile(0.25)) or 1.0
-    scaled = {name: torch.asinh((v.double() - centre) / spread) for name, v in values.items()}
-    everything = torch.cat(list(scaled.values()))
+    """One histogram a name, on a common linear axis. Where one of the sets would be a single bin of it, the axis is
+    asinh, linear within the spread of the first set, and its label says so."""
+    sets = {name: v.double() for name, v in values.items()}
+    everything = torch.cat(list(sets.values()))
     low, high = float(everything.min()), float(everything.max())
     if low == high:
         low, high = low - 1, high + 1
-    figure, ax = subplots(figsize=(5.5, 3.4))
-    for name, v in scaled.items():
-        ax.hist(v.numpy(), bins=80, range=(low, high), density=True, alpha=0.6, label=f"{name} ({len(v)})")
-    places = np.linspace(low, high, 6)
-    ax.set_xticks(places, [f"{centre + spread * np.sinh(place):.4g}" for place in places], fontsize=8)
-    ax.set_xlabel(label, fontsize=8)
-    ax.set_ylabel("density", fontsize=8)
-    ax.set_yticks([])
+    first = next(iter(sets.values()))
+    centre, spread = float(first.median()), float(first.quantile(0.75) - first.quantile(0.25)) or 1.0
+    narrow = min(float(v.max() - v.min()) for v in sets.values()) < (high - low) / BINS
+    figure, ax = subplots(figsize=(6.5, 3.2))
+    if narrow:
+        ends = np.linspace(*(np.arcsinh((end - centre) / spread) for end in (low, high)), BINS + 1)
+        edges = centre + spread * np.sinh(ends)
+        ax.set_xscale(
+            "function", functions=(lambda x: np.arcsinh((x - centre) / spread), lambda y: centre + spread * np.sinh(y))
+        )
+        ax.set_xticks(edges[:: BINS // 5], [f"{place:.4g}" for place in edges[:: BINS // 5]])
+    else:
+        edges = np.linspace(low, high, BINS + 1)
+    for name, v in sets.items():
+        fractions = np.histogram(v.numpy(), edges)[0] / len(v)
+        ax.stairs(fractions, edges, fill=True, alpha=0.6, label=f"{name} ({len(v)})")
+    ax.set_xlabel(
+        f"{label} (asinh axis: linear near {centre:.3g}, logarithmic far from it)" if narrow else label, fontsize=8
+    )
+    ax.set_ylabel("fraction per bin", fontsize=8)
+    ax.tick_params(labelsize=7)
     if title:
         ax.set_title(title, fontsize=10)
-    ax.legend(fontsize=8, loc="upper right")
+    ax.legend(fontsize=8, loc="center left", bbox_to_anchor=(1, 0.5))
     save(figure, path)
 
 
