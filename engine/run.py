@@ -12,15 +12,14 @@ import numpy as np
 import torch
 from numpy.typing import ArrayLike
 from torch import Tensor
-from torch.distributions import Bernoulli as BernoulliDistribution
-from torch.distributions import Distribution, Independent, Normal
+from torch.distributions import Bernoulli, Distribution, Independent, Normal
 
 from eblvm.engine import evaluation, notebook, sampling, sharing
 from eblvm.engine.errors import UserError
 from eblvm.engine.evaluation.eval_model import EVAL_SEED, LATENT_SAMPLES, eval_models
 from eblvm.engine.evaluation.metrics.importance_likelihood import log_density
 from eblvm.engine.methods.base import State
-from eblvm.engine.nets.posteriors import Bernoulli, Gaussian, Posterior
+from eblvm.engine.nets.posteriors import Posterior
 from eblvm.engine.plotting import Picture
 from eblvm.engine.runs.saved import SavedRun
 from eblvm.engine.runs.stats import read_rows
@@ -116,14 +115,9 @@ class Run:
             return Independent(Normal(mean, log_std.exp()), 1)
         if self.saved.posterior is None:
             logits = self.saved.grbm.at(self.theta).posterior_logits(v)
-            return Independent(BernoulliDistribution(logits=logits), 1)
-        posterior = self._posterior()
-        p = posterior.at(self.phi).params(v)
-        if isinstance(posterior, Bernoulli):
-            return Independent(BernoulliDistribution(logits=p), 1)
-        if isinstance(posterior, Gaussian):
-            return Independent(Normal(p[0], p[1].exp()), 1)
-        raise UserError(f"{type(posterior).__name__} is not a distribution of torch's; call its own methods")
+            return Independent(Bernoulli(logits=logits), 1)
+        posterior = self._posterior().at(self.phi)
+        return posterior.distribution(posterior.params(v))
 
     def _posterior(self) -> Posterior:
         if self.saved.posterior is None:

@@ -39,8 +39,8 @@ def in_memory(data: Any) -> tuple[Tensor, Tensor | None]:
 
 
 def _numbers(data: Any) -> Tensor | None:
-    """Samples of numbers that are no bytes, which may be pictures, as one tensor in float32 or float64."""
-    if not isinstance(data, np.ndarray) and not (isinstance(data, list) and isinstance(data[0], list)):
+    """Samples of numbers as one tensor of float32; bytes may be pictures, and are left to `_sample`."""
+    if not isinstance(data, np.ndarray) and not (isinstance(data, list) and data and isinstance(data[0], list)):
         return None
     try:
         array = np.asarray(data)
@@ -48,7 +48,7 @@ def _numbers(data: Any) -> Tensor | None:
         return None
     if array.ndim < 2 or array.dtype.kind not in "fiu" or array.dtype == np.uint8:
         return None
-    return torch.from_numpy(np.ascontiguousarray(array, np.float64 if array.dtype == np.float64 else np.float32))
+    return torch.from_numpy(np.ascontiguousarray(array, np.float32))
 
 
 def _is_scalar(label: Any) -> bool:
