@@ -126,8 +126,8 @@ def import_own(argv: list[str]) -> list[str]:
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Run a command and return its exit code: 0 done, 1 a gate failed, 2 a mistake in the input, 3 the run diverged,
-    4 another process of the run was lost, 130 interrupted, 141 the reader of the output has closed it."""
+    """Run a command and return its exit code: 0 done, 1 a check or a gate failed, 2 a mistake in the input, 3 the run
+    diverged, 4 another process of the run was lost, 130 interrupted, 141 the reader of the output has closed it."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):  # file names that are not UTF-8 are escaped, not an error
             stream.reconfigure(errors="backslashreplace")

@@ -1,10 +1,11 @@
-"""`eblvm doctor`: what is installed, which backend each kernel uses, and how to get what is missing."""
+"""`eblvm doctor`: what is installed, which backend each kernel uses, how to get what is missing, and does it work."""
 
-import argparse
+import json
 import os
 import platform
 import shutil
 from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -13,6 +14,8 @@ from eblvm import kernels
 from eblvm.engine.cli.parser import Parser, write_json
 from eblvm.engine.errors import UserError
 
+NEXT = "on a machine with a GPU, 'eblvm doctor --gpu'"
+MEND = "install the package again for this torch; EBLVM_NATIVE=0 before a command switches the native kernels off"
 EXAMPLES = ("eblvm doctor", "eblvm doctor --kernels", "eblvm doctor --gpu --json gpu.json")
 OPTIONAL = {
     "triton": "GPU kernels: pip install 'eblvm[gpu]'",
@@ -66,32 +69,44 @@ def show(facts: dict[str, Any]) -> None:
         print(facts["compiled"])
 
 
-def check_gpu(arguments: argparse.Namespace) -> None:
-    """Run the self-test of engine/selftest.py; exit with code 1 if a check fails."""
-    if not torch.cuda.is_available():
+def check(gpu: bool, facts: dict[str, Any], path: str | None) -> bool:
+    """Run the checks of the GPU, or those of the kernels on the CPU; print the verdict, write the record."""
+    from eblvm.engine.selftest import finding, kernels, record
+
+    if gpu:
+        done = record.report(lambda so_far: write_json(path, to_send(facts | so_far)))
+        return all(one["passed"] for one in done["findings"])
+    write_json(path, facts)  # a path that cannot be written is an error at once
+    found = list(finding.run(kernels.kernels("cpu")))
+    failed = [one for one in found if not one.passed]
+    for one in failed:
+        print(record.line(one))
+    verdict = finding.verdict(found, "the CPU", NEXT, MEND)
+    print(verdict)
+    findings = [one._asdict() | {"passed": one.passed} for one in found]
+    write_json(path, facts | {"findings": findings, "verdict": verdict})
+    return not failed
+
+
+def to_send(facts: dict[str, Any]) -> dict[str, Any]:
+    """Return a record without the name of the user's home folder, which paths and tracebacks have."""
+    home = json.dumps(str(Path.home()))[1:-1]
+    return json.loads(json.dumps(facts).replace(home, "~")) if len(home) > 1 else facts
+
+
+def main(argv: list[str]) -> None:
+    parser = Parser("doctor", "Show what is installed, what is missing and how to get it, and check it.", EXAMPLES)
+    parser.add_argument("--kernels", action="store_true", help="compile every Triton kernel: registers, occupancy")
+    parser.add_json()
+    text = "check kernels, steps, graphs, processes, memory and times on this machine's GPU"
+    parser.add_argument("--gpu", action="store_true", help=text)
+    arguments = parser.parse(argv)
+    if arguments.gpu and not torch.cuda.is_available():
         raise UserError(
             "there is no GPU here: --gpu checks a GPU, and torch sees no CUDA device; nothing was checked. "
             "'eblvm doctor' shows what is installed"
         )
-    from eblvm.engine import selftest
-
-    facts = selftest.report()
-    write_json(arguments.json, facts)
-    failed = [finding["check"] for finding in facts["findings"] if not finding["passed"]]
-    print(f"{len(facts['findings'])} checks on {facts['gpu']}, {len(failed)} failed")
-    if failed:
-        raise SystemExit(1)
-
-
-def main(argv: list[str]) -> None:
-    parser = Parser("doctor", "Show what is installed, what is missing, and how to get it.", EXAMPLES)
-    parser.add_argument("--kernels", action="store_true", help="compile every Triton kernel: registers, occupancy")
-    parser.add_json()
-    text = "check kernels, steps, memory and NCCL on this machine's GPU"
-    parser.add_argument("--gpu", action="store_true", help=text)
-    arguments = parser.parse(argv)
-    if arguments.gpu:
-        return check_gpu(arguments)
     facts = report(arguments.kernels)
     show(facts)
-    write_json(arguments.json, facts)
+    if not check(arguments.gpu, facts, arguments.json):
+        raise SystemExit(1)

@@ -23,8 +23,6 @@ from eblvm.engine.evaluation.metrics.extractor import Extractor
 from eblvm.engine.machine import SUBNORMAL, own_device, set_products, set_repeatable, start_thread, subnormals_as_zero
 from eblvm.engine.recipes import recipe
 from eblvm.engine.runs.saved import SavedRun
-from eblvm.engine.selftest import decoding
-from eblvm.engine.selftest_kernels import kernels
 from eblvm.engine.training import distributed
 from eblvm.engine.training.loop import train
 from eblvm.engine.versions import versions
@@ -175,20 +173,6 @@ def test_a_gpu_is_timed_by_its_events(chosen: list[int], monkeypatch: pytest.Mon
     assert timing.elapsed_ms(lambda: None, 2, bench_device.chosen("cuda:1")) == 4.0
     assert chosen == [1]
     torch.backends.cudnn.benchmark = False
-
-
-def test_the_self_tests_of_kernels_pass_here() -> None:
-    """Their figures on the host, and DALI's decoder: bounds that the right kernels keep."""
-    found = [*kernels("cpu"), *decoding("cpu")]
-    assert len(found) >= 13
-    assert [f for f in found if not f.passed] == []
-
-
-def test_the_self_test_says_that_there_is_no_gpu(capsys: pytest.CaptureFixture[str]) -> None:
-    from eblvm.engine.cli import doctor
-
-    with pytest.raises(UserError, match="there is no GPU here"):
-        doctor.main(["--gpu"])
 
 
 def flushed() -> bool:

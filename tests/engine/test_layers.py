@@ -30,7 +30,7 @@ LAYERS = (
     ("engine.runs", "engine.training"),
     ("engine.sampling",),
     ("engine.evaluation",),
-    ("engine.reporting", "engine.selftest_kernels"),
+    ("engine.reporting",),
     ("engine.selftest",),
     ("engine.previews", "engine.sharing"),
     ("engine.run", "engine.api", "engine.public"),

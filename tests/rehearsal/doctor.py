@@ -3,7 +3,7 @@
 import io
 import json
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, redirect_stdout, suppress
 from pathlib import Path
 from types import SimpleNamespace
@@ -12,53 +12,67 @@ from unittest.mock import patch
 
 import numpy as np
 import torch
+from torch import Tensor
 from torch._subclasses import FakeTensorMode
 from torch._subclasses.fake_tensor import unset_fake_temporarily
 
-from eblvm.engine import selftest, selftest_kernels
 from eblvm.engine.cli import doctor, train
 from eblvm.engine.config import Config
 from eblvm.engine.methods.base import State, empty_weights, to_tree
-from eblvm.engine.optim.sgd import Sgd
+from eblvm.engine.optim.adam import Adam
 from eblvm.engine.runs import checkpoint
+from eblvm.engine.selftest import costs, kernels, processes, record, replays, trial
+from eblvm.engine.selftest.finding import Finding, run
+from eblvm.engine.selftest.isolation import Groups, listed
 from tests.rehearsal.steps import nothing_drawn_on_the_host
 from tests.rehearsal.watch import Watch
 
-CHECKS = 37  # at least; one more if DALI is installed
+CHECKS = 168  # at least; one more if DALI is installed
 
 
-class Steps(selftest.Steps):
-    """One step of each model on the GPU: every kind of step has a case of its own. On the host, whose native kernels
-    cannot run fake tensors, the GPU's state again."""
+class Trial(trial.Trial):
+    """One step of each kind on the GPU: every method's step has a case of its own. On the host, whose native kernels
+    cannot run fake tensors, the outcome of the GPU again."""
 
     known: set[str]
-    last: "Steps"
+    last: Any
 
     def __init__(self, config: Config, shape: tuple[int, ...], device: str):
-        if device == "cpu":
-            self.device, self.state = torch.device("cpu"), Steps.last.state
+        self.on_host = device == "cpu"
+        if self.on_host:
             return
         super().__init__(config, shape, device)
-        Steps.last = self
 
-    def run(self, number: int) -> None:
-        if self.device.type == "cpu":
-            return
-        kind = f"{self.config.model.kind} {type(self.step).__name__}"
-        if kind not in self.known:
+    def run(self, number: int = 1) -> "Trial":
+        kind = "" if self.on_host else f"{self.config.model.kind} {type(self.step).__name__}"
+        if not self.on_host and kind not in self.known:
             self.known.add(kind)
             super().run(1)
+            Trial.last = super().outcome()
+        return self
+
+    def outcome(self) -> Any:
+        return Trial.last
 
 
-def trained(command: list[str], **_: Any) -> None:
-    """Replace torchrun: check the run's flags, and write its checkpoint."""
-    words = command[command.index("eblvm") + 1 :]
-    train.main([*words[1:], "--dry-run"])
+def trained(run: Any, device: str, number: int, out: Path, limit_s: float) -> None:
+    """Replace torchrun: check the run's flags, and write what its one step leaves."""
+    train.main([*run, "--device", device, "--dry-run"])
     with unset_fake_temporarily():
-        state = to_tree(State(Sgd().init({"W": torch.ones(2, 3)}), empty_weights())) | {"theta_opt": {}, "phi_opt": {}}
-        out = Path(words[-1])
+        state = State(Adam().init({"W": torch.ones(2, 3)}), empty_weights())
         out.mkdir()
-        checkpoint.save(out / "checkpoints", 20, {"step": 20, "best": {}, "state": state}, keep=1)
+        checkpoint.save(out / "checkpoints", 1, {"step": 1, "best": {}, "state": to_tree(state)}, keep=1)
+        (out / "stats.jsonl").write_text('{"loss": 1.0}\n')
+
+
+def in_this_process(groups: Groups, device: str, begin: Callable[[str], None]) -> Iterator[Finding]:
+    """Replace the process of the checks, which would have no fake GPU."""
+    return run(listed(groups, device), begin)
+
+
+def planned(config: Config, shape: tuple[int, ...], device: str) -> Any:
+    """Replace the plan, which takes seconds on the meta device."""
+    return SimpleNamespace(config=config, total_bytes=0, flops=1)
 
 
 def decoded(_: Any) -> tuple[Any]:
@@ -68,12 +82,14 @@ def decoded(_: Any) -> tuple[Any]:
 
 def self_test() -> list[str]:
     """Return the problems of the self-test, in words."""
-    Steps.known = set()
+    Trial.known = set()
     patches: list[Any] = [
-        patch.object(selftest, "Steps", Steps),
-        patch.object(selftest.subprocess, "run", trained),
-        patch.object(selftest, "step_cost", lambda *_: SimpleNamespace(total_bytes=0)),  # seconds, on the meta device
-        patch.object(selftest_kernels, "chains", chains_on_the_gpu(selftest_kernels.chains)),
+        *(patch.object(module, "Trial", Trial) for module in (trial, replays, costs)),
+        patch.object(processes, "trained", trained),
+        patch.object(record, "isolated", in_this_process),
+        patch.object(costs, "fitting", planned),
+        patch.object(kernels, "chains", chains_on_the_gpu(kernels.chains)),
+        patch.object(kernels, "on_host", on_the_gpu),
         nothing_drawn_on_the_host(),
     ]
     try:
@@ -88,15 +104,28 @@ def self_test() -> list[str]:
             contexts.enter_context(one)
         with suppress(SystemExit):  # its figures mean nothing
             doctor.main(["--gpu", "--json", f"{folder}/gpu.json"])
-        record = json.loads(Path(folder, "gpu.json").read_text())
-    checks = {finding["check"]: finding for finding in record["findings"]}
+        kept = json.loads(Path(folder, "gpu.json").read_text())
+    checks = {finding["check"]: finding for finding in kept["findings"]}
     problems = [f"{name}: {finding['problem']}" for name, finding in checks.items() if finding["problem"]]
     problems += [f"{name} has no figure" for name, finding in checks.items() if finding["figure"] is None]
-    if len(checks) < CHECKS or f"{len(checks)} checks on a fake GPU" not in said.getvalue():
-        problems.append(f"{len(checks)} checks, expected {CHECKS}, and that it says so: {said.getvalue()[-300:]}")
+    if len(checks) < CHECKS or kept["verdict"] not in said.getvalue():
+        problems.append(f"{len(checks)} checks, expected {CHECKS}, and a verdict: {said.getvalue()[-300:]}")
+    if f" {len(checks)} checks " not in kept["verdict"] or "on a fake GPU" not in kept["verdict"]:
+        problems.append(f"the verdict is {kept['verdict']}")
+    for name in ("gpu", "driver", "versions", "kernels"):
+        if name not in kept:
+            problems.append(f"the record has no {name}")
+    if sum("peak unknown of a fake GPU" in finding["unit"] for finding in checks.values()) < 5:
+        problems.append("no use of the peak")
     return problems
 
 
 def chains_on_the_gpu(chains: Callable[..., Any]) -> Callable[..., Any]:
     """Run the host's chains on the GPU too, as the host's kernel is native."""
     return lambda place: chains("cuda").cpu() if place == "cpu" else chains(place)
+
+
+def on_the_gpu(op: kernels.Op, dtype: torch.dtype) -> list[Tensor]:
+    """Return what the op on the GPU gives in the place of its reference, a part of which is native."""
+    found = kernels.derivatives(op.op, [t.to("cuda") for t in op.tensors], op.orders)
+    return [t.cpu().to(dtype) for t in found]

@@ -26,7 +26,8 @@ def undrawn(
     kind: Any, key: Key, purpose: int, count: int, shape: Any, first: int = 0, dtype: Any = None, device: Any = "cpu"
 ) -> Tensor:
     """In the place of philox's draws on the host, whose native op knows no fake tensors."""
-    return torch.empty(count, *shape, dtype=dtype or torch.float32, device=device)
+    replicas = torch.as_tensor(key.seed).shape
+    return torch.empty(*replicas, count, *shape, dtype=dtype or torch.float32, device=device)
 
 
 @contextmanager

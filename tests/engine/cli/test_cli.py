@@ -1,12 +1,15 @@
 """The command line: bad input gives one line that says what to do and exit code 2, and nothing is lost."""
 
 import json
+import re
 from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
 from eblvm.engine.cli import main
+from eblvm.engine.selftest import kernels
 
 
 def failure(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
@@ -191,11 +194,32 @@ def test_dry_run_prints_the_configuration_and_makes_nothing(capsys, tmp_path: Pa
 def test_doctor_names_the_backend_of_every_kernel(capsys, tmp_path: Path) -> None:
     figures = tmp_path / "doctor.json"
     assert main(["doctor", "--json", str(figures)]) == 0
-    assert "kernel philox" in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert "kernel philox" in said
+    assert said.splitlines()[-1] == json.loads(figures.read_text())["verdict"]
+    assert re.match(r"all \d\d checks passed on the CPU\. Next: on a machine with a GPU, ", said.splitlines()[-1])
     rows = [row for row in json.loads(figures.read_text())["kernels"] if row["device"] == "cpu"]
     assert "philox" in {row["op"] for row in rows}
     for op in {row["op"] for row in rows}:
         assert [row["serves"] for row in rows if row["op"] == op].count(True) == 1, op
+
+
+def test_doctor_fails_if_a_kernel_is_wrong(capsys, monkeypatch, tmp_path: Path) -> None:
+    right = kernels.OPS["elu_second_order"]
+    monkeypatch.setitem(
+        kernels.OPS, "elu_second_order", lambda *size: right(*size)._replace(op=torch.nn.functional.softplus)
+    )
+    figures = tmp_path / "doctor.json"
+    with pytest.raises(SystemExit) as ended:
+        main(["doctor", "--json", str(figures)])
+    assert ended.value.code == 1
+    said = capsys.readouterr().out.splitlines()
+    failed = [line for line in said if line.startswith("FAIL")]
+    assert len(failed) == len(kernels.SIZES)
+    assert all("elu_second_order" in line for line in failed)
+    assert re.match(r"3 of \d\d checks failed on the CPU: elu_second_order", said[-1])
+    assert "EBLVM_NATIVE=0" in said[-1]
+    assert not all(one["passed"] for one in json.loads(figures.read_text())["findings"])
 
 
 def test_help_names_every_command(capsys) -> None:
