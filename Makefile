@@ -79,10 +79,10 @@ sanitize: setup
 	.ci/sanitize thread
 	.ci/sanitize valgrind
 
-# Every Triton kernel for every architecture, type and precision: no spills, vector loads; and interpreted in every size
-# and type. Minutes; no GPU is needed.
+# Every Triton kernel for every architecture, type and precision, and every tile that the tuner may take: no spills,
+# vector loads; and interpreted in every size and type. Half an hour; no GPU is needed.
 kernels: setup
-	EBLVM_ALL_KERNELS=1 $(BIN)/python -m pytest tests/kernels/test_triton.py
+	EBLVM_ALL_KERNELS=1 $(BIN)/python -m pytest tests/kernels/test_triton.py tests/kernels/test_tiles.py
 
 lint: setup
 	$(BIN)/ruff check .

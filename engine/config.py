@@ -88,6 +88,9 @@ class Running(Options):
         10.0, "also save a checkpoint after so many minutes; 0: never", low=0, mathematical=False
     )
     keep: int = option(2, "checkpoints kept", low=1, mathematical=False)
+    requeue: bool = option(
+        False, "in a SLURM job: save and ask for the job again at SIGUSR1 or SIGUSR2", mathematical=False
+    )
 
     @property
     def on_cuda(self) -> bool:

@@ -9,6 +9,14 @@ class UserError(Exception):
     exit_code = 2
 
 
+class WithoutGraphsError(UserError):
+    """A failed capture that ends its processes. New ones can go on without graphs: `eblvm train` starts them."""
+
+    def __init__(self, why: str):
+        super().__init__(f"{why}, and this process cannot go on; use graphs=False (--no-graphs)")
+        self.why = why
+
+
 class DivergedError(Exception):
     """A non-finite or exploding value in training. The text names the quantity and what to try. Exit code 3."""
 

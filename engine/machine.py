@@ -23,7 +23,8 @@ except ImportError:  # Windows
     resource = None  # type: ignore[assignment]
 
 SUBNORMAL = 1e-40
-ENDINGS = tuple(getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name))
+WARNINGS = tuple(getattr(signal, name) for name in ("SIGUSR1", "SIGUSR2") if hasattr(signal, name))  # a scheduler's
+ENDINGS = tuple(getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)) + WARNINGS
 UNKNOWN_MEMORY = 8 * 2**30  # assumed if the machine does not report its memory
 
 
@@ -75,19 +76,27 @@ def set_repeatable(deterministic: bool) -> None:
 def set_products(precision: str) -> None:
     """Let CUDA round the factors of fp32 products to tf32, or forbid it: torch's default allows it for convolutions."""
     kind = "tf32" if precision == "tf32" else "ieee"
-    torch.backends.cuda.matmul.fp32_precision = kind
-    torch.backends.cudnn.conv.fp32_precision = kind  # type: ignore[attr-defined]
+    _round_products(matmul=kind, conv=kind, rnn=kind)
 
 
 @contextmanager
 def full_products() -> Iterator[None]:
-    matmul, conv = torch.backends.cuda.matmul, torch.backends.cudnn.conv  # type: ignore[attr-defined]
-    before = matmul.fp32_precision, conv.fp32_precision
+    cuda, cudnn = torch.backends.cuda, torch.backends.cudnn
+    before = cuda.matmul.fp32_precision, cudnn.conv.fp32_precision, cudnn.rnn.fp32_precision  # type: ignore[attr-defined]
     set_products("fp32")
     try:
         yield
     finally:
-        matmul.fp32_precision, conv.fp32_precision = before
+        _round_products(*before)
+
+
+def _round_products(matmul: str, conv: str, rnn: str) -> None:
+    """Set each precision by both of its names: setting the newer one leaves the older one as it is, and torch raises
+    where other code then reads the older one or enters `cudnn.flags()`."""
+    cuda, cudnn = torch.backends.cuda, torch.backends.cudnn
+    cuda.matmul.allow_tf32, cudnn.allow_tf32 = matmul == "tf32", conv == "tf32"
+    cuda.matmul.fp32_precision = matmul
+    cudnn.conv.fp32_precision, cudnn.rnn.fp32_precision = conv, rnn  # type: ignore[attr-defined]
 
 
 @contextmanager

@@ -85,6 +85,11 @@ class Options:
     def check(self, config: Config) -> None:
         """Raise a `UserError` if this node does not fit the rest of the run; without data and without torch."""
 
+    def waits(self, config: Config) -> str | None:
+        """Say where in its part of a training step the host waits for the device, or reads a value of it, so that the
+        step cannot be a CUDA graph; None: nowhere."""
+        return None
+
     def leaves(self) -> list[Leaf]:
         capable = cache(partial(can, self))
 

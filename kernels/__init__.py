@@ -6,7 +6,9 @@
 from eblvm.kernels import (
     adam_unroll,
     bernoulli_lower,
+    elu_of_sum,
     elu_second_order,
+    fisher_step,
     gibbs,
     grbm,
     grbm_bilevel,
@@ -21,7 +23,9 @@ __all__ = [
     "adam_unroll",
     "backends",
     "bernoulli_lower",
+    "elu_of_sum",
     "elu_second_order",
+    "fisher_step",
     "gibbs",
     "grbm",
     "grbm_bilevel",
@@ -29,7 +33,19 @@ __all__ = [
     "philox",
     "sliced_hvp",
 ]
-OPS = (philox, bernoulli_lower, adam_unroll, grbm_bilevel, gibbs, elu_second_order, grbm, grbm_dsm, sliced_hvp)
+OPS = (
+    philox,
+    bernoulli_lower,
+    adam_unroll,
+    grbm_bilevel,
+    gibbs,
+    elu_second_order,
+    elu_of_sum,
+    fisher_step,
+    grbm,
+    grbm_dsm,
+    sliced_hvp,
+)
 
 
 def backends() -> list[Backend]:

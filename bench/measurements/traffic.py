@@ -41,7 +41,7 @@ def cases() -> list[Case]:
     from eblvm.kernels.gibbs import triton as gibbs
     from eblvm.kernels.gibbs import triton_wide as gibbs_wide
     from eblvm.kernels.grbm import triton, triton_wide
-    from eblvm.kernels.grbm_bilevel import Phi, Theta, reference
+    from eblvm.kernels.grbm_bilevel import Phi, Settings, Theta, reference
     from eblvm.kernels.grbm_bilevel import triton as bilevel
     from eblvm.kernels.grbm_dsm import triton as dsm
     from eblvm.kernels.grbm_dsm import triton_wide as dsm_wide
@@ -66,17 +66,8 @@ def cases() -> list[Case]:
 
     def step(where: Any, sgd: bool) -> Callable[[], object]:
         noise = ([eps], [h]) if sgd else (list(normal(2 * STEPS + 1, B, D)), list(normal(2 * STEPS + 1, B, H)))
-        how = {
-            "exact": sgd,
-            "sgd": sgd,
-            "auto_rate": False,
-            "rule": Rule(),
-            "sigma": 0.3,
-            "tau": 0.1,
-            "K": STEPS,
-            "N": STEPS,
-        }
-        return lambda: where.grbm_bilevel(v, *noise, Theta(*theta), phi, rate, rate, **how)
+        settings = Settings(K=STEPS, N=STEPS, sigma=0.3, tau=0.1, exact=sgd, sgd=sgd, auto_rate=False, rule=Rule())
+        return lambda: where.grbm_bilevel(v, *noise, Theta(*theta), phi, rate, rate, settings)
 
     return [
         Case("grbm F(v), score", lambda: triton.value(v, *theta, None), lambda: triton_wide.value(v, *theta, None)),
@@ -127,7 +118,7 @@ def rows() -> list[dict[str, Any]]:
 
     # The size of a tile changes no address that a launch touches, only how often, and how long the interpreter takes.
     ranked = tiles.ranked
-    tiles.ranked = lambda problem: tuple(large(t) for t in ranked(problem)[:1])  # type: ignore[assignment]
+    tiles.ranked = lambda *problem: tuple(large(t) for t in ranked(*problem)[:1])  # type: ignore[assignment]
     bilevel.BM, bilevel.BH = 128, 512
     bilevel.blocks_of_d = lambda precision, element: {"BD": 128, "BK": 128}  # type: ignore[assignment]
     counted = []

@@ -10,6 +10,7 @@ the identity. `engine/training/distributed.py` starts and ends the processes.
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
+from itertools import accumulate
 from typing import Any
 
 import torch
@@ -17,9 +18,10 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
-from eblvm.engine.autodiff.derivatives import inside_torch_func
+from eblvm.engine.autodiff.derivatives import detached, inside_torch_func
 
 BUCKET_BYTES = 25 * 2**20  # large enough for the network's full speed, small enough to pack one while another is sent
+ALIGNED = 128  # bytes: each tensor of a bucket begins at a cache line of the GPU, so that reads of it are whole lines
 ALONE = ContextVar("ALONE", default=False)
 
 
@@ -50,6 +52,10 @@ def gather_rows(x: Tensor) -> Tensor:
     """Return all ranks' rows, equally many; derivatives reach this rank's only, so the whole one is the ranks' sum."""
     if size() == 1:
         return x
+    if inside_torch_func():  # zeros in the place of the others' rows: their sum is the whole
+        others = [x.new_zeros(rank() * len(x), *x.shape[1:]), x.new_zeros((size() - 1 - rank()) * len(x), *x.shape[1:])]
+        whole = size() * differentiable_mean(torch.cat([others[0], x.detach(), others[1]]))
+        return torch.cat([whole[: len(others[0])], x, whole[len(whole) - len(others[1]) :]])
     parts = [torch.empty_like(x, memory_format=torch.contiguous_format) for _ in range(size())]
     dist.all_gather(parts, x.detach().contiguous())
     parts[rank()] = x
@@ -60,6 +66,8 @@ def mean(tree: Any) -> Any:
     """Return every tensor's mean over ranks, without a derivative. Buckets are sent while the next ones are packed."""
     if size() == 1:
         return tree
+    if inside_torch_func():
+        return differentiable_mean(detached(tree))
     leaves, spec = tree_flatten(tree)
     return tree_unflatten(MeanUnderWay(leaves).wait(leaves), spec)
 
@@ -67,34 +75,41 @@ def mean(tree: Any) -> Any:
 class MeanUnderWay:
     """The mean over ranks of tensors that arrive one by one: a bucket is sent as soon as it is full.
 
-    A call with a tensor and its index in `like` returns the tensor's view of a bucket. As the `finish` of backward it
-    reduces theta's gradient while backward still runs. The contents of a bucket do not depend on the order in which
-    tensors arrive. That order must be the same on all ranks: autograd's is, as it runs its nodes by their numbers.
+    A call with a tensor and its index in `like` returns the tensor's view of a bucket, which has the memory order of
+    its tensor in `like`: that of the parameter, which optimisers read in step with its gradient. As the `finish` of
+    backward it reduces theta's gradient while backward still runs. The contents of a bucket do not depend on the order
+    in which tensors arrive. That order must be the same on all ranks: autograd's is, as it runs its nodes by their
+    numbers.
     """
 
     def __init__(self, like: Sequence[Tensor]):
         self._buckets = _buckets(like)
         self._bucket_of = {i: number for number, bucket in enumerate(self._buckets) for i in bucket}
-        self._numels = [x.numel() for x in like]
+        self._layouts = [torch.empty_like(x, device="meta") for x in like]  # shapes and dense strides, without memory
         self._flat: dict[int, Tensor] = {}  # buckets by number, allocated when the first of their tensors arrives
         self._views: dict[int, Tensor] = {}  # of buckets, by tensor
-        self._arrived: dict[int, Tensor] = {}  # shapes and strides, without memory, of the tensors that have arrived
+        self._arrived: set[int] = set()
         self._in_flight: list[tuple[Tensor, Any]] = []
 
     def __call__(self, i: int, x: Tensor) -> Tensor:
         number = self._bucket_of[i]
-        bucket = self._buckets[number]
         if number not in self._flat:
-            numels = [self._numels[j] for j in bucket]
-            flat = self._flat[number] = torch.empty(sum(numels), dtype=x.dtype, device=x.device)
-            self._views |= zip(bucket, flat.split(numels), strict=True)
-        self._arrived[i] = torch.empty_like(x, device="meta")
-        view = self._views[i] = self._views[i].view(x.shape)
+            self._allocate(number, x)
+        self._arrived.add(i)
+        view = self._views[i]
         view.copy_(x.detach())
-        if all(j in self._arrived for j in bucket):
+        if self._arrived.issuperset(self._buckets[number]):
             flat = self._flat[number]
-            self._in_flight.append((flat, dist.all_reduce(flat, async_op=True)))
+            self._in_flight.append((flat, dist.all_reduce(flat, _reduction(flat), async_op=True)))
         return view
+
+    def _allocate(self, number: int, x: Tensor) -> None:
+        """Make a bucket of zeros, which remain between the tensors, and each tensor's view of it."""
+        layouts = {i: self._layouts[i] for i in self._buckets[number]}
+        begins = list(accumulate(map(_padded, layouts.values()), initial=0))
+        flat = self._flat[number] = torch.zeros(begins[-1], dtype=x.dtype, device=x.device)
+        for (i, layout), begin in zip(layouts.items(), begins, strict=False):
+            self._views[i] = flat.as_strided(layout.shape, layout.stride(), begin)
 
     def wait(self, leaves: Sequence[Tensor]) -> list[Tensor]:
         """Return the means of all tensors; those of `leaves` that have not arrived before are sent now."""
@@ -103,15 +118,9 @@ class MeanUnderWay:
                 self(i, x)
         for flat, work in self._in_flight:
             work.wait()
-            flat /= size()
-        return [self._ordered(i) for i in range(len(leaves))]
-
-    def _ordered(self, i: int) -> Tensor:
-        """Return a mean in the memory order of its tensor: optimisers read a parameter and its gradient in step."""
-        arrived, view = self._arrived[i], self._views[i]
-        if arrived.is_contiguous():
-            return view
-        return torch.empty_strided(arrived.shape, arrived.stride(), dtype=view.dtype, device=view.device).copy_(view)
+            if not _averages(flat):
+                flat /= size()
+        return [self._views[i] for i in range(len(leaves))]
 
 
 def differentiable_mean(tree: Any) -> Any:
@@ -119,26 +128,89 @@ def differentiable_mean(tree: Any) -> Any:
     are sent in one bucket, so that a chain of such means is the same sequence of collectives on every rank."""
     if size() == 1:
         return tree
-    if inside_torch_func():
-        raise RuntimeError("several processes train only in plain autograd; remove --compile and --replicas")
     leaves, spec = tree_flatten(tree)
-    flat = _Mean.apply(torch.cat([x.reshape(-1) for x in leaves]))
-    parts = flat.split([x.numel() for x in leaves])
-    return tree_unflatten([part.view(x.shape) for part, x in zip(parts, leaves, strict=True)], spec)
+    # Each in its order in memory: ranks compute the same gradient of equally large parts, so their orders are the same.
+    orders = [sorted(range(x.dim()), key=x.stride, reverse=True) for x in leaves]
+    ordered = [x.permute(order) for x, order in zip(leaves, orders, strict=True)]
+    zeros = leaves[0].new_zeros(ALIGNED // leaves[0].itemsize) if len(leaves) > 1 else leaves[0].new_empty(0)
+    pieces = [piece for x in ordered for piece in (x.reshape(-1), zeros[: _padded(x) - x.numel()])][:-1]
+    parts = _Mean.apply(torch.cat(pieces)).split([piece.numel() for piece in pieces])[::2]
+    means = [part.view(x.shape) for part, x in zip(parts, ordered, strict=True)]
+    return tree_unflatten([mean.permute(_inverse(order)) for mean, order in zip(means, orders, strict=True)], spec)
+
+
+def _inverse(order: list[int]) -> list[int]:
+    return sorted(range(len(order)), key=order.__getitem__)
 
 
 class _Mean(torch.autograd.Function):
-    """x_r -> (1/R) sum_r x_r on every rank; the same for cotangents, up to the mean over ranks that ends a step."""
+    """x_r -> (1/R) sum_r x_r on every rank; the same for cotangents, up to the mean over ranks that ends a step. For
+    torch.func's transforms too: replicas are one tensor, and its mean is that of each."""
+
+    @staticmethod
+    def forward(x: Tensor) -> Tensor:
+        total = x.clone(memory_format=torch.contiguous_format)
+        dist.all_reduce(total, _reduction(total))
+        return total if _averages(total) else total / size()
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: Any, output: Tensor) -> None: ...
+
+    @staticmethod
+    def backward(ctx: Any, cotangent: Tensor) -> Tensor:
+        return _Mean.apply(cotangent)
+
+    @staticmethod
+    def vmap(info: Any, in_dims: tuple[int | None], x: Tensor) -> tuple[Tensor, int | None]:
+        return _Mean.apply(x), in_dims[0]
+
+
+def _averages(x: Tensor) -> bool:
+    """Does the backend of x's device compute means itself? NCCL does, which saves a pass over x; gloo does not."""
+    return f"{x.device.type}:nccl" in dist.get_backend_config()
+
+
+def _reduction(x: Tensor) -> Any:
+    return dist.ReduceOp.AVG if _averages(x) else dist.ReduceOp.SUM
+
+
+def _padded(x: Tensor) -> int:
+    """Return the elements of x and of the space up to the next place for a tensor."""
+    step = ALIGNED // x.itemsize
+    return -(-x.numel() // step) * step
+
+
+def gathered(x: Tensor) -> Tensor:
+    """Return all ranks' x, stacked in front; differentiable to any order: one collective forward, one per backward."""
+    return _Gathered.apply(x)
+
+
+class _Gathered(torch.autograd.Function):
+    """x_r -> (x_1, ..., x_R) on every rank; its cotangents' sum over ranks, of this rank's part."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        parts = [torch.empty_like(x, memory_format=torch.contiguous_format) for _ in range(size())]
+        dist.all_gather(parts, x.contiguous())
+        return torch.stack(parts)
+
+    @staticmethod
+    def backward(ctx: Any, cotangent: Tensor) -> Tensor:
+        return _OwnSum.apply(cotangent)
+
+
+class _OwnSum(torch.autograd.Function):
+    """The transpose of `_Gathered`."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor) -> Tensor:
         total = x.clone(memory_format=torch.contiguous_format)
         dist.all_reduce(total)
-        return total / size()
+        return total[rank()].clone()
 
     @staticmethod
     def backward(ctx: Any, cotangent: Tensor) -> Tensor:
-        return _Mean.apply(cotangent)
+        return _Gathered.apply(cotangent)
 
 
 def _buckets(leaves: Sequence[Tensor]) -> list[list[int]]:
@@ -148,10 +220,10 @@ def _buckets(leaves: Sequence[Tensor]) -> list[list[int]]:
     room: dict[int, int] = {}
     for i, x in enumerate(leaves):
         kind = (x.dtype, x.device)
-        if kind not in filling or room[filling[kind]] < x.nbytes:
+        if kind not in filling or room[filling[kind]] < _padded(x) * x.itemsize:
             filling[kind] = len(buckets)
             room[len(buckets)] = BUCKET_BYTES
             buckets.append([])
         buckets[filling[kind]].append(i)
-        room[filling[kind]] -= x.nbytes
+        room[filling[kind]] -= _padded(x) * x.itemsize
     return buckets

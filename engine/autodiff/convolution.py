@@ -10,7 +10,7 @@ product; memory counted on the meta device does not include them.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import product
 from typing import Any, cast
 
@@ -27,30 +27,62 @@ FEW_PIXELS = 16  # 4 x 4; from 8 x 8 on the library is as fast
 MANY_CHANNELS = 512  # in and out; at 256 the library is faster by a quarter, at 1024 it takes twice the time
 
 
-def convolve(x: Tensor, w: Tensor, bias: Tensor | None, stride: Pair, padding: Pair) -> Tensor:
-    """Return F.conv2d(x[B, I, ., .], w[O, I, ., .], bias, stride, padding), differentiable any number of times."""
-    if inside_torch_func():
+def convolve(
+    x: Tensor, w: Tensor, bias: Tensor | None, stride: Pair, padding: Pair, pulled: Tensor | None = None
+) -> Tensor:
+    """Return F.conv2d(x[B, I, ., .], w[O, I, ., .], bias, stride, padding), differentiable any number of times.
+
+    `pulled` is another tensor of w's values, which the input's gradient reads instead of w: what the derivative of that
+    gradient sends back to the weight arrives there, and nobody adds it to the rest (nets/prepared.py)."""
+    if inside_torch_func() and not (_in_graph is not None and torch.compiler.is_compiling()):
         return F.conv2d(x, w, bias, stride, padding)
     if has_torch_function((x, w)):
         return handle_torch_function(convolve, (x, w), x, w, bias, stride, padding)
     if not x.is_meta and torch.is_autocast_enabled(x.device.type):
         dtype = torch.get_autocast_dtype(x.device.type)
         x, w, bias = x.to(dtype), w.to(dtype), None if bias is None else bias.to(dtype)
-    return _Convolve.apply(x, w, bias, stride, padding)
+    if torch.compiler.is_compiling():
+        return _in_graph(x, w, bias, stride, padding)  # type: ignore[misc]
+    return _Convolve.apply(x, w, bias, stride, padding, pulled)
+
+
+def keep_in_graphs() -> None:
+    """Let `torch.compile` keep convolutions of steps that it compiles from now on, with both of their derivatives.
+
+    The compiler would look into a Function and drop its second derivative. Kept whole, it is traced as it runs, inside
+    torch.func's levels. Without this call, convolutions inside compiled code are torch's own."""
+    global _in_graph
+    if _in_graph is None:
+        _in_graph = torch.compiler.allow_in_graph(_whole)
+
+
+def _whole(x: Tensor, w: Tensor, bias: Tensor | None, stride: Pair, padding: Pair) -> Tensor:
+    return _Convolve.apply(x, w, bias, stride, padding, None)
+
+
+_in_graph: Callable[..., Tensor] | None = None  # `_whole`, once the compiler knows it
 
 
 class Convolution(nn.Conv2d):
     """nn.Conv2d by `convolve`, for zero padding, one group and no dilation."""
 
+    prepared: tuple[Tensor, Tensor | None] | None = None  # its kernel, and the same for `pulled`
+
+    def kernel(self) -> Tensor:
+        return self.weight
+
     def forward(self, x: Tensor) -> Tensor:
-        return convolve(x, self.weight, self.bias, cast(Pair, self.stride), cast(Pair, self.padding))
+        w, pulled = self.prepared or (self.kernel(), None)
+        return convolve(x, w, self.bias, cast(Pair, self.stride), cast(Pair, self.padding), pulled)
 
 
 class _Convolve(Function):
     generate_vmap_rule = True  # for batched backward passes, whose graph would be lost without it
 
     @staticmethod
-    def forward(x: Tensor, w: Tensor, bias: Tensor | None, stride: Pair, padding: Pair) -> Tensor:
+    def forward(
+        x: Tensor, w: Tensor, bias: Tensor | None, stride: Pair, padding: Pair, pulled: Tensor | None
+    ) -> Tensor:
         size = [(n + 2 * p - k) // d + 1 for n, p, k, d in zip(x.shape[2:], padding, w.shape[2:], stride, strict=False)]
         if x.dim() != 4 or x.shape[1] != w.shape[1] or not _by_products(x, w, size):
             return F.conv2d(x, w, bias, stride, padding)
@@ -60,18 +92,18 @@ class _Convolve(Function):
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-        x, w, _, *ctx.place = inputs
-        ctx.save_for_backward(x, w)
+        x, w, _, *ctx.place, pulled = inputs
+        ctx.save_for_backward(x, w if pulled is None else pulled)
 
     @staticmethod
     def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
         x, w = ctx.saved_tensors
         x_wanted, w_wanted, bias_wanted = wanted = _wanted(ctx, 3)
         if not torch.is_grad_enabled() and not _by_products(g, w, g.shape[2:]):
-            return *_library(wanted, g, x, w, *ctx.place), None, None
+            return *_library(wanted, g, x, w, *ctx.place), None, None, None
         dx = _InputGradient.apply(g, w, x.detach(), *ctx.place) if x_wanted else None
         dw = _to_weight(g, x, w, *ctx.place) if w_wanted else None
-        return dx, dw, g.sum((0, 2, 3)) if bias_wanted else None, None, None
+        return dx, dw, g.sum((0, 2, 3)) if bias_wanted else None, None, None, None
 
 
 class _InputGradient(Function):

@@ -1,6 +1,7 @@
 """`eblvm train`: train a recipe, continue or extend a run, or start from another run's weights."""
 
 import os
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -9,6 +10,7 @@ import torch
 from eblvm.engine.cli.configuration import add_run_options, run_of
 from eblvm.engine.cli.parser import Parser, print_next
 from eblvm.engine.config import Config
+from eblvm.engine.errors import WithoutGraphsError
 from eblvm.engine.options import flag
 from eblvm.engine.progress import is_first
 from eblvm.engine.runs.folder import read_config
@@ -41,8 +43,23 @@ def main(argv: list[str]) -> None:
 
     from eblvm.engine.training.loop import train
 
-    if train(config, out, init=init, extend=arguments.resume is not None, preview=preview):
-        finish(out)
+    try:
+        complete = train(config, out, init=init, extend=arguments.resume is not None, preview=preview)
+    except WithoutGraphsError as error:
+        start_again(error)
+    else:
+        if complete:
+            finish(out)
+
+
+def start_again(error: WithoutGraphsError) -> None:
+    """Replace this process, whose GPU or collectives are lost, by one that runs the same command without graphs."""
+    from eblvm.engine.training.distributed import AGAIN
+
+    if is_first():
+        print(f"--graphs: {error.why}, and this process cannot go on; starting again without", flush=True)
+    os.environ[AGAIN] = "1"
+    os.execv(sys.executable, [*sys.orig_argv, "--no-graphs"])
 
 
 def for_gpu(config: Config, out: Path, argv: list[str], recorded: str | None) -> Config:
@@ -56,7 +73,7 @@ def for_gpu(config: Config, out: Path, argv: list[str], recorded: str | None) ->
         before = read_config(out) if (out / "config.json").is_file() else None
         config = gpu_defaults(config, given, before, torch.cuda.get_device_capability(device))
     if is_first():
-        print(sentence(config, torch.cuda.get_device_name(device), int(os.environ.get("WORLD_SIZE", 1))))
+        print(sentence(config, torch.cuda.get_device_name(device)))
     return config
 
 

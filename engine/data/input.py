@@ -6,7 +6,7 @@ resume, and no sample is lost or repeated within an epoch.
 """
 
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 import torch
 from torch import Tensor
@@ -98,8 +98,15 @@ class Input:
         return u.add_(x).div_(256)
 
 
+class Made(NamedTuple):
+    v: Tensor
+    state: dict[str, Any]  # of the stream, after it
+    ready: Any = None  # the event on a GPU after which v has its values
+
+
 class Streaming(Input):
-    """Pictures decoded ahead, and made a minibatch by a thread of their own, while the step before computes."""
+    """Pictures decoded ahead, and made a minibatch by a thread of their own, while the step before computes: on a GPU
+    too, on a stream of its own, which the training stream waits for."""
 
     def __init__(self, *given: Any, pictures: PicturesOnDemand, threads: int, state: dict[str, Any]):
         super().__init__(*given)
@@ -108,7 +115,11 @@ class Streaming(Input):
         self.stream.restore(state)
         self._state = state  # after the minibatch given last; the stream itself is ahead of it
         self._last: tuple[int, Tensor] | None = None  # the minibatch given last: the first one is asked for twice
-        self._ahead: tuple[int, Future[tuple[Tensor, dict[str, Any]]]] | None = None
+        self._ahead: tuple[int, Future[Made]] | None = None
+        self._side = None
+        if pictures.device.type == "cuda":
+            self._side = torch.cuda.Stream(pictures.device)
+            self._side.wait_stream(torch.cuda.current_stream(pictures.device))  # which made the seed
         self._thread = ThreadPoolExecutor(1, "input", start_thread, (threads, pictures.device))
 
     def batch(self, step: int) -> Tensor:
@@ -116,8 +127,12 @@ class Streaming(Input):
             return self._last[1]
         if self._ahead is None or self._ahead[0] != step:
             self._ahead = step, self._thread.submit(self._make, step)
-        v, self._state = self._ahead[1].result()
+        v, self._state, ready = self._ahead[1].result()
         self._ahead = step + 1, self._thread.submit(self._make, step + 1)
+        if ready is not None:
+            training = torch.cuda.current_stream(v.device)
+            training.wait_event(ready)
+            v.record_stream(training)  # else its memory is the side stream's again while the step still reads it
         self._last = step, v
         return v
 
@@ -129,7 +144,13 @@ class Streaming(Input):
         self._ahead = self._last = None
         self.stream.close()
 
-    def _make(self, step: int) -> tuple[Tensor, dict[str, Any]]:
+    def _make(self, step: int) -> Made:
+        if self._side is None:
+            return Made(*self._read(step))
+        with torch.cuda.stream(self._side):
+            return Made(*self._read(step), self._side.record_event())
+
+    def _read(self, step: int) -> tuple[Tensor, dict[str, Any]]:
         x = self.stream.read(step)
         v = self.floats(x.view(*self.seed.shape, self.count, *x.shape[1:]), step)
         return v, self.stream.state()

@@ -116,6 +116,10 @@ class Bidvl(Method):
         if self.upper == "hinge" and config.get("output") == "softplus":
             raise UserError("a softplus energy never passes the hinge at -1; add --output real")
 
+    def waits(self, config: Config) -> str | None:
+        fp16 = config.model.precision == "fp16"
+        return "bidvl asks before each move whether a gradient of fp16 is finite" if fp16 else None
+
     def rates(self) -> dict[str, float | None]:
         return {"phi": self.lower_lr}
 
@@ -175,8 +179,9 @@ class Bidvl(Method):
         v, scale, finite = centred(v), state.scale.get("value"), Finite()
         state = self._refreshed(state)
         fake = levels.generated(state.phi.params, noise["h"][0])
-        gradient, data_B, info = levels.upper_gradient(state, v, fake, noise, rates)
-        gradient, info = collectives.mean((gradient, info))
+        mean = Reduced(state.theta.params)
+        gradient, data_B, info = levels.upper_gradient(state, v, fake, noise, rates, mean.finish)
+        gradient, info = mean.of(gradient), collectives.mean(info)
         if finite.allows(gradient, scale):
             state = levels.after_upper(state)
             theta, norm = optimizer.move(state.theta, gradient, rates["theta"], in_place=in_place)
@@ -188,8 +193,10 @@ class Bidvl(Method):
         for k in range(self.K):
             if k:
                 fake = levels.generated(state.phi.params, noise["h"][k])
-            gradient, buffers, lower = levels.lower_gradient(state, v, fake, noise["h"][k], noise["eps"][k], ratio_B)
-            gradient, lower = collectives.mean((gradient, lower))
+            mean = Reduced(state.phi.params)
+            given = noise["h"][k], noise["eps"][k], ratio_B
+            gradient, buffers, lower = levels.lower_gradient(state, v, fake, *given, mean.finish)
+            gradient, lower = mean.of(gradient), collectives.mean(lower)
             if finite.allows((gradient, buffers), scale):
                 phi, _ = levels.nets.phi_optimizer.move(state.phi, gradient, rates["phi"], in_place=in_place)
                 state = state._replace(phi=phi, buffers=buffers)
@@ -213,7 +220,8 @@ class Bidvl(Method):
     ) -> State:
         """Make the upper level's step on the encoder. It is not counted in Adam's steps, which the generator shares."""
         (params, (m, v, step_count), _), scale = state.phi, state.scale.get("value")
-        gradient = collectives.mean(levels.encoder_gradient(params, state.buffers, model_v, h, scale))
+        mean = Reduced(modules.part(params, ENCODER))
+        gradient = mean.of(levels.encoder_gradient(params, state.buffers, model_v, h, scale, mean.finish))
         if not finite.allows(gradient, scale):
             return state
         own_m, own_v = ({k: tree[k] for k in gradient if k in tree} for tree in (m, v))
@@ -250,6 +258,19 @@ def in_chunks(nets: Nets, size: int) -> Nets:
     for net in by_prefix(nets).values():
         net.micro_batch = size
     return nets
+
+
+class Reduced:
+    """The mean over processes of a gradient for `params`; its parts travel while backward goes on."""
+
+    def __init__(self, params: Params):
+        several = collectives.size() > 1
+        self.finish = collectives.MeanUnderWay(list(params.values())) if several else None
+
+    def of(self, gradient: Params) -> Params:
+        if self.finish is None:
+            return gradient
+        return dict(zip(gradient, self.finish.wait(list(gradient.values())), strict=True))
 
 
 class Finite:

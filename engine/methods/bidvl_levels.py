@@ -43,7 +43,7 @@ class Generated(NamedTuple):
     """v~ = G(h), its pullback to the generator's parameters, and what its batch norms saw."""
 
     v: Tensor
-    pull: Callable[[Tensor], Params]
+    pull: Callable[..., Params]
     seen: batch_norm.Seen
 
 
@@ -89,10 +89,20 @@ class Levels:
             return self.nets.generator.at(parameters).decode(h, seen), seen
 
         (v, seen), pull = autodiff.vjp(decode, bidvl_nets.part(phi, GENERATOR))
-        return Generated(v, lambda u: named(GENERATOR, pull((u, [torch.zeros_like(s) for s in seen]))), seen)
+
+        def pulled(u: Tensor, finish: autodiff.Finish | None = None) -> Params:
+            return named(GENERATOR, pull((u, [torch.zeros_like(s) for s in seen]), finish=finish))
+
+        return Generated(v, pulled, seen)
 
     def upper_gradient(
-        self, state: State, v: Tensor, fake: Generated, noise: Noise, rates: Rates
+        self,
+        state: State,
+        v: Tensor,
+        fake: Generated,
+        noise: Noise,
+        rates: Rates,
+        finish: autodiff.Finish | None = None,
     ) -> tuple[Params, Tensor, Info]:
         """Return (dJ/dtheta, the energies of the data [B], what is logged); N unrolled steps carry its gradient."""
         h, eps = noise["h"][0], noise["eps"][0]
@@ -104,7 +114,7 @@ class Levels:
                 model_v = self.decode(phi, h, [])
             return self.upper(theta, phi, state.buffers, v, model_v, h, eps)
 
-        gradient, (data_B, info) = autodiff.grad(upper, state.theta.params, state.scale.get("value"))
+        gradient, (data_B, info) = autodiff.grad(upper, state.theta.params, state.scale.get("value"), finish)
         return gradient, data_B, info
 
     def upper(
@@ -129,7 +139,13 @@ class Levels:
         return loss, (data_B, info)
 
     def encoder_gradient(
-        self, phi: Params, buffers: Params, model_v: Tensor, h: Tensor, scale: Tensor | None = None
+        self,
+        phi: Params,
+        buffers: Params,
+        model_v: Tensor,
+        h: Tensor,
+        scale: Tensor | None = None,
+        finish: autodiff.Finish | None = None,
     ) -> Params:
         """Return the upper level's gradient for the encoder: of KL(q(h|v~) || N(0, I)), or of -D."""
 
@@ -140,7 +156,7 @@ class Levels:
                 return -self.latent_divergence(p, h), ()
             return self.options.latent_weight * prior_kl(p).mean() / self._terms(h), ()
 
-        return named(ENCODER, autodiff.grad(loss, bidvl_nets.part(phi, ENCODER), scale)[0])
+        return named(ENCODER, autodiff.grad(loss, bidvl_nets.part(phi, ENCODER), scale, finish)[0])
 
     def _unrolled(self, theta: Params, state: State, v: Tensor, noise: Noise, rates: Rates) -> Params:
         ratio_B = torch.full_like(v.flatten(1)[:, 0], self.options.ratio)  # the energies of its bias are not known yet
@@ -167,18 +183,39 @@ class Levels:
         return self.nets.unroll_optimizer.step(weights, gradient, rate)
 
     def lower_gradient(
-        self, state: State, v: Tensor, fake: Generated, h: Tensor, eps: Tensor, ratio_B: Tensor
+        self,
+        state: State,
+        v: Tensor,
+        fake: Generated,
+        h: Tensor,
+        eps: Tensor,
+        ratio_B: Tensor,
+        finish: autodiff.Finish | None = None,
     ) -> tuple[Params, Params, Info]:
         """Return (dJ/dphi, buffers with the statistics of the passes, what is logged), from a pass of the generator."""
+        names = list(state.phi.params)
 
         def lower(inputs: tuple[Params, Tensor]) -> tuple[Tensor, Any]:
             phi, model_v = inputs
             return self.lower(state.theta.params, phi, state.phi.params, state.buffers, v, model_v, h, eps, ratio_B)
 
         scale = state.scale.get("value")
-        (gradient, slope), (encoded, decoded, info) = autodiff.grad(lower, (state.phi.params, fake.v), scale)
-        for name, g in fake.pull(slope if scale is None else slope * scale).items():
-            gradient[name] = gradient[name] + (g if scale is None else g / scale)
+
+        def of_encoder(i: int, g: Tensor) -> Tensor:
+            whole = finish is not None and i < len(names) and names[i].startswith(ENCODER)
+            return finish(i, g) if whole else g  # type: ignore[misc]
+
+        (gradient, slope), (encoded, decoded, info) = autodiff.grad(
+            lower, (state.phi.params, fake.v), scale, finish and of_encoder
+        )
+        generator = [name for name in names if name.startswith(GENERATOR)]
+
+        def of_both(i: int, g: Tensor) -> Tensor:
+            name = generator[i]
+            total = gradient[name] + (g if scale is None else g / scale)
+            return total if finish is None else finish(names.index(name), total)
+
+        gradient |= fake.pull(slope if scale is None else slope * scale, of_both)
         buffers = batch_norm.blended(self.after_lower(state), GENERATOR, self.nets.generator, fake.seen)
         for prefix, net, seen in ((ENCODER, self.nets.posterior, encoded), (GENERATOR, self.nets.generator, decoded)):
             buffers = batch_norm.blended(buffers, prefix, net, seen) if seen else buffers

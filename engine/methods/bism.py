@@ -156,24 +156,44 @@ class Bism(LowerLevel):
         if isinstance(self.best_response, Newton):
             return self.best_response.estimate(nets, theta, response, features, batch.v, noise)
         energy, q, v = nets.energy.at(theta), nets.posterior.at(response), batch.v
-        h = q.rsample(q.params(v), noise["latent"][-1].movedim(-2, -3)[0])
+        once = not self.attached and passes_q_once(v)
+        p, pull_q = autodiff.vjp(q.params, v) if once else (q.params(v), None)
+        h = q.rsample(autodiff.detached(p) if once else p, noise["latent"][-1].movedim(-2, -3)[0])
 
         def log_q(x: Tensor) -> Tensor:
             return q.log_prob(q.params(x), h)
+
+        def score_of_q() -> Tensor:
+            """Return grad_v log q(h|v)."""
+            scale = rates.get("scale")
+            if pull_q is None:
+                return autodiff.grad(lambda x: (log_q(x).sum(), ()), v, scale)[0]
+            with torch.no_grad():
+                log_q_B, pull = autodiff.vjp(lambda x: q.log_prob(x, h), p)
+                u = pull(torch.ones_like(log_q_B))
+                if scale is None:
+                    return pull_q(u, keep=True)
+                return pull_q(autodiff.tree_map(lambda x: x * scale, u), keep=True) / scale
 
         def log_density(x: Tensor) -> Tensor:
             return -energy.energy(x, h) - log_q(x)
 
         def score() -> Tensor:
-            u, _ = autodiff.grad(lambda x: (-energy.head(x, h).sum(), ()), features.f)
-            of_energy = features.pull(u)  # before q's part: its backward then comes after that of q, which frees memory
-            of_q, _ = autodiff.grad(lambda x: (log_q(x).sum(), ()), v, rates.get("scale"))
-            return of_energy - of_q
+            e_B, pull = autodiff.vjp(lambda x: energy.head(x, h), features.f)
+            of_energy = features.pull(
+                pull(torch.full_like(e_B, -1.0))
+            )  # before q's part: its backward then comes after that of q, which frees memory
+            return of_energy - score_of_q()
 
         return ScoreEstimate(log_density, score)
 
     def fused(self, nets: Nets, loss: Loss, device: torch.device, dtype: torch.dtype) -> Gradient | None:
         return fused_grbm.bism_gradient_for(self, loss, nets, device, dtype)
+
+
+def passes_q_once(v: Tensor) -> bool:
+    """Does one pass of a q without theta's graph serve its sample and its score? Where launches cost, on a GPU."""
+    return v.is_cuda
 
 
 def linear_step_size(v_BD: Tensor, iterations: int = 16) -> Tensor:

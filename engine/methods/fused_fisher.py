@@ -27,6 +27,7 @@ from eblvm.engine.methods.base import Nets, Rates
 from eblvm.engine.methods.estimates import Batch
 from eblvm.engine.nets import deep
 from eblvm.engine.types import Params
+from eblvm.kernels import fisher_step
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -44,18 +45,18 @@ def serves(divergence: Divergence, nets: Nets, f: Any) -> bool:
 
 
 class CoupledAt(NamedTuple):
-    """The head at fixed features: y = base + U h."""
+    """A batch as q's net reads it, and the head at its features: y = base + U h."""
 
+    v: Tensor
     base: Tensor  # [B, E]
     U: Tensor  # [E, H]
-    doubled: Tensor  # 2 U
 
 
-def head_of(theta: Params, f_BH: Tensor) -> CoupledAt:
+def head_of(theta: Params, f_BH: Tensor, posterior: Posterior, v: Tensor) -> CoupledAt:
     W, b_E = theta["head_net.linear.weight"], theta["head_net.linear.bias"]
     of_sum_EH, of_h_EH = W.chunk(2, -1)
     U_EH = of_sum_EH + of_h_EH
-    return CoupledAt(torch.addmm(b_E, f_BH, of_sum_EH.T), U_EH, 2 * U_EH)
+    return CoupledAt(cast("Gaussian", posterior).as_read(v), torch.addmm(b_E, f_BH, of_sum_EH.T), U_EH)
 
 
 def gradient(
@@ -63,24 +64,15 @@ def gradient(
 ) -> tuple[Params, Tensor]:
     """Return the gradient of mean_B weight d for phi, and r [S, B, H], without a graph; rates have fp16's scale."""
     scale = rates.get("scale")
-    base_BE, U_EH, twice_U_EH = head
-    S, B, H = noise_SBH.shape
-    gaussian = cast("Gaussian", posterior)
-    out_B2H, pull = autodiff.vjp(lambda p: gaussian.at(p).outputs(batch.v), phi)
-    mean_BH, log_std_BH = out_B2H.detach().chunk(2, -1)
-    std_BH = torch.exp(log_std_BH)
-    h_SBH = torch.addcmul(mean_BH, std_BH, noise_SBH)
-    rows = base_BE.expand(S, *base_BE.shape).flatten(0, 1)
-    elu_E = torch.nn.functional.elu(torch.addmm(rows, h_SBH.flatten(0, 1), U_EH.T))  # [S B, E]
-    below_E = elu_E.clamp(max=0)
-    slope_E = below_E + 1
-    energy_slope = torch.mm(elu_E * slope_E, twice_U_EH).view(S, B, H)
-    r_SBH = torch.addcdiv(energy_slope, noise_SBH, std_BH, value=-1)
-    r_bar_SBH = r_SBH * (batch.lower_weight / (S * B)).view(-1, 1)
-    y_bar_E = torch.mm(r_bar_SBH.flatten(0, 1), twice_U_EH.T) * torch.addcmul(slope_E, slope_E, below_E, value=2)
-    h_bar_SBH = torch.mm(y_bar_E, U_EH).view(S, B, H)
-    log_std_bar_SBH = torch.addcmul(r_bar_SBH / std_BH, h_bar_SBH, std_BH) * noise_SBH
-    bar_B2H = torch.cat([h_bar_SBH, log_std_bar_SBH], -1)
-    bar_B2H = bar_B2H[0] if S == 1 else bar_B2H.sum(0)
-    gradient = pull(bar_B2H if scale is None else bar_B2H * scale)
+    v, base_BE, U_EH = head
+    S = len(noise_SBH)
+    gaussian, parts = cast("Gaussian", posterior), fisher_step.backend(noise_SBH)
+    out_B2H, pull = autodiff.vjp(lambda p: gaussian.at(p).raw_outputs(v), phi)
+    out = out_B2H.detach()
+    h = parts.sample(out, noise_SBH)  # [S B, H]
+    base = base_BE if S == 1 else base_BE.expand(S, *base_BE.shape).flatten(0, 1)
+    y = torch.addmm(base, h, U_EH.T)  # [S B, E]
+    r_SBH, r_bar_SBH = parts.residual(torch.mm(parts.slope(y), U_EH), out, noise_SBH, batch.lower_weight)
+    y_bar = parts.curved(torch.mm(r_bar_SBH.flatten(0, 1), U_EH.T), y)
+    gradient = pull(parts.outputs_bar(torch.mm(y_bar, U_EH), r_bar_SBH, out, noise_SBH, scale))
     return gradient if scale is None else autodiff.tree_map(lambda g: g / scale, gradient), r_SBH

@@ -192,10 +192,11 @@ class LowerLevel(Estimator):
                 f_k = autodiff.detached(features_at(k, energy, f, batches))
                 batch, latent_SBH = batches[k % len(batches)], noise["latent"][k].movedim(-2, -3)
                 if written_out(self.divergence, nets, batch.v, f_k):
-                    head = head if head is not None and len(batches) == 1 else fused_fisher.head_of(theta, f_k)
+                    if head is None or len(batches) > 1:
+                        head = fused_fisher.head_of(theta, f_k, nets.posterior, batch.v)
                     gradient, r = fused_fisher.gradient(head, nets.posterior, phi.params, batch, latent_SBH, rates)
                     if k == self.K - 1:
-                        info["lower"] = 0.5 * r.square().mean() * r.shape[-1]
+                        info["lower"] = r.square().mean() * (0.5 * r.shape[-1])
                 else:
                     lower = partial(self.lower_loss, nets, energy, f_k, batch.v, batch.lower_weight, latent_SBH)
                     gradient, info["lower"] = autodiff.grad(lower, phi.params, rates.get("scale"))

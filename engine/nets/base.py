@@ -29,7 +29,7 @@ class Net(nn.Module):
         The view is a new object of the same class that shares everything else. Nothing is swapped or restored, so
         views nest, outlive the call, and pass through grad, vjp, vmap and compile as the tensors in them. Make one view
         per function: for a deep net it takes a tenth of a millisecond."""
-        return _bound(self, params, self._ties, "")
+        return bound(self, params, self._ties, "")
 
     @property
     def _ties(self) -> dict[str, str]:
@@ -116,7 +116,7 @@ def fan_in_uniform(model: nn.Module, key: Key, of: Purpose) -> Params:
     return drawn
 
 
-def _bound(module: Module, params: Params, ties: dict[str, str], prefix: str) -> Module:
+def bound(module: Module, params: Params, ties: dict[str, str], prefix: str) -> Module:
     def tensors(own: dict[str, Tensor | None]) -> dict[str, Tensor | None]:
         return {k: x if x is None else _tensor(params, ties, prefix + k, x) for k, x in own.items()}
 
@@ -127,7 +127,7 @@ def _bound(module: Module, params: Params, ties: dict[str, str], prefix: str) ->
         view.__dict__["_buffers"] = tensors(module._buffers)
     if module._modules:
         view.__dict__["_modules"] = {
-            k: child if child is None else _bound(child, params, ties, f"{prefix}{k}.")
+            k: child if child is None else bound(child, params, ties, f"{prefix}{k}.")
             for k, child in module._modules.items()
         }
     return view

@@ -74,20 +74,29 @@ class BatchNorm(Tracked):
             mean, var = seen.next(x)
             return self._normalised(x - mean.view(by_channel(x)), torch.rsqrt(var + EPS)).to(x.dtype)
         if collectives.size() > 1:
-            y, mean, inverse_std = self._over_ranks(x)
+            y, mean, inverse_std, total = self._over_ranks(x)
+            seen += [mean.detach(), (inverse_std.detach() ** -2 - EPS) * (total / (total - 1).clamp(min=1))]
         else:
             y, mean, inverse_std = torch.native_batch_norm(x, self.weight, self.bias, None, None, True, 0.0, EPS)
-        count = collectives.size() * x.numel() // x.shape[1]
-        seen += [mean.detach(), unbiased(inverse_std.detach() ** -2 - EPS, count)]
+            seen += [mean.detach(), unbiased(inverse_std.detach() ** -2 - EPS, x.numel() // x.shape[1])]
         return y
 
-    def _over_ranks(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Return (y, mean [C], 1 / sqrt(var + eps) [C]) for the batch of all processes."""
-        axes, dtype = all_but_channels(x), self.weight.dtype
-        mean = collectives.differentiable_mean(x.mean(axes, dtype=dtype))
-        centred = x - mean.view(by_channel(x))
-        inverse_std = torch.rsqrt(collectives.differentiable_mean(centred.square().mean(axes)) + EPS)
-        return self._normalised(centred, inverse_std).to(x.dtype), mean, inverse_std
+    def _over_ranks(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """Return (y, mean [C], 1 / sqrt(var + eps) [C], the number of elements of a channel) for the batch of all
+        processes, by one collective: every rank sends its count, mean and variance, and combines all ranks' (Chan et
+        al. 1979), without cancellation."""
+        axes, wide = all_but_channels(x), x.to(self.weight.dtype)
+        own_var, own_mean = torch.var_mean(wide, axes, correction=0)
+        count = own_mean.new_full((1,), x.numel() // x.shape[1])
+        counts, means, variances = collectives.gathered(torch.cat([count, own_mean, own_var])).split(
+            [1, len(own_mean), len(own_mean)], 1
+        )
+        total = counts.sum()
+        weight = counts / total
+        mean = (weight * means).sum(0)
+        var = (weight * (variances + (means - mean).square())).sum(0)
+        inverse_std = torch.rsqrt(var + EPS)
+        return self._normalised(wide - mean.view(by_channel(x)), inverse_std).to(x.dtype), mean, inverse_std, total
 
     def _normalised(self, centred: Tensor, inverse_std: Tensor) -> Tensor:
         shape = by_channel(centred)

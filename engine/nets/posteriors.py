@@ -12,8 +12,10 @@ from eblvm.engine.autodiff.convolution import Convolution
 from eblvm.engine.autodiff.mixed_precision import HALVES, autocast
 from eblvm.engine.errors import UserError
 from eblvm.engine.nets.base import Energy, Net, fan_in_uniform
+from eblvm.engine.nets.prepared import prepared
 from eblvm.engine.types import Params
 from eblvm.kernels import philox
+from eblvm.kernels.elu_of_sum import joins
 from eblvm.kernels.philox import Key, Purpose
 
 PUBLISHED_CHANNELS = (64, 128, 256)
@@ -98,9 +100,16 @@ class Gaussian(Posterior):
         super().__init__()
         self.net, self.latent = net, latent
 
+    def as_read(self, v: Tensor) -> Tensor:
+        """Return v in the precision of the net, for several passes."""
+        return v
+
+    def raw_outputs(self, v: Tensor) -> Tensor:
+        """Return (mean, log std), concatenated [B, 2H], in the precision of the net."""
+        return self.net(v)
+
     def outputs(self, v: Tensor) -> Tensor:
-        """Return (mean, log std), concatenated [B, 2H]."""
-        return self.net(v).to(v.dtype)
+        return self.raw_outputs(v).to(v.dtype)
 
     def params(self, v: Tensor) -> tuple[Tensor, Tensor]:
         mean_BH, log_std_BH = self.outputs(v).chunk(2, -1)
@@ -137,11 +146,15 @@ class Convolutional(Gaussian):
     def initial(self, key: Key) -> Params:
         return fan_in_uniform(self, key, Purpose.INIT_PHI)
 
-    def outputs(self, v: Tensor) -> Tensor:
+    def as_read(self, v: Tensor) -> Tensor:
+        return v.to(HALVES.get(self.precision, v.dtype))
+
+    def raw_outputs(self, v: Tensor) -> Tensor:
         if self.precision not in HALVES:
-            return self.net(v).to(v.dtype)
+            return self.net(v)
+        net = prepared(self.net, HALVES[self.precision]) if joins(v) else self.net
         with autocast(v, self.precision):
-            return self.net(v).to(v.dtype)
+            return net(v)
 
 
 class ConvGaussian(Convolutional):

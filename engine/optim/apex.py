@@ -24,30 +24,33 @@ class Apex(Adam):
     def move(
         self, weights: Weights, gradient: Params, lr: Tensor, *, in_place: bool = False, go: Tensor | None = None
     ) -> tuple[Weights, Tensor]:
+        """As `Adam.move`; in place the host reads no number, so that it can launch the next step meanwhile."""
         if not in_place:
             return super().move(weights, gradient, lr, go=go)
         gradient, norm = self.clipped(gradient, lr.dim())
-        if go is not None and not go:
+        self._launch(weights, self.decayed(weights.params, gradient), lr, go)
+        count = weights.moments.step_count + (1 if go is None else go)
+        weights = weights._replace(moments=weights.moments._replace(step_count=count))
+        if self.average is None:
             return weights, norm
-        moments = weights.moments._replace(step_count=weights.moments.step_count + 1)
-        weights = weights._replace(moments=moments)
-        self._launch(weights, self.decayed(weights.params, gradient), lr)
-        return weights if self.average is None else averaged(weights, self.average, in_place), norm
+        decay = self.average if go is None else torch.where(go, self.average, 1.0)
+        return averaged(weights, decay, in_place), norm
 
-    def _launch(self, weights: Weights, gradient: Params, lr: Tensor) -> None:
-        """Adam in the place of the parameters, m and v."""
+    def _launch(self, weights: Weights, gradient: Params, lr: Tensor, go: Tensor | None) -> None:
+        """Adam in the place of the parameters, m and v, unless `go` is false."""
         import amp_C
         from apex.multi_tensor_apply import multi_tensor_applier
 
         theta, (m, v, step_count), _ = weights
         # It walks through memory: a gradient in another order than its parameter would move the wrong elements.
         lists = [[in_order_of(tree[k], theta[k]) for k in theta] for tree in (gradient, theta, m, v)]
-        overflow = torch.zeros(1, dtype=torch.int, device=lr.device)
-        plain_adam, correct_bias, weight_decay = 0, 1, 0.0
+        # It takes no step where this number, which it calls an overflow, is 1.
+        stop = torch.zeros((), dtype=torch.int32, device=lr.device) if go is None else (~go).to(torch.int32)
+        plain_adam, correct_bias, weight_decay, inverse_scale = 0, 1, 0.0, torch.ones_like(lr)
         b1, b2, eps, _ = self.rule
-        constants = (float(lr), b1, b2, eps, int(step_count), plain_adam, correct_bias, weight_decay)
+        constants = (b1, b2, eps, (step_count + 1).to(torch.int32), plain_adam, correct_bias, weight_decay)
         with torch.no_grad():
-            multi_tensor_applier(amp_C.multi_tensor_adam, overflow, lists, *constants)
+            multi_tensor_applier(amp_C.multi_tensor_adam_capturable, stop, lists, lr, *constants, inverse_scale)
 
 
 def require() -> None:
@@ -55,6 +58,13 @@ def require() -> None:
         raise UserError(
             "optimizer 'apex' needs NVIDIA apex with its CUDA extensions, which is not installed here; use 'adam', "
             "whose step is fused as well"
+        )
+    import amp_C
+
+    if not hasattr(amp_C, "multi_tensor_adam_capturable"):
+        raise UserError(
+            "optimizer 'apex' needs the Adam of apex that reads its learning rate on the GPU, which the installed one "
+            "does not have; build a newer one, or use 'adam'"
         )
 
 

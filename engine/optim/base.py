@@ -87,7 +87,7 @@ class Optimizer:
         return dict(zip(params, adam_unroll.decayed(*both, self.weight_decay), strict=True))
 
 
-def averaged(weights: Weights, decay: float, in_place: bool) -> Weights:
+def averaged(weights: Weights, decay: float | Tensor, in_place: bool) -> Weights:
     """Return weights whose moving average, if they have one, is a step on: decay * average + (1 - decay) * params."""
     moved = {k: torch.lerp(weights.params[k], e, decay) for k, e in weights.average.items()}
     return weights._replace(average=_copied(weights.average, moved) if in_place else moved)

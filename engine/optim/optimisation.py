@@ -101,6 +101,8 @@ class Optimisation(Options):
             raise UserError(f"got seed={self.seed}, expected seeds below 2^63")
         if self.optimizer == "apex" and (not config.running.on_cuda or config.step.compile or self.replicated):
             raise UserError("optimizer 'apex' is for the eager, single run on --device cuda; use 'adam'")
+        if self.optimizer == "apex" and config.running.dtype != "float32":
+            raise UserError(f"optimizer 'apex' got dtype={config.running.dtype!r}, expected float32; use 'adam'")
 
     @property
     def replicated(self) -> bool:
@@ -146,14 +148,18 @@ class Optimisation(Options):
         theta's rate unless the method has one of its `own`. The unroll follows phi's rate unless it has its own, which
         no schedule changes."""
         at, lower, unrolled = (step, self.steps), own.get("phi"), own.get("unroll")
-        theta = self.schedule.rate(self.learning_rates(like.dtype, like.device), *at)
+        theta = self.learning_rates(like.dtype, like.device, *at)
         phi = theta if lower is None else torch.full_like(theta, self.schedule.rate(lower, *at))
         unroll = phi if unrolled is None else torch.full_like(theta, unrolled)
         return {"theta": theta, "phi": phi, "unroll": unroll}
 
-    def learning_rates(self, dtype: torch.dtype, device: torch.device | str = "cpu") -> Tensor:
-        """Return theta's rates, [] for a single run and [replicas] otherwise; filled in, where a copy would wait."""
+    def learning_rates(
+        self, dtype: torch.dtype, device: torch.device | str = "cpu", step: int = 0, steps: int = 1
+    ) -> Tensor:
+        """Return theta's rates at a step, [] for a single run and [replicas] otherwise. They are computed on the host,
+        in the run's precision, and filled in on the device, where a copy would wait."""
         where: dict[str, Any] = {"dtype": dtype, "device": device}
+        rates = [float(self.schedule.rate(torch.tensor(rate, dtype=dtype), step, steps)) for rate in self.lr]
         if not self.replicated:
-            return torch.full((), self.lr[0], **where)
-        return torch.cat([torch.full((self.replicas,), rate, **where) for rate in self.lr])
+            return torch.full((), rates[0], **where)
+        return torch.cat([torch.full((self.replicas,), rate, **where) for rate in rates])

@@ -12,7 +12,8 @@ from eblvm.engine.recipes import recipe
 from eblvm.engine.selftest.finding import Measured, SelfCheck
 from eblvm.engine.selftest.steps import IMAGE, POINT, SMALL, Case, case
 from eblvm.engine.selftest.trial import LEAST, Trial, largest, worst
-from eblvm.engine.training.graphs import CudaRecorder, GraphedStep, Recorder
+from eblvm.engine.training.capture import CudaRecorder, Recorder
+from eblvm.engine.training.graphs import GraphedStep
 
 STEPS = 3  # the later ones have other noise and rates than the one that was captured
 

@@ -19,13 +19,14 @@ from torch import Tensor, nn
 
 from eblvm.engine.autodiff.collectives import gather_rows, local_slice, rank, size
 from eblvm.engine.config import Config
-from eblvm.engine.errors import LostPeerError, UserError
+from eblvm.engine.errors import LostPeerError, UserError, WithoutGraphsError
 from eblvm.engine.machine import own_device
 from eblvm.engine.methods.base import State
 from eblvm.engine.training.peers import Peers, patience_s
 
 T = TypeVar("T")
 ASK_S = 0.2
+AGAIN = "EBLVM_STARTED_AGAIN"  # set for processes that replaced themselves, which torchrun's store knows already
 
 
 def is_first() -> bool:
@@ -51,15 +52,20 @@ def joined(device: str, timeout_minutes: float = 30.0) -> Iterator[None]:
         # torchrun keeps one store for all its restarts: without a name of its own, a restarted worker may find the
         # address of a dead one there. Nodes count restarts each for itself; docs/scale.md says what to do with several.
         store = dist.PrefixStore(f"start-{os.environ.get('TORCHELASTIC_RESTART_COUNT', 0)}", store)  # type: ignore[attr-defined]
+    if AGAIN in os.environ:
+        store = dist.PrefixStore("again", store)  # type: ignore[attr-defined]
     backend, timeout = "cpu:gloo,cuda:nccl" if on_cuda else "gloo", timedelta(minutes=timeout_minutes)
     try:
         # NCCL is told its GPU: else it guesses one by the rank, and a first barrier on the wrong one hangs.
         dist.init_process_group(backend, store=store, rank=rank, world_size=world, timeout=timeout, device_id=own)
     except RuntimeError as error:
         raise _unreachable(error) from None
-    peers = Peers(store.clone(), rank, world, patience)
+    peers, waits = Peers(store.clone(), rank, world, patience), True
     try:
         yield
+    except WithoutGraphsError:
+        waits = False  # for a collective that another process has left
+        raise
     except RuntimeError as error:
         # Did a collective fail, or a computation? gloo says so in words only.
         if not (isinstance(error, dist.DistError) or any(w in str(error) for w in ("gloo", "NCCL", "Connection"))):
@@ -68,8 +74,9 @@ def joined(device: str, timeout_minutes: float = 30.0) -> Iterator[None]:
         raise peers.lost(error) from None
     finally:
         peers.stop()
-        with suppress(RuntimeError):  # of a connection that is gone
-            dist.destroy_process_group()
+        if waits:
+            with suppress(RuntimeError):  # of a connection that is gone
+                dist.destroy_process_group()
 
 
 def _unreachable(error: Exception) -> LostPeerError:
@@ -87,10 +94,10 @@ def check_world(config: Config) -> None:
         return
     if batch % size():
         raise UserError(f"got batch={batch} for {size()} processes, expected a multiple of {size()}")
-    if config.replicated or config.step.compile or config.step.graphs:
+    if config.step.compile:
         raise UserError(
-            f"{size()} processes train one run with the eager step; remove --replicas, --lr lists, --compile and "
-            "--graphs"
+            f"got --compile for {size()} processes: torch's compiler gets second derivatives of a mean over processes "
+            "wrong, without a word; remove --compile"
         )
 
 
@@ -98,7 +105,10 @@ def whole_chains(state: State) -> State:
     """`state` with the chains of all ranks, each of which has moved its own rows only; all must ask together."""
     if size() == 1 or not state.chain:
         return state
-    return state._replace(chain={k: gather_rows(x[local_slice(len(x))]) for k, x in state.chain.items()})
+    axis = state.theta.moments.step_count.dim()  # that of rows, after those of replicas
+    rows = {k: x.movedim(axis, 0) for k, x in state.chain.items()}
+    whole = {k: gather_rows(x[local_slice(len(x))]) for k, x in rows.items()}
+    return state._replace(chain={k: x.movedim(0, axis).contiguous() for k, x in whole.items()})
 
 
 def total(values: list[float]) -> list[float]:
@@ -160,6 +170,15 @@ def on_rank0(action: Callable[[], None]) -> None:
     broadcast_from_rank0(action)
 
 
+def everyones(x: Any) -> list[Any]:
+    """Return every rank's `x`, on every rank; all must ask together."""
+    if size() == 1:
+        return [x]
+    answers: list[Any] = [None] * size()
+    dist.all_gather_object(answers, x)
+    return answers
+
+
 @contextmanager
 def shared_mistakes() -> Iterator[None]:
     """Around what each rank does for itself. A mistake on any of them is everyone's, and says where it was made."""
@@ -172,9 +191,7 @@ def shared_mistakes() -> Iterator[None]:
         mistake = str(error)
     if size() == 1:
         return
-    mistakes: list[Any] = [None] * size()
-    dist.all_gather_object(mistakes, mistake)
-    for where, sentence in enumerate(mistakes):
+    for where, sentence in enumerate(everyones(mistake)):
         if sentence is not None:
             raise UserError(sentence if where == 0 else f"rank {where}: {sentence}")
 

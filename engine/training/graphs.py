@@ -3,51 +3,42 @@
 A replay runs the same kernels on the same addresses. So everything that changes from step to step lies in tensors made
 once: the batch, the noise and the rates are copied into them before a replay, and the state is copied back into its
 own memory at the end of the captured step. What a step may not do inside is what the rehearsal of the tests forbids
-anyway: wait for the device, copy from the host, or branch on a value.
+anyway: wait for the device, copy from the host, or branch on a value. Means over processes are kernels as well: NCCL's
+are captured with the rest, by every process at the same time.
 
-Before it is trusted, a captured step is taken beside the plain one: three steps from equal states, which must agree to
-rounding (`TOLERANCE`); else the plain one goes on, and one line says so.
+Before it is trusted, a captured step repeats the first three: from the states of the plain ones it must reach theirs,
+else the plain step goes on, and one line says why. The plain steps come first and their states wait in the host's
+memory, so that a GPU never holds the activations of both. All processes agree on the outcome.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
-from typing import Any, Protocol
+from functools import partial
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
 from torch.utils._pytree import tree_flatten, tree_map
 
-from eblvm.engine.methods.base import TrainingStep
+from eblvm.engine.autodiff import collectives
+from eblvm.engine.errors import WithoutGraphsError, reason
+from eblvm.engine.methods.base import Info, Noise, Rates, State, TrainingStep
+from eblvm.engine.training import distributed
+from eblvm.engine.training.capture import Recorder, UnusableDeviceError
 
-TRIAL, WARM_UP = 3, 3
-TOLERANCE = 1e-4  # of fp32's largest entry: replays may choose other algorithms than the plain step
+T = TypeVar("T")
+
+TRIAL = 3
+# Of norms: first moments, which are linear in the gradient, buffers, what is logged. A replay may choose other
+# algorithms than the plain step; what is wrong with a graph, such as noise that does not change, differs by about 1.
+TOLERANCES = {"fp32": 1e-4, "tf32": 1e-3, "bf16": 5e-2, "fp16": 5e-2}
+MOVE_TOLERANCE = 0.5  # of the move of the parameters: Adam moves one without a gradient by the sign of its rounding
 
 
-class Recorder(Protocol):
-    def capture(self, run: Callable[[], None]) -> None: ...
-    def replay(self) -> None: ...
-
-
-class CudaRecorder:
-    """A CUDA graph, after a few runs on a side stream, as torch's notes on graphs ask for."""
-
-    def __init__(self) -> None:
-        self._graph = torch.cuda.CUDAGraph()
-
-    def capture(self, run: Callable[[], None]) -> None:
-        side = torch.cuda.Stream()
-        side.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(side):
-            for _ in range(WARM_UP):
-                run()
-        torch.cuda.current_stream().wait_stream(side)
-        # The thread that decodes the next pictures may allocate meanwhile.
-        with torch.cuda.graph(self._graph, capture_error_mode="thread_local"):
-            run()
-
-    def replay(self) -> None:
-        self._graph.replay()
+class NotCapturedError(Exception):
+    """A reason why the step is not replayed. Plain steps go on."""
 
 
 class GraphedStep:
@@ -57,20 +48,37 @@ class GraphedStep:
         self._step, self._recorder = step, recorder
         self._inputs: Any = None
         self._state: Any = None
-        self._info: dict[str, Tensor] = {}
+        self._info: Info = {}
 
-    def __call__(self, state: Any, v: Tensor, noise: Any, rates: dict[str, Tensor]) -> tuple[Any, dict[str, Tensor]]:
-        given = (v, noise, rates)
-        if self._inputs is None:
-            self._inputs, self._state = tree_map(_own, given), tree_map(_own, state)
-            kept = tree_map(_own, state)
-            self._recorder.capture(self._run)
-            _write(self._state, kept)  # the runs before the capture have moved it
+    def prepare(self, state: State, *given: Any) -> None:
+        """Allocate the memory of a state, and of the batch, the noise and the rates `given`."""
+        self._inputs, self._state = tree_map(_own, given), tree_map(_own, state)
+
+    def warm_up(self) -> None:
+        self._recorder.warm_up(self._run)
+
+    def capture(self) -> None:
+        self._recorder.capture(self._run)
+
+    def load(self, state: State, *given: Any) -> None:
         _write(self._inputs, given)
         if state is not self._state:
             _write(self._state, state)
+
+    def load_copies(self, taken: tuple[Any, ...], device: torch.device) -> None:
+        self.load(*_copied(taken, device))
+
+    def replay(self) -> tuple[State, Info]:
         self._recorder.replay()
         return self._state, self._info
+
+    def __call__(self, state: State, v: Tensor, noise: Noise, rates: Rates) -> tuple[State, Info]:
+        if self._inputs is None:
+            self.prepare(state, v, noise, rates)
+            self.warm_up()
+            self.capture()
+        self.load(state, v, noise, rates)
+        return self.replay()
 
     def _run(self) -> None:
         moved, info = self._step(self._state, *self._inputs)
@@ -81,38 +89,116 @@ class GraphedStep:
 
 
 class TriedStep:
-    """`step`, beside it its graph for the first TRIAL steps, and from then on the graph if both agreed."""
+    """`step` for the first TRIAL steps, and from then on its graph if that repeats them."""
 
-    def __init__(self, step: TrainingStep, recorder: Recorder, say: Callable[[str], None]):
-        self._step, self._say = step, say
-        self._graphed: GraphedStep | None = GraphedStep(step, recorder)
-        self._beside: Any = None
-        self._tried = 0
+    def __init__(self, step: TrainingStep, recorder: Recorder, say: Callable[[str], None], precision: str = "fp32"):
+        self._step, self._say, self._tolerance = step, say, TOLERANCES[precision]
+        self._recorder: Recorder | None = recorder
+        self._graphed: GraphedStep | None = None
+        self._taken: list[tuple[State, Any]] = []  # on the host: states, and what was given to them
 
-    def __call__(self, state: Any, v: Tensor, noise: Any, rates: dict[str, Tensor]) -> tuple[Any, dict[str, Tensor]]:
-        if self._graphed is None:
-            return self._step(state, v, noise, rates)
-        if self._tried == TRIAL:
-            return self._graphed(state, v, noise, rates)
-        beside = tree_map(_own, state) if self._beside is None else self._beside
-        try:
-            self._beside, _ = self._graphed(beside, v, noise, rates)
-        except (RuntimeError, AssertionError) as error:
-            self._give_up(f"the step cannot be captured ({(str(error) or type(error).__name__).splitlines()[0]})")
-        state, info = self._step(state, v, noise, rates)
-        self._tried += 1
-        if self._graphed is not None and self._tried == TRIAL:
-            apart = distance(self._beside, state)
-            if apart <= TOLERANCE:
-                self._say(f"--graphs: captured; {TRIAL} steps equal the plain ones to {apart:.1e}")
-            else:
-                self._give_up(f"captured and plain steps differ by {apart:.1e}, expected at most {TOLERANCE:.0e}")
-            self._beside = None
+    def __call__(self, state: State, v: Tensor, noise: Noise, rates: Rates) -> tuple[State, Info]:
+        given = (v, noise, rates)
+        if self._graphed is not None:
+            try:
+                return self._graphed(state, *given)
+            except NotCapturedError as error:  # raised before anything has moved
+                self._give_up(error)
+        if self._recorder is None:
+            return self._step(state, *given)
+        self._taken.append(_copied((state, given), "cpu"))
+        state, info = self._step(state, *given)
+        if len(self._taken) == TRIAL:
+            try:
+                self._graphed = self._tried(self._recorder, state, given, info)
+            except NotCapturedError as error:
+                self._give_up(error)
+            self._recorder, self._taken = None, []
         return state, info
 
-    def _give_up(self, why: str) -> None:
+    def _tried(self, recorder: Recorder, state: State, given: Any, info: Info) -> GraphedStep:
+        """Return the graph that has repeated the steps taken, of which the last led to `state` and `info`."""
+        graphed, off = GraphedStep(self._step, recorder), 0.0
+        together(partial(graphed.prepare, state, *given))
+        together(graphed.warm_up, has_collectives=True)
+        together(graphed.capture)
+        after = [start for start, _ in self._taken[1:]] + [_copied(state, "cpu")]
+        device = next(x.device for x in tree_flatten(state)[0])
+        for (start, inputs), expected in zip(self._taken, after, strict=True):
+            together(partial(graphed.load_copies, (start, *inputs), device))
+            found, logged = together(graphed.replay, has_collectives=True)
+            off = max(off, difference(found, expected, start))
+        off = max(off, _apart(logged, info))
+
+        def agree() -> None:
+            if off > self._tolerance:
+                expected = f"expected at most {self._tolerance:.0e}"
+                raise NotCapturedError(f"captured and plain steps differ by {off:.1e}, {expected}")
+
+        together(agree)
+        self._say(f"--graphs: captured; {TRIAL} steps equal the plain ones to {off:.1e}")
+        return graphed
+
+    def _give_up(self, why: NotCapturedError) -> None:
         self._say(f"--graphs: {why}; going on without")
         self._graphed = None
+
+
+def together(phase: Callable[[], T], has_collectives: bool = False) -> T:
+    """Run a phase on every process. If it fails on one it has failed on all: each raises the same.
+
+    A process that fails between collectives leaves the others with one that never ends, and a lost GPU runs nothing:
+    then only new processes can go on."""
+    result: Any = None
+    problem: tuple[bool, str] | None = None
+    try:
+        result = phase()
+    except NotCapturedError as error:
+        problem = False, str(error)
+    except Exception as error:  # of any library that a step calls
+        ends = isinstance(error, UnusableDeviceError) or (has_collectives and collectives.size() > 1)
+        problem = ends, f"the step cannot be captured ({reason(error)})"
+    problems = [
+        (ends, sentence if rank == 0 else f"rank {rank}: {sentence}")
+        for rank, (ends, sentence) in ((r, p) for r, p in enumerate(distributed.everyones(problem)) if p is not None)
+    ]
+    if problems:
+        ends, sentence = max(problems, key=lambda p: p[0])
+        raise WithoutGraphsError(sentence) if ends else NotCapturedError(sentence)
+    return result
+
+
+def difference(found: State, expected: State, before: State) -> float:
+    """Return how far a step's result is from another's, over the size of that; infinity if one of them has a NaN."""
+    worst = max(_apart(*pair) for pair in zip(found[2:], expected[2:], strict=True))  # all but the weights
+    for x, y, start in zip(found[:2], expected[:2], before[:2], strict=True):
+        if not y.moments.m:
+            worst = max(worst, _apart(x.params, y.params))
+            continue
+        off, move = _norm(_differences(x.params, y.params)), _norm(_differences(y.params, start.params))
+        of_move = 0.0 if off <= MOVE_TOLERANCE * move else off / (move or off)
+        worst = max(worst, of_move, _apart(x.moments.m, y.moments.m))
+    return worst
+
+
+def _apart(found: Any, expected: Any) -> float:
+    finite = [x.double().nan_to_num(0.0, 0.0, 0.0) for x in tree_flatten(expected)[0]]
+    off, size = _norm(_differences(found, expected)), _norm(finite)
+    return off / (size or off) if off else 0.0
+
+
+def _differences(found: Any, expected: Any) -> list[Tensor]:
+    """Return x - y of the tensors of two trees: 0 where both are the same, NaN included, infinity where one is NaN."""
+    pairs = zip(tree_flatten(found)[0], tree_flatten(expected)[0], strict=True)
+    hosts = [(x.cpu().double(), y.cpu().double()) for x, y in pairs if isinstance(x, Tensor)]
+    return [
+        torch.where((x == y) | (x.isnan() & y.isnan()), 0.0, x - y).nan_to_num(nan=math.inf, posinf=math.inf)
+        for x, y in hosts
+    ]
+
+
+def _norm(tensors: list[Tensor]) -> float:
+    return math.sqrt(sum(float(x.square().sum()) for x in tensors))
 
 
 def distance(found: Any, expected: Any) -> float:
@@ -126,6 +212,10 @@ def distance(found: Any, expected: Any) -> float:
     return worst
 
 
+def _copied(tree: Any, device: torch.device | str) -> Any:
+    return tree_map(lambda x: x.detach().to(device, copy=True) if isinstance(x, Tensor) else x, tree)
+
+
 def _own(x: Any) -> Any:
     return x.clone(memory_format=torch.preserve_format) if isinstance(x, Tensor) else x
 
@@ -137,7 +227,10 @@ def _write(places: Any, values: Any) -> None:
     assert len(targets) == len(sources), f"a step gives {len(sources)} tensors, expected {len(targets)}: {spec}"
     groups: dict[Any, tuple[list[Tensor], list[Tensor]]] = {}  # each is one launch
     for target, source in zip(targets, sources, strict=True):
-        if isinstance(target, Tensor) and target is not source:
+        if not isinstance(target, Tensor):
+            if target != source:
+                raise NotCapturedError(f"the host gives a step {source!r} where it gave {target!r} before")
+        elif target is not source:
             kind = target.dtype, source.dtype, target.stride() == source.stride()
             group = groups.setdefault(kind, ([], []))
             group[0].append(target)

@@ -141,8 +141,8 @@ def _gib(count: int) -> str:
 
 
 @contextmanager
-def interrupts() -> Iterator[Callable[[], bool]]:
-    """Turn SIGINT, SIGTERM and SIGHUP into a flag that the loop reads between steps; a second SIGINT ends at once."""
+def interrupts() -> Iterator[list[int]]:
+    """Collect the signals that end a run, which the loop reads between steps; a second SIGINT ends at once."""
     received: list[int] = []
 
     def note(number: int, frame: FrameType | None) -> None:
@@ -152,7 +152,7 @@ def interrupts() -> Iterator[Callable[[], bool]]:
 
     before = {s: signal.signal(s, note) for s in ENDINGS}
     try:
-        yield lambda: bool(received)
+        yield received
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)

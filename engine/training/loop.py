@@ -24,10 +24,11 @@ from eblvm.engine.planning import plan
 from eblvm.engine.runs.folder import open_run
 from eblvm.engine.runs.parent import PARENT, Parent, begins_at
 from eblvm.engine.runs.saved import SavedRun
-from eblvm.engine.training import distributed, guard
+from eblvm.engine.training import distributed, guard, slurm
+from eblvm.engine.training.capture import CudaRecorder
 from eblvm.engine.training.fork import Fork
 from eblvm.engine.training.gpu_defaults import takes_graphs
-from eblvm.engine.training.graphs import CudaRecorder, TriedStep
+from eblvm.engine.training.graphs import TriedStep
 from eblvm.engine.training.start import Parts, Preview, Progress, Say, initial_state, start_or_resume
 from eblvm.engine.training.validation import better, validation
 from eblvm.engine.training.writer import Writer
@@ -96,11 +97,11 @@ def training_loop(parts: Parts) -> bool:
     optimisation, method, device = config.optimisation, config.method, torch.device(config.running.device)
     seed, names = optimisation.seeds().to(device), optimisation.names()
     take_step = config.step.of(config, nets)
-    if config.running.on_cuda and takes_graphs(config, collectives.size()):
-        take_step = TriedStep(take_step, CudaRecorder(), parts.say)
+    if config.running.on_cuda and takes_graphs(config):
+        take_step = TriedStep(take_step, CudaRecorder(), parts.say, config.model.precision)
 
     # The state: from the newest good checkpoint, or from the beginning.
-    with closing(start_or_resume(parts, seed)) as start, guard.interrupts() as interrupted:
+    with closing(start_or_resume(parts, seed)) as start, guard.interrupts() as signals:
         progress, batches = start.progress, start.batches
         if progress.step >= optimisation.steps:
             return True
@@ -115,9 +116,11 @@ def training_loop(parts: Parts) -> bool:
 
                 # Once in a while: log, check, validate, draw, save.
                 progress = Progress(step + 1, state, progress.best)
-                progress, leaving = after_step(parts, progress, info, rates, writer, batches, interrupted())
-                if leaving and progress.step < optimisation.steps:
+                progress, due = after_step(parts, progress, info, rates, writer, batches, signals)
+                if due.leaving and not due.last:
                     parts.say(f"interrupted: saved at step {progress.step} in {out}; the same command continues it")
+                    if due.requeueing and distributed.is_first():
+                        slurm.requeue(parts.say)
                     return False
     return True
 
@@ -127,21 +130,23 @@ class Due(NamedTuple):
 
     last: bool
     leaving: bool
+    requeueing: bool
     logging: bool
     validating: bool
     drawing: bool
     saving: bool
 
 
-def due_after(parts: Parts, done: int, writer: Writer, interrupted: bool) -> Due:
+def due_after(parts: Parts, done: int, writer: Writer, signals: list[int]) -> Due:
     running, steps, pace = parts.config.running, parts.config.optimisation.steps, writer.pace
     asked = (
         writer.error is not None,
-        interrupted,
+        bool(signals),
+        running.requeue and any(number in machine.WARNINGS for number in signals),
         pace.due("checkpoint", running.checkpoint_minutes),
         pace.due("validation", running.validate_minutes),
     )
-    failed, leaving, save, validate = asked if collectives.size() == 1 else parts.flags.agreed(done, *asked)
+    failed, leaving, requeueing, save, validate = asked if collectives.size() == 1 else parts.flags.agreed(done, *asked)
     if failed:
         writer.wait()
     last, every = done == steps, max(1, steps // running.validations) if running.validations else 0
@@ -151,6 +156,7 @@ def due_after(parts: Parts, done: int, writer: Writer, interrupted: bool) -> Due
     return Due(
         last,
         leaving,
+        requeueing,
         logging=done % running.log_every == 0 or last or validating,
         validating=validating,
         drawing=drawing,
@@ -159,11 +165,11 @@ def due_after(parts: Parts, done: int, writer: Writer, interrupted: bool) -> Due
 
 
 def after_step(
-    parts: Parts, progress: Progress, info: Info, rates: Rates, writer: Writer, batches: Input, interrupted: bool
-) -> tuple[Progress, bool]:
-    """Log, check, validate, draw and save what is due, and say whether to leave. Nothing else leaves the device."""
+    parts: Parts, progress: Progress, info: Info, rates: Rates, writer: Writer, batches: Input, signals: list[int]
+) -> tuple[Progress, Due]:
+    """Log, check, validate, draw and save what is due, which is returned. Nothing else leaves the device."""
     config, log, pace, (step, state, best) = parts.config, writer.log, writer.pace, progress
-    due = due_after(parts, step, writer, interrupted)
+    due = due_after(parts, step, writer, signals)
     log.stepped()
     if due.saving:
         pace.did("checkpoint")
@@ -195,7 +201,7 @@ def after_step(
         writer.save(progress, batches.state())  # by a thread, while steps go on
     if due.last or due.leaving:
         writer.wait()
-    return progress, due.leaving
+    return progress, due
 
 
 def pictures(parts: Parts, preview: Preview, progress: Progress) -> dict[str, Path]:
@@ -209,6 +215,8 @@ def on_this_machine(config: Config) -> Config:
     """Return the configuration with this process's own device, set up as the run asks for."""
     if config.optimisation.optimizer == "apex":
         apex.require()
+    if config.running.requeue:
+        slurm.require()
     running, device = config.running, machine.own_device(config.running.device)
     torch.set_num_threads(running.threads)
     machine.set_products(config.model.precision)

@@ -83,7 +83,7 @@ def start_or_resume(parts: Parts, seed: Tensor) -> Start:
             return Start(progress, batches, None, progress.step)
         v = batches.batch(0)
         if collectives.size() > 1:
-            v = collectives.gather_rows(v)  # chains start at the whole first minibatch
+            v = collectives.gather_rows(v.movedim(seed.dim(), 0)).movedim(0, seed.dim())  # chains start at all of it
         # On the host: what is sent arrives where it was, and that would be rank 0's GPU on every rank.
         first = partial(initial_state, config, parts.nets, optimisation.seeds(), v.cpu(), parts.fork, say)
         state = from_tree(distributed.broadcast_from_rank0(lambda: to_tree(first())), device)

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING
 import torch
 
 from eblvm.engine import autodiff
-from eblvm.engine.autodiff import collectives, mixed_precision
+from eblvm.engine.autodiff import collectives, convolution, mixed_precision
 from eblvm.engine.errors import UserError
 from eblvm.engine.methods.base import Gradient, Info, Nets, Noise, Rates, State, TrainingStep
 from eblvm.engine.optim.base import Optimizer, averaged
-from eblvm.engine.options import Options, option
+from eblvm.engine.options import Options, nodes, option
 from eblvm.engine.types import Params
 from eblvm.kernels import adam_unroll
 
@@ -40,8 +40,8 @@ class Step(Options):
     compile: bool = option(False, "compile the whole step with torch.compile", needs="compiles")
     graphs: bool | None = option(
         None,
-        "replay the step as a CUDA graph, after three steps next to the plain one have agreed; "
-        "none: on one GPU, for a model without convolutions",
+        "replay the step as a CUDA graph, on any number of GPUs, once it has repeated three plain steps; "
+        "none: where nothing in the step waits for the GPU, without --compile and --deterministic",
         mathematical=False,
     )
     memory_budget: float | None = option(
@@ -55,6 +55,8 @@ class Step(Options):
     def check(self, config: Config) -> None:
         if self.graphs and not config.running.on_cuda:
             raise UserError("graphs are CUDA's; add --device cuda, or remove --graphs")
+        if self.graphs and (why := waits_in_a_step(config)):
+            raise UserError(f"a CUDA graph cannot wait for the GPU, and {why}; remove --graphs")
         if self.memory_budget is not None and not self.compile:
             raise UserError("memory-budget is the compiler's own trade of memory for time; add --compile")
         if self.micro_batch is not None and (self.compile or config.replicated):
@@ -95,8 +97,8 @@ class Step(Options):
             gradient = method.chunked(nets, self.micro_batch) if self.micro_batch else method.gradient(nets)
             if replicated:
                 gradient = vectorised(gradient)
-            elif collectives.size() > 1:
-                gradient = reduced(gradient, method.overlaps)
+            if collectives.size() > 1:
+                gradient = reduced(gradient, method.overlaps and not replicated)
             step = moved(gradient, nets, optimizer, in_place)
         if not self.compile:
             return step
@@ -104,7 +106,13 @@ class Step(Options):
             torch._functorch.config.activation_memory_budget = self.memory_budget
         # --graphs captures the compiled step as any other. The compiler's own graphs ("reduce-overhead") own what they
         # return: the state, which goes round, would be copied out of their memory and into it again in every step.
+        convolution.keep_in_graphs()
         return torch.compile(step, dynamic=False)
+
+
+def waits_in_a_step(config: Config) -> str | None:
+    """Say what keeps the step from being a CUDA graph; None: nothing that a node of the configuration knows of."""
+    return next((why for node in nodes(config) if (why := node.waits(config))), None)
 
 
 def moved(gradient: Gradient, nets: Nets, optimizer: Optimizer, in_place: bool, name: str = "gradient") -> TrainingStep:

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from eblvm.kernels.adam_unroll import reference
 from eblvm.kernels.adam_unroll.reference import Rule, clipped, decayed
-from eblvm.kernels.runtime.dispatch import Backend, backend_for, native_status, op_backends
+from eblvm.kernels.runtime.dispatch import Backend, backend_for, native_status, op_backends, triton_module
 from eblvm.kernels.runtime.orders import by_reference, order
 
 __all__ = [
@@ -52,9 +52,7 @@ def _steps_(
     go: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
     if has_lists(backend):
-        from eblvm.kernels.adam_unroll import triton_lists
-
-        return triton_lists.steps_(p, g, m, v, step_count, lr, rule, weight_decay, clip_norm, average, decay, go)
+        return _lists_on(p[0]).steps_(p, g, m, v, step_count, lr, rule, weight_decay, clip_norm, average, decay, go)
     if go is not None:
         raise ValueError("adam_unroll_ got go for tensors without a Triton step of lists; branch on its value")
     if backend is _Native:
@@ -102,15 +100,11 @@ class _Lists:
 
     @staticmethod
     def steps(*arguments: Any) -> Any:
-        from eblvm.kernels.adam_unroll import triton_lists
-
-        return triton_lists.steps(*arguments)
+        return _lists_on(arguments[0][0]).steps(*arguments)
 
     @staticmethod
     def reverses(*arguments: Any) -> Any:
-        from eblvm.kernels.adam_unroll import triton_lists
-
-        return triton_lists.reverses(*arguments)
+        return _lists_on(arguments[0][0]).reverses(*arguments)
 
 
 class _OneByOne(NamedTuple):
@@ -249,16 +243,12 @@ def all_finite(tensors: Sequence[Tensor]) -> Tensor:
     """Are all elements of all tensors finite? A bool on their device, by one launch with Triton."""
     if not serves_lists(tensors[0]):
         return torch.stack([x.isfinite().all() for x in tensors]).all()
-    from eblvm.kernels.adam_unroll import triton_lists
-
-    return triton_lists.all_finite(tensors)
+    return _lists_on(tensors[0]).all_finite(tensors)
 
 
 def restore_(tensors: Sequence[Tensor], before: Sequence[Tensor], go: Tensor) -> None:
     """`tensors` become those of `before` where `go`, a bool on the device, is false; by Triton."""
-    from eblvm.kernels.adam_unroll import triton_lists
-
-    triton_lists.restore_(tensors, before, go)
+    _lists_on(go).restore_(tensors, before, go)
 
 
 def serves_lists(p: Tensor) -> bool:
@@ -269,6 +259,10 @@ def serves_lists(p: Tensor) -> bool:
 def lists_backend(p: Tensor) -> Any:
     """`steps` and `reverses` of lists of parameters like p, without a graph."""
     return _Lists if has_lists(backend(p)) else _OneByOne(backend(p))
+
+
+def _lists_on(x: Tensor) -> Any:
+    return triton_module("adam_unroll", x.device, "triton_lists")
 
 
 def has_lists(backend: Any) -> bool:

@@ -213,11 +213,11 @@ def variants() -> list[Variant]:
                 continue
             for order, o in (("value", VALUE), ("first", FIRST), ("second", SECOND)):
                 names = ("logits", "x", "noise", "seed", "g", "u", "w", "out_row", "out_l", "out_x")
-                signature = {f"{name}_ptr": f"*{element}" for name in names} | {"seed_ptr": "*i64"}
-                signature |= dict.fromkeys(("step", "purpose", "first", "batch", "width"), "i64")
+                arguments: dict[str, object] = {f"{name}_ptr": f"*{element}" for name in names}
+                arguments |= {"seed_ptr": "*i64", "step": 3, "purpose": 5 << 16, "first": 0, "batch": 100, "width": 400}
                 wide = element == "fp64"
                 constants = {"TAU": 0.1, "NOISE": n.value, "ORDER": o.value, "WIDE": wide}
                 constants["BLOCK"] = WIDE_BLOCK if wide else BLOCK
                 name = f"bernoulli_lower {order} {noise} {element}"
-                variants.append(Variant(name, lower_kernel, signature, constants, fp_fusion=noise != "drawn"))
+                variants.append(Variant(name, lower_kernel, arguments, constants, fp_fusion=noise != "drawn"))
     return variants

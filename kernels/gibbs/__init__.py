@@ -4,7 +4,6 @@ h = 1[u < sigmoid(v W + c)],   mean = b + sigma^2 (h W^T),   v' = mean + sigma n
 """
 
 from collections.abc import Sequence
-from types import ModuleType
 from typing import Any, NamedTuple
 
 import torch
@@ -14,7 +13,7 @@ from torch.utils.flop_counter import register_flop_formula
 from eblvm.kernels.gibbs import reference
 from eblvm.kernels.philox import Key
 from eblvm.kernels.runtime.arguments import expect_grbm
-from eblvm.kernels.runtime.dispatch import TRITON, Backend, native_status, op_backends
+from eblvm.kernels.runtime.dispatch import TRITON, Backend, native_status, op_backends, triton_module
 
 __all__ = ["Noise", "Stream", "backends", "gibbs"]
 
@@ -43,12 +42,6 @@ if _NATIVE:
     register_flop_formula(torch.ops.eblvm.gibbs, get_raw=True)(_op_flops)
 
 
-def _triton() -> ModuleType:
-    from eblvm.kernels.gibbs import triton
-
-    return triton
-
-
 def _backend(v: Tensor) -> Any:
     if torch.compiler.is_compiling():
         return reference.gibbs
@@ -56,7 +49,7 @@ def _backend(v: Tensor) -> Any:
         return torch.ops.eblvm.gibbs
     # Kernels cannot be launched on the wrapped tensors of a torch.func transform; the reference can.
     if TRITON and v.device.type == "cuda" and torch._C._functorch.maybe_current_level() is None:
-        return _triton().gibbs
+        return triton_module("gibbs", v.device).gibbs
     return reference.gibbs
 
 

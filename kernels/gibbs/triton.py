@@ -21,7 +21,7 @@ from eblvm.kernels.gibbs import triton_wide
 from eblvm.kernels.grbm.triton import fits, problem_of
 from eblvm.kernels.grbm.triton_rows import latent, put, tile, vector, zeros
 from eblvm.kernels.philox.triton import NORMAL, UNIFORM, draw_words, transform
-from eblvm.kernels.runtime import tiles
+from eblvm.kernels.runtime import tiles, tuning
 from eblvm.kernels.runtime.pointers import stacked
 from eblvm.kernels.runtime.tiles import Problem, Tiles
 from eblvm.kernels.runtime.triton_report import CAPABILITIES, Variant
@@ -103,7 +103,7 @@ def gibbs(
     sweeps: int,
 ) -> tuple[Tensor, Tensor]:
     """`reference.gibbs` on the device of v."""
-    if not fits(v) or v.numel() == 0 or sweeps == 0 or W.shape[-1] == 0:
+    if not fits(v, W) or v.numel() == 0 or sweeps == 0 or W.shape[-1] == 0:
         return triton_wide.gibbs(
             v, W, b, c, log_sigma, uniforms, normals, seed, step, purpose_h, purpose_v, first, sweeps
         )
@@ -113,7 +113,7 @@ def gibbs(
     # Noise that is drawn has no tensors; the seeds are read in any case, as integers.
     u, n = (v.new_empty(0),) * 2 if seed is not None else (stacked(uniforms), stacked(normals))
     seeds = torch.zeros(replicas, dtype=torch.int64, device=v.device) if seed is None else seed.contiguous()
-    problem = problem_of("rows", v, W, 2)
+    problem = problem_of("rows", v, W, 2, "gibbs-given" if seed is None else "gibbs-drawn", splits=False)
 
     def run(t: Tiles) -> None:
         sweeps_kernel[(triton.cdiv(batch, t.BM), replicas)](
@@ -122,7 +122,7 @@ def gibbs(
             enable_fp_fusion=seed is None,
         )  # fmt: skip
 
-    run(tiles.tiles_for(problem, v, run))
+    tuning.launch(problem, v, run)
     return out, mean
 
 
@@ -137,16 +137,16 @@ def variants() -> list[Variant]:
     for element, precision, drawn in (("fp32", "ieee", True), ("fp32", "tf32", True), ("fp32", "ieee", False)):
         everywhere = precision == "ieee" and drawn
         for capability in CAPABILITIES if everywhere else (80,):
-            problem = Problem("rows", 100, 560, 400, 1, 4, 2, precision, capability)
+            problem = Problem("rows", 100, 560, 400, 1, 4, 2, precision, capability, splits=False)
             t = tiles.ranked(problem)[0]
-            signature = {p: f"*{element}" for p in sweeps_kernel.arg_names if p.endswith("_ptr")}
-            signature |= {"seed_ptr": "*i64", "sweeps": "i32", "batch": "i32"}
-            signature |= dict.fromkeys(("step", "purpose_h", "purpose_v", "first"), "i64")
+            arguments: dict[str, object] = {p: f"*{element}" for p in sweeps_kernel.arg_names if p.endswith("_ptr")}
+            arguments |= {"seed_ptr": "*i64", "sweeps": 10, "batch": 100}
+            arguments |= {"step": 3, "purpose_h": 5 << 16, "purpose_v": 6 << 16, "first": 0}
             label = f"gibbs {'drawn' if drawn else 'given'} {element} {precision}"
             values = _constants(problem, t, drawn)
             variants.append(
                 Variant(
-                    label, sweeps_kernel, signature, values, t.warps, not drawn, (capability,), fused=True,
+                    label, sweeps_kernel, arguments, values, t.warps, not drawn, (capability,), fused=True,
                     registers=t.registers,
                 )
             )  # fmt: skip

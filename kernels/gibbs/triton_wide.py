@@ -30,7 +30,7 @@ def noise_of(noise_ptr, seed_ptr, row, column, keep, count, width, step, purpose
         return tl.load(noise_ptr + row * width + column, mask=keep, other=0.0)
 
 
-@triton.jit(do_not_specialize=["step", "purpose", "first", "count", "width"])
+@triton.jit(do_not_specialize=["step", "purpose", "first", "count"])
 def decide_kernel(
     x_ptr, c_ptr, noise_ptr, seed_ptr, h_ptr, step, purpose, first, count, width,
     DRAWN: tl.constexpr, WIDE: tl.constexpr, BLOCK: tl.constexpr,
@@ -48,7 +48,7 @@ def decide_kernel(
     tl.store(h_ptr + row * width + column, tl.where(u.to(real) < s, 1.0, 0.0), mask=keep)
 
 
-@triton.jit(do_not_specialize=["step", "purpose", "first", "count", "width"])
+@triton.jit(do_not_specialize=["step", "purpose", "first", "count"])
 def move_kernel(
     m_ptr, b_ptr, log_sigma_ptr, noise_ptr, seed_ptr, mean_ptr, v_ptr, step, purpose, first, count, width,
     DRAWN: tl.constexpr, WIDE: tl.constexpr, BLOCK: tl.constexpr,
@@ -118,9 +118,9 @@ def variants() -> list[Variant]:
     }
     for name, (kernel, names) in pointers.items():
         for element, drawn in (("fp32", True), ("fp32", False), ("fp64", True)):
-            signature = dict.fromkeys(names, f"*{element}") | {"seed_ptr": "*i64"}
-            signature |= dict.fromkeys(("step", "purpose", "first", "count", "width"), "i64")
+            arguments: dict[str, object] = dict.fromkeys(names, f"*{element}")
+            arguments |= {"seed_ptr": "*i64", "step": 3, "purpose": 5 << 16, "first": 0, "count": 100, "width": 560}
             constants = {"DRAWN": drawn, "WIDE": element == "fp64", "BLOCK": BLOCK}
             label = f"gibbs {name} {'drawn' if drawn else 'given'} {element}"
-            variants.append(Variant(label, kernel, signature, constants, fp_fusion=not drawn))
+            variants.append(Variant(label, kernel, arguments, constants, fp_fusion=not drawn))
     return variants

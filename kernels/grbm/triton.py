@@ -6,6 +6,7 @@ same order. Where D does not fit into registers, `triton_wide.py` is used: torch
 """
 
 from collections.abc import Iterator
+from itertools import product
 
 import torch
 import triton
@@ -14,7 +15,7 @@ from torch import Tensor
 from eblvm.kernels.grbm import triton_wide
 from eblvm.kernels.grbm.triton_columns import columns_kernel
 from eblvm.kernels.grbm.triton_rows import FREE, GIVEN, PULL, RESIDUAL, SLICED, rows_kernel
-from eblvm.kernels.runtime import tiles
+from eblvm.kernels.runtime import tiles, tuning
 from eblvm.kernels.runtime.pointers import pointers
 from eblvm.kernels.runtime.tiles import Problem, Tiles, power_of_two
 from eblvm.kernels.runtime.triton_report import CAPABILITIES, Variant
@@ -22,12 +23,26 @@ from eblvm.kernels.runtime.triton_report import CAPABILITIES, Variant
 BV = 64  # visible units of a program that sums over samples; a thread loads four of a row at once
 ROW_PRODUCTS = {FREE.value: 2, GIVEN.value: 1, RESIDUAL.value: 2, SLICED.value: 3, PULL.value: 3}
 COLUMN_PRODUCTS = {FREE.value: 4, GIVEN.value: 2, RESIDUAL.value: 5, SLICED.value: 6}  # v + sigma eps costs too
+NAMES = {
+    FREE.value: "free",
+    GIVEN.value: "given",
+    RESIDUAL.value: "residual",
+    SLICED.value: "sliced",
+    PULL.value: "pull",
+}
 OF_ROWS = ("eps", "h", "g", "r", "u")  # tensors that not every kind reads
 OF_COLUMNS = ("eps", "h", "g", "r", "u", "score", "k", "row", "v_bar", "h_bar", "loss")
 
 
-def fits(v: Tensor) -> bool:
-    return tiles.fits(v.shape[-1], v.element_size())
+def fits(v: Tensor, W: Tensor, M: int = 1) -> bool:
+    """Are these kernels for v and M directions? Their offsets inside a replica are 32 bits wide."""
+    D, H = W.shape[-2:]
+    return tiles.fits(D, v.element_size()) and v.shape[-2] * max(M * D, H, part_width(D, M)) < 2**31
+
+
+def part_width(D: int, M: int) -> int:
+    """Numbers of a sample in a part of a split: a W^T, its sum over latent units, u^T H u; then to a multiple of 16."""
+    return triton.cdiv(D + 1 + power_of_two(max(M, 1)), 16) * 16
 
 
 def launch_rows(
@@ -50,11 +65,11 @@ def launch_rows(
     named = dict.fromkeys(OF_ROWS, v.new_empty(0)) | {"v": v, "W": W, "b": b, "c": c, "log_sigma": log_sigma} | others
     named = {name: t.contiguous() for name, t in named.items()} | {"row": row, "curvature": curvature, "out": out}
     replicas = W.shape[:-2].numel()
-    problem = problem_of("rows", v, W, products_of("rows", kind, M))
+    problem = problem_of("rows", v, W, products_of("rows", kind, M), NAMES[kind])
 
     def run(t: Tiles) -> None:
         blocks = triton.cdiv(batch, t.BM)
-        parts = scratch(v, t.split, (replicas, t.split, batch, D + 1 + power_of_two(max(M, 1))), replicas * blocks)
+        parts = scratch(v, t.split, (replicas, t.split, batch, part_width(D, M)), replicas * blocks)
         rows_kernel[(blocks, t.split, replicas)](
             **pointers(rows_kernel, {"part": parts[0], "ticket": parts[1]} | named),
             batch=batch,
@@ -63,7 +78,7 @@ def launch_rows(
             maxnreg=t.registers,
         )
 
-    run(tiles.tiles_for(problem, v, run))
+    tuning.launch(problem, v, run)
     return row, curvature, out
 
 
@@ -94,7 +109,8 @@ def launch_columns(
         return {name: t.zero_() for name, t in out.items()}
     named = {name: t.contiguous() for name, t in named.items()} | out
     replicas = W.shape[:-2].numel()
-    problem = problem_of("columns", v, W, products_of("columns", kind, M))
+    name = NAMES[kind] + "-v" * wants_v + "-h" * wants_h
+    problem = problem_of("columns", v, W, products_of("columns", kind, M), name)
 
     def run(t: Tiles) -> None:
         blocks = triton.cdiv(H, t.BH) * triton.cdiv(D, t.each * t.BD)
@@ -107,7 +123,7 @@ def launch_columns(
             maxnreg=t.registers,
         )
 
-    run(tiles.tiles_for(problem, v, run))
+    tuning.launch(problem, v, run)
     return out
 
 
@@ -117,11 +133,16 @@ def products_of(plan: tiles.Plan, kind: int, M: int) -> int:
     return ROW_PRODUCTS[kind] + further if plan == "rows" else COLUMN_PRODUCTS[kind] + 2 * further
 
 
-def problem_of(plan: tiles.Plan, v: Tensor, W: Tensor, products: int) -> Problem:
+def problem_of(plan: tiles.Plan, v: Tensor, W: Tensor, products: int, kernel: str, splits: bool = True) -> Problem:
+    (batch, (D, H)), replicas, capability = (v.shape[-2], W.shape[-2:]), W.shape[:-2].numel(), capability_of(v)
+    precision, name = tiles.dot_precision(v.dtype, capability), f"{kernel} {str(v.dtype).removeprefix('torch.')}"
+    return Problem(plan, batch, D, H, replicas, v.element_size(), products, precision, capability, name, splits)
+
+
+def capability_of(v: Tensor) -> int:
+    """The compute capability of the device of v, 80 without one."""
     major, minor = torch.cuda.get_device_capability(v.device) if v.device.type == "cuda" else (8, 0)
-    precision = tiles.dot_precision(v.dtype, 10 * major + minor)
-    (batch, (D, H)), replicas = (v.shape[-2], W.shape[-2:]), W.shape[:-2].numel()
-    return Problem(plan, batch, D, H, replicas, v.element_size(), products, precision, 10 * major + minor)
+    return 10 * major + minor
 
 
 def scratch(like: Tensor, split: int, shape: tuple[int, ...], tickets: int) -> tuple[Tensor, Tensor]:
@@ -134,7 +155,8 @@ def scratch(like: Tensor, split: int, shape: tuple[int, ...], tickets: int) -> t
 
 
 def rows_constants(kind: int, D: int, H: int, M: int, sigma: float, problem: Problem, t: Tiles) -> dict[str, object]:
-    return {"D": D, "H": H, "M": M, "MP": power_of_two(max(M, 1)), "KIND": kind, "SIGMA": sigma} | shape_of(problem, t)
+    widths = {"D": D, "H": H, "M": M, "MP": power_of_two(max(M, 1)), "WIDTH": part_width(D, M)}
+    return widths | {"KIND": kind, "SIGMA": sigma} | shape_of(problem, t)
 
 
 def columns_constants(
@@ -158,7 +180,7 @@ def shape_of(problem: Problem, t: Tiles) -> dict[str, object]:
 
 def value(v: Tensor, W: Tensor, b: Tensor, c: Tensor, log_sigma: Tensor, h: Tensor | None) -> tuple[Tensor, ...]:
     """`reference.value`, with an empty tensor in the place of the mean, which `first` computes again."""
-    if not fits(v):
+    if not fits(v, W):
         return triton_wide.value(v, W, b, c, log_sigma, h)
     if h is None:
         energy, _, score = launch_rows(FREE.value, v, W, b, c, log_sigma)
@@ -181,7 +203,7 @@ def first(
     wants_h: bool,
 ) -> tuple[Tensor, ...]:
     """`reference.first`."""
-    if not fits(v):
+    if not fits(v, W):
         return triton_wide.first(g, r, kept, v, W, b, c, log_sigma, h, wants_v, wants_h)
     if h is None:
         gradients = launch_columns(FREE.value, v, W, b, c, log_sigma, g=g, r=r)
@@ -217,31 +239,36 @@ def fused_variants(
     M: int = 0,
     sigma: float = 0.0,
 ) -> Iterator[Variant]:
-    """The two kernels as they are launched by default: for all types and precisions at cc 80, in float32 on the rest.
-
-    float64 is compiled for the widest D that fits.
+    """The two kernels as they are launched by default: for all types and precisions at cc 80, in float32 and float64
+    on the rest. float64 is compiled for the widest D that fits.
     """
     batch, D, H = size
-    for (element, precision), capability in ((kind, cc) for kind in KINDS for cc in CAPABILITIES):
-        if capability != 80 and (element, precision) != ("fp32", "ieee"):
+    for (element, precision), capability in product(KINDS, (*CAPABILITIES, 89)):
+        if capability != 80 and (element == "bf16" or precision != "ieee"):
             continue
-        D = min(D, tiles.MOST_VISIBLE[BYTES[element]])
+        width = min(D, tiles.MOST_VISIBLE[BYTES[element]])
         plans: dict[tiles.Plan, dict[str, int]] = {"rows": rows, "columns": columns}
         for plan, kinds in plans.items():
             for name, kind in kinds.items():
                 products = products_of(plan, kind, M)
-                problem = Problem(plan, batch, D, H, 1, BYTES[element], products, precision, capability)
-                t = tiles.ranked(problem)[0]
-                if plan == "rows":
-                    kernel, constants = rows_kernel, rows_constants(kind, D, H, M, sigma, problem, t)
-                else:
-                    kernel = columns_kernel
-                    constants = columns_constants(kind, D, H, M, sigma, problem, t, kind == GIVEN.value, False)
-                signature = {p: f"*{element}" for p in kernel.arg_names if p.endswith("_ptr")} | {"ticket_ptr": "*i32"}
-                real = "*fp64" if element == "fp64" else "*fp32"
-                signature |= {"part_ptr": real, "batch": "i32"}
+                problem = Problem(plan, batch, width, H, 1, BYTES[element], products, precision, capability)
                 label = f"{op} {name} {element} {precision}"
-                yield Variant(
-                    label, kernel, signature, constants, t.warps, capabilities=(capability,), fused=True,
-                    registers=t.registers,
-                )  # fmt: skip
+                yield fused_variant(label, kind, element, problem, tiles.ranked(problem)[0], M, sigma)
+
+
+def fused_variant(
+    label: str, kind: int, element: str, problem: Problem, t: Tiles, M: int = 0, sigma: float = 0.0
+) -> Variant:
+    """The kernel of a problem with these tiles."""
+    kernel = rows_kernel if problem.plan == "rows" else columns_kernel
+    if problem.plan == "rows":
+        constants = rows_constants(kind, problem.D, problem.H, M, sigma, problem, t)
+    else:
+        constants = columns_constants(kind, problem.D, problem.H, M, sigma, problem, t, kind == GIVEN.value, False)
+    arguments: dict[str, object] = {p: f"*{element}" for p in kernel.arg_names if p.endswith("_ptr")}
+    real = "*fp64" if element == "fp64" else "*fp32"
+    arguments |= {"ticket_ptr": "*i32", "part_ptr": real, "batch": problem.batch}
+    return Variant(
+        label, kernel, arguments, constants, t.warps, capabilities=(problem.capability,), fused=True,
+        registers=t.registers,
+    )  # fmt: skip

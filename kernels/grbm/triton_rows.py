@@ -91,9 +91,9 @@ def finish(
         if KIND == PULL:
             out = pulled[i] + g * away - precision * tile(r_ptr, row, d, batch, D).to(real)
         elif KIND == RESIDUAL:
-            out = (out + tile(eps_ptr, row, d, batch, D).to(real) / SIGMA) / batch.to(real)
+            out = (out + tile(eps_ptr, row, d, batch, D).to(real) / SIGMA) / tl.cast(batch, real)
             out = tl.where(keep, out, 0.0)
-            squares += 0.5 * batch.to(real) * out * out
+            squares += 0.5 * tl.cast(batch, real) * out * out
         elif KIND == SLICED:
             out = tl.where(keep, out, 0.0)
             squares += 0.5 * out * out
@@ -118,14 +118,13 @@ def finish(
 def rows_kernel(
     v_ptr, eps_ptr, h_ptr, g_ptr, r_ptr, u_ptr, W_ptr, b_ptr, c_ptr, log_sigma_ptr,
     row_ptr, curvature_ptr, out_ptr, part_ptr, ticket_ptr, batch,
-    D: tl.constexpr, H: tl.constexpr, M: tl.constexpr, MP: tl.constexpr,
+    D: tl.constexpr, H: tl.constexpr, M: tl.constexpr, MP: tl.constexpr, WIDTH: tl.constexpr,
     KIND: tl.constexpr, SIGMA: tl.constexpr, WIDE: tl.constexpr, SPLIT: tl.constexpr,
     PRECISION: tl.constexpr, BM: tl.constexpr, BD: tl.constexpr, BH: tl.constexpr, BK: tl.constexpr,
 ):  # fmt: skip
     """Program (block of samples, part of H, replica)."""
     real: tl.constexpr = tl.float64 if WIDE else tl.float32
     CHUNKS: tl.constexpr = (D + BD - 1) // BD
-    WIDTH: tl.constexpr = D + 1 + MP  # of a sample's part: a W^T, its sum over latent units, u^T H u
     replica = tl.program_id(2).to(tl.int64)
     v_ptr += replica * batch * D
     eps_ptr += replica * batch * D
@@ -184,15 +183,15 @@ def rows_kernel(
             row, curved, batch, D, KIND, SIGMA, M, real, BM, BD, MP,
         )  # fmt: skip
     else:
-        part_ptr += replica * SPLIT * batch * WIDTH
-        at = (part * batch + row) * WIDTH
+        to_ptr = part_ptr + (replica * SPLIT + part) * batch * WIDTH  # 64 bits wide, as a replica's number
+        at = row * WIDTH
         m = tl.arange(0, MP)
         for i in tl.static_range(CHUNKS):
             d = i * BD + tl.arange(0, BD)
             keep = (row < batch)[:, None] & (d < D)[None, :]
-            tl.store(part_ptr + at[:, None] + d[None, :], pulled[i], mask=keep)
-        tl.store(part_ptr + at + D, total, mask=row < batch)
-        tl.store(part_ptr + at[:, None] + (D + 1 + m)[None, :], curved, mask=(row < batch)[:, None])
+            tl.store(to_ptr + at[:, None] + d[None, :], pulled[i], mask=keep)
+        tl.store(to_ptr + at + D, total, mask=row < batch)
+        tl.store(to_ptr + at[:, None] + (D + 1 + m)[None, :], curved, mask=(row < batch)[:, None])
         tl.debug_barrier()
         blocks = tl.num_programs(0)
         if tl.atomic_add(ticket_ptr + replica * blocks + tl.program_id(0), 1, sem="acq_rel") == SPLIT - 1:
@@ -200,16 +199,16 @@ def rows_kernel(
             total = tl.zeros([BM], dtype=real)
             curved = tl.zeros([BM, MP], dtype=real)
             for s in range(SPLIT):
-                begin = (s * batch + row) * WIDTH
+                from_ptr = part_ptr + (replica * SPLIT + s) * batch * WIDTH
                 moved = ()
                 for i in tl.static_range(CHUNKS):
                     d = i * BD + tl.arange(0, BD)
                     keep = (row < batch)[:, None] & (d < D)[None, :]
-                    here = part_ptr + begin[:, None] + d[None, :]
+                    here = from_ptr + at[:, None] + d[None, :]
                     moved = moved + (pulled[i] + tl.load(here, mask=keep, other=0.0, cache_modifier=".cg"),)
                 pulled = moved
-                total += tl.load(part_ptr + begin + D, mask=row < batch, other=0.0, cache_modifier=".cg")
-                columns = part_ptr + begin[:, None] + (D + 1 + m)[None, :]
+                total += tl.load(from_ptr + at + D, mask=row < batch, other=0.0, cache_modifier=".cg")
+                columns = from_ptr + at[:, None] + (D + 1 + m)[None, :]
                 curved += tl.load(columns, mask=(row < batch)[:, None], other=0.0, cache_modifier=".cg")
             finish(
                 pulled, total, v_ptr, eps_ptr, g_ptr, r_ptr, u_ptr, b_ptr, log_sigma_ptr, row_ptr, curvature_ptr,

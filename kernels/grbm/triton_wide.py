@@ -16,6 +16,7 @@ import triton.language as tl
 from torch import Tensor
 
 from eblvm.kernels.bernoulli_lower.triton import sigmoid, softplus
+from eblvm.kernels.runtime.tiles import ALL_REGISTERS
 from eblvm.kernels.runtime.triton_report import Variant
 
 FREE, GIVEN, SQUARE = tl.constexpr(0), tl.constexpr(1), tl.constexpr(2)
@@ -23,7 +24,7 @@ BLOCK = 256  # columns of a row at once
 ROWS, COLS = 16, 32  # the tile of a column kernel
 
 
-@triton.jit(do_not_specialize=["batch", "width"])
+@triton.jit(do_not_specialize=["batch"])
 def latent_kernel(
     latent_ptr, c_ptr, row_ptr, batch, width, KIND: tl.constexpr, WIDE: tl.constexpr, BLOCK: tl.constexpr
 ):  # fmt: skip
@@ -44,7 +45,7 @@ def latent_kernel(
     tl.store(row_ptr + row, tl.sum(total, 0))
 
 
-@triton.jit(do_not_specialize=["batch", "width"])
+@triton.jit(do_not_specialize=["batch"])
 def score_kernel(
     score_ptr, v_ptr, b_ptr, log_sigma_ptr, row_ptr, batch, width,
     KIND: tl.constexpr, WIDE: tl.constexpr, BLOCK: tl.constexpr,
@@ -76,7 +77,7 @@ def score_kernel(
     tl.store(row_ptr + row, energy)
 
 
-@triton.jit(do_not_specialize=["batch", "width"])
+@triton.jit(do_not_specialize=["batch"])
 def latent_first_kernel(
     t_ptr, mean_ptr, g_ptr, c_bar_ptr, batch, width, WIDE: tl.constexpr, ROWS: tl.constexpr, COLS: tl.constexpr
 ):  # fmt: skip
@@ -98,7 +99,7 @@ def latent_first_kernel(
     tl.store(c_bar_ptr + replica * width + column, total, mask=column < width)
 
 
-@triton.jit(do_not_specialize=["batch", "width"])
+@triton.jit(do_not_specialize=["batch"])
 def visible_first_kernel(
     g_ptr, r_ptr, score_ptr, v_ptr, b_ptr, log_sigma_ptr, b_bar_ptr, log_sigma_bar_ptr, v_bar_ptr, pulled_ptr,
     batch, width, KIND: tl.constexpr, WIDE: tl.constexpr, ROWS: tl.constexpr, COLS: tl.constexpr,
@@ -148,7 +149,7 @@ def launch_columns(
     if replicas * width:
         wide = tensors[0].dtype == torch.float64
         grid = (triton.cdiv(width, COLS), replicas)
-        kernel[grid](*tensors, batch, width, **kind, WIDE=wide, ROWS=ROWS, COLS=COLS)
+        kernel[grid](*tensors, batch, width, **kind, WIDE=wide, ROWS=ROWS, COLS=COLS, maxnreg=ALL_REGISTERS)
 
 
 def value(v: Tensor, W: Tensor, b: Tensor, c: Tensor, log_sigma: Tensor, h: Tensor | None) -> tuple[Tensor, ...]:
@@ -216,10 +217,10 @@ def variants_of(
     tile = {"ROWS": ROWS, "COLS": COLS} if columns else {"BLOCK": BLOCK}
     for element in ("fp32", "bf16", "fp64"):
         for name, (kernel, pointers, kind) in kernels.items():
-            signature = dict.fromkeys(pointers.split(), f"*{element}") | {"batch": "i64", "width": "i64"}
-            variants.append(
-                Variant(f"{op} {name} {element}", kernel, signature, {**kind, "WIDE": element == "fp64", **tile})
-            )
+            arguments = dict.fromkeys(pointers.split(), f"*{element}") | {"batch": 100, "width": 2048}
+            constants = {**kind, "WIDE": element == "fp64", **tile}
+            registers = ALL_REGISTERS if columns else None
+            variants.append(Variant(f"{op} {name} {element}", kernel, arguments, constants, registers=registers))
     return variants
 
 

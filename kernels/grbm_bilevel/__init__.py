@@ -5,7 +5,6 @@ batch that all steps share and unrolled SGD, the unroll is of the logits (the du
 """
 
 from collections.abc import Sequence
-from types import ModuleType
 from typing import Any
 
 import torch
@@ -16,7 +15,7 @@ from eblvm.kernels.adam_unroll import Rule
 from eblvm.kernels.grbm_bilevel import reference
 from eblvm.kernels.grbm_bilevel.reference import Phi, Result, Settings, Theta
 from eblvm.kernels.runtime.arguments import expect_dtype_and_device
-from eblvm.kernels.runtime.dispatch import TRITON, Backend, native_status, op_backends
+from eblvm.kernels.runtime.dispatch import TRITON, Backend, native_status, op_backends, triton_module
 
 __all__ = [
     "Phi",
@@ -60,10 +59,8 @@ def _launches(v: Tensor) -> bool:
     return torch._C._functorch.maybe_current_level() is None and v.shape[-2] * max(v.shape[-1], 1) < 2**31
 
 
-def _triton() -> ModuleType:
-    from eblvm.kernels.grbm_bilevel import triton
-
-    return triton
+def _backend(v: Tensor) -> Any:
+    return triton_module("grbm_bilevel", v.device) if _launches(v) else reference
 
 
 def _check(
@@ -141,7 +138,7 @@ def grbm_bilevel(
         out = _native(*arguments, upper=True)
         return Result(Theta(*out[:4]), Phi(*out[4:11]), out[11], out[12])
     _check(*arguments, upper=True)
-    return (_triton() if _launches(v) else reference).grbm_bilevel(*arguments)
+    return _backend(v).grbm_bilevel(*arguments)
 
 
 def lower_steps(
@@ -163,7 +160,7 @@ def lower_steps(
         out = _native(*arguments, phi_rate, real, upper=False)
         return Phi(*out[4:11]), out[12]
     _check(*arguments, phi_rate, real, upper=False)
-    return (_triton() if _launches(v) and real.K else reference).lower_steps(*arguments, real)
+    return (_backend(v) if real.K else reference).lower_steps(*arguments, real)
 
 
 def serves(device: torch.device, dtype: torch.dtype) -> bool:

@@ -11,13 +11,13 @@ import torch
 import triton
 from torch import Tensor
 
-from eblvm.kernels.grbm.triton import problem_of
+from eblvm.kernels.grbm.triton import capability_of
 from eblvm.kernels.grbm_bilevel import reference, triton_rate
 from eblvm.kernels.grbm_bilevel.reference import Phi, Result, Settings, Theta
 from eblvm.kernels.grbm_bilevel.triton_lower import lower_kernel
 from eblvm.kernels.grbm_bilevel.triton_upper import residual_kernel, reverse_kernel
 from eblvm.kernels.runtime.pointers import pointers, stacked
-from eblvm.kernels.runtime.tiles import ALL_REGISTERS
+from eblvm.kernels.runtime.tiles import ALL_REGISTERS, dot_precision
 from eblvm.kernels.runtime.triton_report import CAPABILITIES, Variant
 
 BM, BH = 16, 16  # samples and latent units of a tile
@@ -133,13 +133,13 @@ def _step(
     tensors["M"] = absent
     if dual:
         tensors["M"] = gram_of(v, perturb[0], settings.sigma) if gram is None else gram
-    problem, rule = problem_of("columns", v, theta.W, 2), settings.rule
-    constants = blocks_of_d(problem.precision, v.element_size()) | {
+    precision, rule = dot_precision(v.dtype, capability_of(v)), settings.rule
+    constants = blocks_of_d(precision, v.element_size()) | {
         "BM": BM, "BH": BH, "BV": BV,
         "D": D, "H": H, "SIGMA": settings.sigma, "TAU": settings.tau, "EXACT": settings.exact, "SGD": sgd,
         "SHARED": shared, "UPPER": upper, "UNROLLED": N > 0, "DUAL": dual,
         "B1": rule.b1, "B2": rule.b2, "EPS": rule.eps, "EPS_ROOT": rule.eps_root,
-        "WIDE": v.dtype == torch.float64, "PRECISION": problem.precision,
+        "WIDE": v.dtype == torch.float64, "PRECISION": precision,
     }  # fmt: skip
     return Step(tensors, {"batch": batch, "K": K, "N": N}, constants)
 
@@ -203,14 +203,14 @@ def variants() -> list[Variant]:
             for name, kernel in kernels.items():
                 if sgd and (name == "residual" or (element, precision) != ("fp32", "ieee")):
                     continue
-                signature = {p: f"*{element}" for p in kernel.arg_names if p.endswith("_ptr")}
-                signature |= {p: "i32" for p in ("batch", "K", "N") if p in kernel.arg_names}
+                arguments: dict[str, object] = {p: f"*{element}" for p in kernel.arg_names if p.endswith("_ptr")}
+                arguments |= {p: n for p, n in {"batch": 100, "K": 5, "N": 5}.items() if p in kernel.arg_names}
                 label = f"grbm_bilevel {name} {'dual' if sgd else 'adam'} {element} {precision}"
                 own = {n: mode[n] for n in kernel.arg_names if n in mode}
                 where = CAPABILITIES if everywhere else (80,)
                 variants.append(
                     Variant(
-                        label, kernel, signature, own, WARPS, capabilities=where, fused=True, registers=ALL_REGISTERS
+                        label, kernel, arguments, own, WARPS, capabilities=where, fused=True, registers=ALL_REGISTERS
                     )
                 )
     return variants

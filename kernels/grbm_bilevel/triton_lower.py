@@ -41,7 +41,7 @@ def one_step(
     PRECISION: tl.constexpr, BM: tl.constexpr, BD: tl.constexpr, BH: tl.constexpr, BK: tl.constexpr,
 ):  # fmt: skip
     """A and its moments moved in memory; (a, its moments, its gradient, sum of kl) of the block."""
-    count = batch.to(real)
+    count = tl.cast(batch, real)
     a_grad = tl.zeros([BH], dtype=real)
     kl = tl.zeros([BH], dtype=real)
     for begin in range(0, batch, BM):
@@ -98,7 +98,7 @@ def dual_steps(
             if not EXACT:
                 noise = tile(noise_ptr + n * apart, row, h, batch, H).to(real)
             _, _, _, delta, _ = coefficients(z, tile(x_ptr, row, h, batch, H).to(real), noise, TAU, EXACT)
-            delta = delta / batch.to(real)
+            delta = delta / tl.cast(batch, real)
             put(delta_ptr, delta, row, h, batch, H)
             if n == 0:
                 put(S_ptr, delta, row, h, batch, H)
@@ -146,7 +146,7 @@ def lower_kernel(
                 total += tl.sum(
                     0.5 * z * z * tl.exp(-2.0 * vector(log_sigma_ptr + replica * D, d, D, real))[None, :], 1
                 )
-        tl.store(lower_ptr + BLOCKS, tl.where(K > 0, tl.sum(total, 0) / batch.to(real), 0.0))
+        tl.store(lower_ptr + BLOCKS, tl.where(K > 0, tl.sum(total, 0) / tl.cast(batch, real), 0.0))
     else:
         h = tl.program_id(0) * BH + tl.arange(0, BH)
         W_ptr += replica * weights
@@ -190,7 +190,7 @@ def lower_kernel(
                 delta_ptr, v_ptr, e, a, ma, va, done + (k + 1), lr, h, batch, D, H, SIGMA, TAU, EXACT, False, False,
                 B1, B2, EPS, EPS_ROOT, real, PRECISION, BM, BD, BH, BK,
             )  # fmt: skip
-        tl.store(lower_ptr + tl.program_id(0), kl / batch.to(real))
+        tl.store(lower_ptr + tl.program_id(0), kl / tl.cast(batch, real))
         tl.store(a1_ptr + own, a, mask=inside)
         tl.store(ma1_ptr + own, ma, mask=inside)
         tl.store(va1_ptr + own, va, mask=inside)

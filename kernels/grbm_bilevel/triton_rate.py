@@ -53,7 +53,7 @@ def _constants(batch: int, wide: bool) -> dict[str, object]:
 def variants() -> list[Variant]:
     variants = []
     for element in ("fp32", "fp64"):
-        signature = {p: f"*{element}" for p in rate_kernel.arg_names if p.endswith("_ptr")} | {"batch": "i32"}
+        arguments = {p: f"*{element}" for p in rate_kernel.arg_names if p.endswith("_ptr")} | {"batch": LARGEST}
         constants = _constants(LARGEST, element == "fp64")
-        variants.append(Variant(f"grbm_bilevel rate {element}", rate_kernel, signature, constants, WARPS))
+        variants.append(Variant(f"grbm_bilevel rate {element}", rate_kernel, arguments, constants, WARPS))
     return variants

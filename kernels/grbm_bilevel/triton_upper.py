@@ -42,7 +42,7 @@ def residual_kernel(
     V = visible(v_ptr + replica * batch * D, eps_ptr, row, d, batch, D, SIGMA, real).to(real)
     away = V - vector(b_ptr + replica * D, d, D, real)[None, :]
     away *= tl.exp(-2.0 * vector(log_sigma_ptr + replica * D, d, D, real))[None, :]
-    out = (total - away + tile(eps_ptr, row, d, batch, D).to(real) / SIGMA) / batch.to(real)
+    out = (total - away + tile(eps_ptr, row, d, batch, D).to(real) / SIGMA) / tl.cast(batch, real)
     put(r_ptr + replica * batch * D, out, row, d, batch, D)
 
 
@@ -87,7 +87,7 @@ def dual_reverse(
             row = begin + tl.arange(0, BM)
             keep = (row < batch)[:, None] & (h < H)[None, :]
             moved = across(M_ptr, z_bar_ptr, row, h, batch, H, real, PRECISION, BM, BH)
-            delta_bar = (tile(S_bar_ptr, row, h, batch, H).to(real) - lr * moved) / batch.to(real)
+            delta_bar = (tile(S_bar_ptr, row, h, batch, H).to(real) - lr * moved) / tl.cast(batch, real)
             z = tile(here, row, h, batch, H).to(real)
             noise = z
             if not EXACT:
@@ -122,7 +122,7 @@ def reverse_kernel(
     BLOCKS: tl.constexpr = (H + BH - 1) // BH
     replica, replicas = tl.program_id(1).to(tl.int64), tl.num_programs(1).to(tl.int64)
     visibles, latents, weights = batch * D, batch * H, D * H
-    count = batch.to(real)
+    count = tl.cast(batch, real)
     v_ptr += replica * visibles
     eps_ptr += replica * visibles
     r_ptr += replica * visibles

@@ -16,7 +16,7 @@ def grbm_dsm(
     v: Tensor, eps: Tensor, W: Tensor, b: Tensor, c: Tensor, log_sigma: Tensor, sigma: float
 ) -> tuple[Tensor, ...]:
     """`reference.grbm_dsm`."""
-    if not fits(v):
+    if not fits(v, W):
         return triton_wide.grbm_dsm(v, eps, W, b, c, log_sigma, sigma)
     losses, _, r = launch_rows(RESIDUAL.value, v, W, b, c, log_sigma, sigma=sigma, eps=eps)
     results = launch_columns(RESIDUAL.value, v, W, b, c, log_sigma, sigma=sigma, eps=eps, r=r, row=losses)

@@ -21,7 +21,7 @@ from eblvm.kernels.grbm.triton_wide import (
 from eblvm.kernels.runtime.triton_report import Variant
 
 
-@triton.jit(do_not_specialize=["batch", "width"])
+@triton.jit(do_not_specialize=["batch"])
 def residual_kernel(
     r_ptr, v_ptr, eps_ptr, b_ptr, log_sigma_ptr, b_bar_ptr, log_sigma_bar_ptr, loss_ptr, batch, width,
     SIGMA: tl.constexpr,  # not an argument: a float argument would be float32
@@ -35,7 +35,7 @@ def residual_kernel(
     own = replica * width + column
     b = tl.load(b_ptr + own, mask=inside, other=0.0).to(real)[None, :]
     precision = tl.exp(-2.0 * tl.load(log_sigma_ptr + own, mask=inside, other=0.0).to(real))
-    count = batch.to(real)
+    count = tl.cast(batch, real)
     r_sum, away_sum, squares = (
         tl.zeros([COLS], dtype=real),
         tl.zeros([COLS], dtype=real),

@@ -16,7 +16,7 @@ from torch import Tensor
 from eblvm.kernels.philox import reference
 from eblvm.kernels.philox.one_launch import CURRENT, together
 from eblvm.kernels.philox.reference import Kind
-from eblvm.kernels.runtime.dispatch import TRITON, Backend, native_status, op_backends
+from eblvm.kernels.runtime.dispatch import TRITON, Backend, native_status, op_backends, triton_module
 
 __all__ = [
     "Key",
@@ -158,9 +158,7 @@ class _Triton(torch.autograd.Function):
 
     @staticmethod
     def forward(seed: Tensor, *rest: int) -> Tensor:
-        from eblvm.kernels.philox import triton
-
-        return triton.philox(seed, *rest)
+        return triton_module("philox", seed.device).philox(seed, *rest)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:

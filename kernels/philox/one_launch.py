@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from eblvm.kernels.philox.reference import Kind
-from eblvm.kernels.runtime.dispatch import TRITON
+from eblvm.kernels.runtime.dispatch import TRITON, triton_module
 
 CURRENT = threading.local()  # `block`: another thread prepares minibatches meanwhile, with noise of its own
 
@@ -32,9 +32,8 @@ class together:  # noqa: N801
         if error is not None:
             return
         for (target, step, first), draws in self._waiting.items():
-            from eblvm.kernels.philox import triton
-
-            triton.philox_list(self._seeds[target], step, first, [draw for draw, _ in draws], [x for _, x in draws])
+            seed, (of_draws, out) = self._seeds[target], zip(*draws, strict=True)
+            triton_module("philox", seed.device).philox_list(seed, step, first, of_draws, out)
 
     def gathers(self, kind: Kind, seed: Tensor, dtype: torch.dtype) -> bool:
         """Is a draw for seeds on a GPU postponed to the launch of this block?"""

@@ -192,11 +192,14 @@ def variants() -> list[Variant]:
     """The kernel of `philox`."""
     variants = []
     for kind in reference.Kind:
-        signature = {"seed_ptr": "*i64", "out_ptr": "*i64" if kind == reference.Kind.WORDS else "*fp32"}
-        signature |= dict.fromkeys(("step", "purpose", "first", "count", "width"), "i64")
+        arguments: dict[str, object] = {
+            "seed_ptr": "*i64",
+            "out_ptr": "*i64" if kind == reference.Kind.WORDS else "*fp32",
+        }
+        arguments |= {"step": 3, "purpose": 5 << 16, "first": 0, "count": 100, "width": 560}
         constants = {"KIND": int(kind), "BLOCK": BLOCK}
-        variants.append(Variant(f"philox {kind.name.lower()}", philox_kernel, signature, constants, fp_fusion=False))
-    of_list = {"seed_ptr": "*i64", "out_ptrs": ("*fp32",) * 3, "step": "i64", "first": "i64"}
+        variants.append(Variant(f"philox {kind.name.lower()}", philox_kernel, arguments, constants, fp_fusion=False))
+    of_list = {"seed_ptr": "*i64", "out_ptrs": ("*fp32",) * 3, "step": 3, "first": 0}
     kinds = tuple(int(kind) for kind in (reference.Kind.NORMAL, reference.Kind.LOGISTIC, reference.Kind.LOGISTIC))
     listed: dict[str, Any] = {
         "FIRST": (0, 110, 190), "PURPOSES": (5 << 16, 6 << 16, 6 << 16 | 1), "COUNTS": (100,) * 3,

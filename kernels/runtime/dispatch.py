@@ -8,6 +8,7 @@ import os
 import warnings
 from importlib import import_module
 from pathlib import Path
+from types import ModuleType
 from typing import Any, NamedTuple
 
 import torch
@@ -121,8 +122,30 @@ def backend_for(op: str, x: Tensor, reference: Any, native: Any) -> Any:
     if native is not None and x.device.type == "cpu" and x.dtype in (torch.float32, torch.float64):
         return native
     if TRITON and x.device.type == "cuda":
-        return import_module(f"eblvm.kernels.{op}.triton")
+        return triton_module(op, x.device)
     return reference
+
+
+def triton_module(op: str, device: torch.device, name: str = "triton") -> Any:
+    """`kernels/<op>/<name>.py` for tensors on `device`: Triton launches on the current device, wherever they are."""
+    module = import_module(f"eblvm.kernels.{op}.{name}")
+    return module if device.index == torch.cuda.current_device() else _On(device, module)
+
+
+class _On:
+    """A module whose functions make `device` the current one while they run."""
+
+    def __init__(self, device: torch.device, module: ModuleType):
+        self._device, self._module = device, module
+
+    def __getattr__(self, name: str) -> Any:
+        member = getattr(self._module, name)
+
+        def on_device(*arguments: Any, **options: Any) -> Any:
+            with torch.cuda.device(self._device):
+                return member(*arguments, **options)
+
+        return on_device if callable(member) else member
 
 
 TRITON, TRITON_REASON = triton_status()

@@ -1,21 +1,15 @@
-"""Tiles of the kernels with a product inside: by a model of occupancy and traffic, and by tuning on first use.
+"""Tiles of the kernels with a product inside, ranked by a model of occupancy and traffic; `tuning.py` times the best.
 
 Two plans, both flash attention's. `rows`: a program keeps BM samples and all D columns of their result, blocks of BH
 columns of W stream past. `columns`: a program keeps BH columns of W's gradient, EACH blocks of their rows, and samples
 stream past. Where programs are few the streamed axis is split; the last program of a block adds the parts in order.
 """
 
-import contextlib
-import json
-import os
-from collections.abc import Callable, Sequence
 from functools import cache
 from itertools import product
-from pathlib import Path
 from typing import Literal, NamedTuple
 
 import torch
-from torch import Tensor
 
 Plan = Literal["rows", "columns"]
 # Multiply-adds of one multiprocessor per clock: CUDA C++ programming guide, "arithmetic instructions", of cc 8.0.
@@ -56,6 +50,8 @@ class Problem(NamedTuple):
     products: int  # of batch x D x H
     precision: str
     capability: int = 80
+    kernel: str = ""  # the plan's results: of two kernels with equal sizes and products each has tiles of its own
+    splits: bool = True  # can the streamed axis be split?
 
 
 def fits(D: int, element: int) -> bool:
@@ -80,7 +76,7 @@ def dot_precision(dtype: torch.dtype, capability: int) -> str:
 
 
 def candidates(problem: Problem) -> list[Tiles]:
-    """All plausible tiles: without those that would spill or move too many parts."""
+    """All plausible tiles: without those that would spill."""
     D, H, wide = problem.D, problem.H, problem.element == 8
     widest = 128 if not wide else 64 if problem.plan == "rows" else 32
     BD = min(widest, max(16, power_of_two(D)))
@@ -88,45 +84,39 @@ def candidates(problem: Problem) -> list[Tiles]:
     by_thread = problem.precision == "ieee" and problem.element >= 4
     tiles = []
     most = MOST_ACCUMULATED[problem.plan]
+    if wide:  # two registers for every number, of the products' factors too
+        most //= 2
     samples: tuple[int, ...] = (16, 32, 64)
     keeps: tuple[int, ...] = (chunks,)
     if problem.plan == "columns":
-        samples, keeps = (16, 32), (1, 2, 3)
+        samples, keeps = (16,) if wide or by_thread else (16, 32), (1, 2, 3)
         if by_thread:
-            samples, keeps = (16,), (1, 2) if problem.products <= 4 else (1,)
-    for BM, BH, warps, split, each in product(samples, (16, 32), (4, 8), (1, 2, 4, 8, 16), keeps):
+            keeps = (1, 2) if problem.products <= 4 else (1,)
+        if D % 16:  # rows that begin anywhere need registers for their addresses
+            keeps = (1,)
+    latents = (16,) if wide and problem.plan == "rows" else (16, 32)
+    splits = (1, 2, 4, 8, 16) if problem.splits else (1,)
+    for BM, BH, warps, split, each in product(samples, latents, (4, 8), splits, keeps):
         kept = BM if problem.plan == "rows" else BH
         accumulated = kept * each * BD * max(problem.element, 4) // 4 // (32 * warps)
         streamed = -(-H // BH) if problem.plan == "rows" else -(-problem.batch // BM)
+        if by_thread and problem.plan == "rows" and BH == 32:  # as many registers again for a block of W
+            accumulated *= 2
         if accumulated > most or split > streamed or 32 * warps > BM * BH or each > chunks:
             continue
-        if split > 1 and 2 * split * result_bytes(problem) > least_bytes(problem) // 4:
-            continue
         # Without tensor cores a thread's registers have whole rows of both factors; two elements make a vector load.
-        BK = min(BD, 16 if by_thread and warps == 4 else 32)
+        BK = min(BD, 16 if wide or (by_thread and warps == 4) else 32)
         tiles.append(Tiles(BM, BD, BH, BK, split, warps, each))
     return tiles or [Tiles(16, BD, 16, 16, 1, 8, keeps[0])]
 
 
-def result_bytes(problem: Problem) -> int:
-    """Of the result that a split makes parts of, in float32 or float64."""
-    across = problem.batch if problem.plan == "rows" else problem.H
-    return problem.replicas * across * problem.D * max(problem.element, 4)
-
-
-def least_bytes(problem: Problem) -> int:
-    """Both factors once, and the result."""
-    factors = problem.batch * problem.D + problem.D * problem.H
-    return problem.replicas * factors * problem.element + result_bytes(problem)
-
-
-def clocks(problem: Problem, tiles: Tiles, multiprocessors: int) -> float:
+def clocks(problem: Problem, tiles: Tiles, multiprocessors: int = MULTIPROCESSORS) -> float:
     """The model: waves of programs, each with its products or the bytes that it loads, whichever takes longer."""
     rows, columns = -(-problem.batch // tiles.BM), -(-problem.H // tiles.BH)
     if problem.plan == "rows":
-        programs, tiles_each = rows * tiles.split, -(-columns // tiles.split)
+        blocks, tiles_each = rows, -(-columns // tiles.split)
     else:
-        programs, tiles_each = columns * tiles.split * -(-problem.D // (tiles.each * tiles.BD)), -(-rows // tiles.split)
+        blocks, tiles_each = columns * -(-problem.D // (tiles.each * tiles.BD)), -(-rows // tiles.split)
     padded = -(-problem.D // tiles.BD) * tiles.BD
     # Half of a column program's products end in its own rows of W, the other half are over all of D.
     fraction = 1.0 if problem.plan == "rows" else 0.5 + 0.5 * tiles.each * tiles.BD / padded
@@ -134,80 +124,20 @@ def clocks(problem: Problem, tiles: Tiles, multiprocessors: int) -> float:
     work = tiles_each * tiles.BM * tiles.BH * padded * problem.products * fraction / RATES[kind]
     loads = tiles_each * (tiles.BM + tiles.BH) * problem.D * problem.products * fraction * problem.element
     loads /= L2_BYTES_PER_CLOCK
-    # A split also zeroes its tickets, one launch more.
-    parts = 0.0
-    if tiles.split > 1:
-        parts = 2 * WAVE_CLOCKS + 2 * result_bytes(problem) / L2_BYTES_PER_CLOCK / (rows + columns)
-    waves = -(-programs * problem.replicas // multiprocessors)
-    return waves * (max(work, loads) + WAVE_CLOCKS) + parts
+    waves = -(-blocks * tiles.split * problem.replicas // multiprocessors)
+    return waves * (max(work, loads) + WAVE_CLOCKS) + (parts_clocks(problem, tiles) if tiles.split > 1 else 0.0)
+
+
+def parts_clocks(problem: Problem, tiles: Tiles) -> float:
+    """What a split adds: its tickets are zeroed, a launch more; a program writes its part, the last one reads all."""
+    kept = tiles.BM * problem.D if problem.plan == "rows" else tiles.each * tiles.BD * tiles.BH
+    return 2 * WAVE_CLOCKS + (1 + tiles.split) * kept * max(problem.element, 4) / L2_BYTES_PER_CLOCK
 
 
 @cache
 def ranked(problem: Problem, multiprocessors: int = MULTIPROCESSORS) -> tuple[Tiles, ...]:
     """The candidates, the best by the model first."""
     return tuple(sorted(candidates(problem), key=lambda tiles: (clocks(problem, tiles, multiprocessors), *tiles)))
-
-
-def tiles_for(problem: Problem, like: Tensor, run: Callable[[Tiles], object]) -> Tiles:
-    """The tiles of a launch: tuned on the device of `like` if it can be timed on, else the model's first choice."""
-    if not _can_time(like):
-        return ranked(problem)[0]
-    known = _known(torch.cuda.get_device_name(like.device))
-    key = "-".join(map(str, problem))
-    if key not in known:
-        known[key] = list(_fastest(problem, like, run))
-        _write(torch.cuda.get_device_name(like.device), known)
-    return Tiles(*known[key])  # type: ignore[arg-type]
-
-
-def _can_time(like: Tensor) -> bool:
-    from torch._subclasses import FakeTensor
-
-    if like.device.type != "cuda" or isinstance(like, FakeTensor) or os.environ.get("EBLVM_TUNE", "1") == "0":
-        return False
-    return not torch.cuda.is_current_stream_capturing()
-
-
-def _fastest(problem: Problem, like: Tensor, run: Callable[[Tiles], object]) -> Tiles:
-    """By time among the model's best, the fastest also with the registers that ptxas would give it; one that does not
-    launch (too much shared memory) is passed over."""
-    from triton.runtime.errors import OutOfResources
-    from triton.testing import do_bench
-
-    times: dict[Tiles, float] = {}
-
-    def fastest_of(some: Sequence[Tiles]) -> Tiles:
-        for tiles in some:
-            with contextlib.suppress(OutOfResources):
-                times[tiles] = do_bench(lambda tiles=tiles: run(tiles), warmup=5, rep=20)
-        return min(times, key=lambda tiles: times[tiles])
-
-    best = fastest_of(ranked(problem, torch.cuda.get_device_properties(like.device).multi_processor_count)[:12])
-    return fastest_of([best._replace(registers=None)])
-
-
-@cache
-def _known(device: str) -> dict[str, list[int | None]]:
-    try:
-        return dict(json.loads(_file(device).read_text()))
-    except (OSError, ValueError):
-        return {}
-
-
-def _write(device: str, known: dict[str, list[int | None]]) -> None:
-    path = _file(device)
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        scratch = path.with_suffix(f".{os.getpid()}")
-        scratch.write_text(json.dumps(known, indent=1))
-        scratch.replace(path)
-    except OSError:
-        pass  # tuned again by the next process
-
-
-def _file(device: str) -> Path:
-    folder = os.environ.get("EBLVM_CACHE") or os.path.join(os.path.expanduser("~"), ".cache", "eblvm")
-    return Path(folder) / f"tiles-{''.join(c if c.isalnum() else '-' for c in device)}.json"
 
 
 def power_of_two(n: int) -> int:

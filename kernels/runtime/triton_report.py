@@ -1,4 +1,4 @@
-"""Costs of the Triton kernels on each architecture, compiled ahead of time, without a GPU.
+"""Costs of the Triton kernels on each architecture, compiled without a GPU by the path of a launch.
 
 `rows()` is the table of `eblvm doctor --kernels`: registers, spills, shared memory and theoretical occupancy.
 """
@@ -8,25 +8,27 @@ import io
 import re
 import subprocess
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from importlib import import_module
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import torch
+
 # The ops with a triton.py; each has `variants()`.
 OPS = (
-    "philox", "bernoulli_lower", "adam_unroll", "grbm_bilevel", "gibbs", "elu_second_order", "grbm", "grbm_dsm",
-    "sliced_hvp",
+    "philox", "bernoulli_lower", "adam_unroll", "grbm_bilevel", "gibbs", "elu_second_order", "elu_of_sum",
+    "fisher_step", "grbm", "grbm_dsm", "sliced_hvp",
 )  # fmt: skip
 CAPABILITIES = (75, 80, 86, 90, 100)
 
 
 class Variant(NamedTuple):
-    """One kernel as an op launches it: argument types, constexprs, and the options that change its code."""
+    """One kernel as an op launches it: arguments, constexprs, and the options that change its code."""
 
     name: str
     kernel: Any  # a triton JITFunction
-    signature: dict[str, Any]  # a type, or a tuple of them
+    arguments: dict[str, Any]  # of a pointer its type (*fp32), or a tuple of them; else a value
     constants: dict[str, Any]
     warps: int = 4
     fp_fusion: bool = True
@@ -58,36 +60,72 @@ LIMITS = {
     75: Limits(32, 16, 64, 64),
     80: Limits(64, 32, 164, 163),
     86: Limits(48, 16, 100, 99),
+    89: Limits(48, 24, 100, 99),
     90: Limits(64, 32, 228, 227),
     100: Limits(64, 32, 228, 227),
 }
+TORCH_TYPES = {
+    "*fp64": "float64", "*fp32": "float32", "*bf16": "bfloat16", "*fp16": "float16", "*i64": "int64", "*i32": "int32",
+    "*i1": "bool",
+}  # fmt: skip
 REGISTERS, REGISTER_UNIT = 65_536, 256  # of a multiprocessor; handed out to a warp in units
 
 
 def compiled(variant: Variant, capability: int) -> Row:
     """Compiles for `capability` and reads from ptxas what the code uses."""
-    import triton
     from triton import knobs
-    from triton.backends.compiler import GPUTarget
-    from triton.compiler import ASTSource
 
-    signature = variant.signature | dict.fromkeys(variant.constants, "constexpr")
-    # As at a launch with torch's tensors, which begin at multiples of 16 bytes.
-    names = variant.kernel.arg_names
-    aligned = {(names.index(name),): [["tt.divisibility", 16]] for name, kind in signature.items() if kind[0] == "*"}
-    source = ASTSource(fn=variant.kernel, signature=signature, constexprs=variant.constants, attrs=aligned)
-    options = {"num_warps": variant.warps, "enable_fp_fusion": variant.fp_fusion, "maxnreg": variant.registers}
     said = io.StringIO()
     with knobs.nvidia.scope(), contextlib.redirect_stdout(said):
         knobs.nvidia.dump_ptxas_log = True
-        built = triton.compile(source, target=GPUTarget("cuda", capability, 32), options=options)
+        kernel = built(variant, capability)
     # A kernel from triton's cache has no log.
-    log = said.getvalue() or ptxas_log(built.asm["ptx"], capability, variant.fp_fusion)
+    log = said.getvalue() or ptxas_log(kernel.asm["ptx"], capability, variant.fp_fusion)
     registers = int(_matched(r"Used (\d+) registers", log))
     spills = sum(int(n) for n in re.findall(r"(\d+) bytes spill (?:stores|loads)", log))
-    shared = int(built.metadata.shared)
+    shared = int(kernel.metadata.shared)
     filled = occupancy(capability, registers, shared, variant.warps)
-    return Row(variant.name, capability, registers, spills, shared, filled, vector_loads(built.asm["ptx"]))
+    return Row(variant.name, capability, registers, spills, shared, filled, vector_loads(kernel.asm["ptx"]))
+
+
+def built(variant: Variant, capability: int) -> Any:
+    """Triton's compiled kernel, by the path of a launch."""
+    arguments = {name: absent(value) for name, value in variant.arguments.items()} | variant.constants
+    options = {"num_warps": variant.warps, "enable_fp_fusion": variant.fp_fusion, "maxnreg": variant.registers}
+    with target(capability):
+        return variant.kernel.run(**arguments, **options, grid=(1,), warmup=True)
+
+
+def absent(value: Any) -> Any:
+    """A tensor of a pointer's type that is nowhere; it begins at a multiple of 16 bytes, as torch's do."""
+    from triton.runtime.jit import MockTensor
+
+    if isinstance(value, tuple):
+        return tuple(absent(v) for v in value)
+    return MockTensor(getattr(torch, TORCH_TYPES[value])) if isinstance(value, str) else value
+
+
+@contextlib.contextmanager
+def target(capability: int) -> Iterator[None]:
+    """Kernels are bound and compiled as on a GPU of `capability`; none can run."""
+    from triton.backends.compiler import GPUTarget
+    from triton.backends.nvidia.driver import CudaDriver
+    from triton.runtime import driver
+
+    class Absent(CudaDriver):
+        def __init__(self) -> None:
+            # Of the GPU's number: the JIT keeps what it compiled by the number of the device.
+            self.get_current_device, self.get_current_stream = lambda: capability, lambda device: 0
+
+        def get_current_target(self) -> GPUTarget:
+            return GPUTarget("cuda", capability, 32)
+
+    before = driver._active
+    driver.set_active(Absent())
+    try:
+        yield
+    finally:
+        driver._active = before
 
 
 def ptxas_log(ptx: str, capability: int, fp_fusion: bool) -> str:

@@ -15,13 +15,13 @@ from eblvm.kernels.sliced_hvp import triton_wide
 MOST_DIRECTIONS = 16  # whose sums a row kernel has registers for
 
 
-def fused(u: Tensor) -> bool:
-    return fits(u) and u.shape[-3] <= MOST_DIRECTIONS
+def fused(u: Tensor, W: Tensor) -> bool:
+    return fits(u, W, M=u.shape[-3]) and u.shape[-3] <= MOST_DIRECTIONS
 
 
 def value(v: Tensor, u: Tensor, W: Tensor, b: Tensor, c: Tensor, log_sigma: Tensor) -> tuple[Tensor, ...]:
     """`reference.value`, with empty tensors in the place of the mean and of u W, which `first` computes again."""
-    if not fused(u):
+    if not fused(u, W):
         return triton_wide.value(v, u, W, b, c, log_sigma)
     half_square, curvature, score = launch_rows(SLICED.value, v, W, b, c, log_sigma, u=u)
     mean, slices = (torch.empty((*W.shape[:-2], 0), dtype=v.dtype, device=v.device) for _ in range(2))
@@ -45,10 +45,10 @@ def first(
 ) -> tuple[Tensor, ...]:
     """`reference.first`."""
     arguments = (v, u, W, b, c, log_sigma)
-    if fused(u) and not (wants_v or wants_u):
+    if fused(u, W) and not (wants_v or wants_u):
         gradients = launch_columns(SLICED.value, v, W, b, c, log_sigma, g=f, r=score, u=u, k=k)
         return tuple(gradients[name] for name in ("W_bar", "b_bar", "c_bar", "log_sigma_bar"))
-    if fused(u):
+    if fused(u, W):
         _, _, mean, score, slices = triton_wide.value(*arguments)
     return triton_wide.first(f, k, mean, score, slices, *arguments, wants_v, wants_u)
 

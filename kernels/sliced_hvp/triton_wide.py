@@ -25,7 +25,7 @@ from eblvm.kernels.grbm.triton_wide import (
 from eblvm.kernels.runtime.triton_report import Variant
 
 
-@triton.jit(do_not_specialize=["batch", "width"])
+@triton.jit(do_not_specialize=["batch"])
 def curvature_kernel(
     slices_ptr, mean_ptr, u_ptr, log_sigma_ptr, row_ptr, batch, width,
     M: tl.constexpr, D: tl.constexpr, WIDE: tl.constexpr, BLOCK: tl.constexpr,
@@ -51,7 +51,7 @@ def curvature_kernel(
     tl.store(row_ptr + row, tl.sum(total, 0))
 
 
-@triton.jit(do_not_specialize=["batch", "width"])
+@triton.jit(do_not_specialize=["batch"])
 def slices_first_kernel(
     t_ptr, mean_ptr, slices_ptr, k_ptr, c_bar_ptr, batch, width,
     M: tl.constexpr, WIDE: tl.constexpr, ROWS: tl.constexpr, COLS: tl.constexpr,
@@ -82,7 +82,7 @@ def slices_first_kernel(
     tl.store(c_bar_ptr + replica * width + column, total, mask=column < width)
 
 
-@triton.jit(do_not_specialize=["batch", "width"])
+@triton.jit(do_not_specialize=["batch"])
 def direction_first_kernel(
     k_ptr, u_ptr, log_sigma_ptr, u_bar_ptr, log_sigma_bar_ptr, batch, width,
     WIDE: tl.constexpr, ROWS: tl.constexpr, COLS: tl.constexpr,

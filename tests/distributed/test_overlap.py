@@ -188,7 +188,7 @@ def timeline_of_a_wide_network() -> tuple[int, list[int], int]:
     with traced(len(given.state.theta.params)) as timeline:
         reduced(gradient, True)(*given)
     collectives.MeanUnderWay = plain  # type: ignore[misc]
-    (under_way,) = [x for x in made if len(x._numels) == len(given.state.theta.params)]
+    (under_way,) = [x for x in made if len(x._layouts) == len(given.state.theta.params)]
     numbers = {flat.data_ptr(): number for number, flat in under_way._flat.items()}
     return len(numbers), [numbers[address] for address in timeline.addresses], timeline.complete
 

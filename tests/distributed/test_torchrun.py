@@ -25,10 +25,10 @@ OPTIONS = (
 ).split()
 
 
-def torchrun(out: Path, *more: str) -> subprocess.Popen[str]:
+def torchrun(out: Path, *more: str, options: tuple[str, ...] = ()) -> subprocess.Popen[str]:
     start = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", *more]
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
-    command = [*start, "-m", "eblvm", *OPTIONS, "--out", str(out)]
+    command = [*start, "-m", "eblvm", *OPTIONS, *options, "--out", str(out)]
     return subprocess.Popen(command, env=environment, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
 
 
@@ -91,6 +91,33 @@ def test_sigterm_saves_on_all_ranks_and_another_world_size_continues(whole: Path
     for x, y in zip(tree_flatten(newest(whole))[0], tree_flatten(newest(folder))[0], strict=True):
         if isinstance(x, torch.Tensor):
             torch.testing.assert_close(x, y, rtol=1e-3, atol=1e-3)  # fp32, other orders of summation
+
+
+def test_a_warning_of_the_scheduler_saves_and_asks_for_the_job_once(
+    whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """SIGUSR1 to torchrun, which passes it on to both workers; the same command then ends with the same bits."""
+    folder, calls = tmp_path / "run", tmp_path / "calls"
+    (tmp_path / "scontrol").write_text(f'#!/bin/sh\necho "$@" >> {calls}\n')
+    (tmp_path / "scontrol").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    monkeypatch.setenv("SLURM_JOB_ID", "77")
+    monkeypatch.delenv("SLURM_ARRAY_TASK_ID", raising=False)
+    passed_on = "--signals-to-handle", "SIGTERM,SIGINT,SIGHUP,SIGQUIT,SIGUSR1"
+    process = torchrun(folder, *passed_on, options=("--requeue",))
+    wait_for(folder, 10, process)
+    process.send_signal(signal.SIGUSR1)
+    out, _ = process.communicate(timeout=300)
+    saved = checkpoint.steps(folder / "checkpoints")[0]
+    assert f"interrupted: saved at step {saved}" in out
+    assert saved < 40
+    assert calls.read_text() == "requeue 77\n"
+    process = torchrun(folder, *passed_on, options=("--requeue",))
+    _, error = process.communicate(timeout=300)
+    assert process.returncode == 0, error
+    for x, y in zip(tree_flatten(newest(whole))[0], tree_flatten(newest(folder))[0], strict=True):
+        assert torch.equal(x, y) if isinstance(x, torch.Tensor) else x == y
+    assert calls.read_text() == "requeue 77\n"
 
 
 def mistaken(folder: str) -> tuple[int, str]:

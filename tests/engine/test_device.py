@@ -20,7 +20,15 @@ from eblvm.engine.data.pictures.stream import gpu_of
 from eblvm.engine.errors import UserError
 from eblvm.engine.evaluation import provenance
 from eblvm.engine.evaluation.metrics.extractor import Extractor
-from eblvm.engine.machine import SUBNORMAL, own_device, set_products, set_repeatable, start_thread, subnormals_as_zero
+from eblvm.engine.machine import (
+    SUBNORMAL,
+    full_products,
+    own_device,
+    set_products,
+    set_repeatable,
+    start_thread,
+    subnormals_as_zero,
+)
 from eblvm.engine.recipes import recipe
 from eblvm.engine.runs.saved import SavedRun
 from eblvm.engine.training import distributed
@@ -98,6 +106,53 @@ def test_inception_is_full_fp32() -> None:
         Extractor("a", "b", "c", 12, net)(torch.zeros(2, 3, 2, 2, dtype=torch.uint8))
         assert kinds == [("ieee", "ieee")]
         assert torch.backends.cuda.matmul.fp32_precision == "tf32"
+    finally:
+        set_products("fp32")
+
+
+def product_flags() -> dict[str, object]:
+    """Return torch's flags of fp32 products on CUDA, by its older names and by its newer ones, and those of the CPU."""
+    backends = torch.backends
+    return {
+        "older": (backends.cuda.matmul.allow_tf32, backends.cudnn.allow_tf32, torch.get_float32_matmul_precision()),
+        "newer": tuple(x.fp32_precision for x in (backends.cuda.matmul, backends.cudnn.conv, backends.cudnn.rnn)),
+        "cpu": (backends.mkldnn.matmul.fp32_precision, backends.mkldnn.conv.fp32_precision),
+    }
+
+
+@pytest.mark.parametrize("before", ["fp32", "tf32"])
+@pytest.mark.parametrize("precision", ["fp32", "tf32"])
+def test_other_code_can_read_the_precision(before: str, precision: str) -> None:
+    """torch raises where a flag by its older name disagrees with the newer ones, in `cudnn.flags()` too."""
+    allowed = precision == "tf32"
+    cpu = product_flags()["cpu"]
+    try:
+        set_products(before)
+        set_products(precision)
+        found = product_flags()
+        assert found["older"] == (allowed, allowed, "high" if allowed else "highest")
+        assert found["newer"] == ("tf32" if allowed else "ieee",) * 3
+        assert found["cpu"] == cpu
+        with torch.backends.cudnn.flags(enabled=True, benchmark=False, allow_tf32=True):
+            assert torch.backends.cudnn.allow_tf32
+        assert torch.backends.cudnn.allow_tf32 == allowed
+    finally:
+        set_products("fp32")
+
+
+@pytest.mark.parametrize("matmul", ["none", "ieee", "tf32"])
+@pytest.mark.parametrize("convolution", ["none", "ieee", "tf32"])
+def test_full_products_restores_every_flag(matmul: str, convolution: str) -> None:
+    backends: Any = torch.backends
+    backends.cuda.matmul.allow_tf32, backends.cudnn.allow_tf32 = matmul == "tf32", convolution == "tf32"
+    backends.cuda.matmul.fp32_precision = matmul
+    backends.cudnn.conv.fp32_precision = backends.cudnn.rnn.fp32_precision = convolution
+    before = product_flags()
+    try:
+        with full_products():
+            assert product_flags()["newer"] == ("ieee",) * 3
+            assert product_flags()["older"] == (False, False, "highest")
+        assert product_flags() == before
     finally:
         set_products("fp32")
 

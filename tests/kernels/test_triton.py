@@ -1,4 +1,4 @@
-"""Every Triton kernel: by the interpreter against its reference, and compiled ahead of time for every architecture."""
+"""Every Triton kernel: by the interpreter against its reference, and compiled as at a launch for every architecture."""
 
 import os
 import subprocess
@@ -36,14 +36,32 @@ COMPILED = [
 
 
 @pytest.mark.parametrize(("variant", "capability"), COMPILED, ids=lambda value: getattr(value, "name", value))
-def test_compiled_ahead_of_time(variant, capability) -> None:
+def test_compiled(variant, capability) -> None:
     row = triton_report.compiled(variant, capability)
     assert row.spill_bytes == 0
     assert row.shared_bytes <= triton_report.LIMITS[capability].shared_kib_per_block * 1024
     assert 0 < row.registers <= 255
     assert row.occupancy > 0
-    if variant.fused and variant.constants["D"] % 16 == 0:
-        assert row.vector_loads > 0.85  # the rest are a row's own numbers, one per thread
+    # In vectors, but for a row's own numbers, one per thread.
+    assert (row.vector_loads > 0.75) == (reason_for_scalar_loads(variant) is None)
+
+
+ONE_ELEMENT = "a list's sizes have no common divisor: a thread has one element, neighbours read neighbours"
+TWO_HALVES = "a thread has two elements of a row, and loads their 4 bytes at once"
+SCALAR_LOADS = {
+    **{f"adam_unroll {name}": ONE_ELEMENT for name in ("steps", "reverses", "squares", "finite", "restore", "norm")},
+    **{f"grbm {name}": TWO_HALVES for name in ("latent free", "latent given", "score free", "score given")},
+    **{f"sliced_hvp {name}": TWO_HALVES for name in ("score square", "curvature")},
+    "bernoulli_lower": TWO_HALVES,
+}
+
+
+def reason_for_scalar_loads(variant) -> str | None:
+    for name, reason in SCALAR_LOADS.items():
+        element = " bf16" if reason is TWO_HALVES else " fp32"  # a double is a vector of 8 bytes
+        if element in variant.name and variant.name.startswith(f"{name} "):
+            return reason
+    return None
 
 
 def test_occupancy_of_known_cases() -> None:

@@ -1,6 +1,7 @@
 """`python -m tests.rehearsal [PART OF A NAME] [--sites] [--json FILE] [--update]`: the cases on fake cuda tensors.
 
---sites names the lines that launch; --update writes the launches to bench/records/launches.json.
+--sites names the lines that launch; --update writes the launches to bench/records/launches.json; --captures captures
+every case as a CUDA graph, on one process and on two, where otherwise a few are.
 """
 
 from tests.rehearsal import fake_cuda
@@ -22,9 +23,13 @@ from tests.rehearsal import record, watch  # noqa: E402
 
 watch.install()
 
+from tests.rehearsal.apex import OPTIMIZERS  # noqa: E402
+from tests.rehearsal.capture_faults import CAPTURE_FAULTS, found_in_a_capture  # noqa: E402
+from tests.rehearsal.captures import captures  # noqa: E402
 from tests.rehearsal.cases import cases  # noqa: E402
 from tests.rehearsal.doctor import self_test  # noqa: E402
 from tests.rehearsal.faults import FAULTS, found_in  # noqa: E402
+from tests.rehearsal.means import MEANS  # noqa: E402
 from tests.rehearsal.parts import PARTS, rehearsed_part  # noqa: E402
 from tests.rehearsal.runs import RUNS  # noqa: E402
 from tests.rehearsal.steps import rehearsed  # noqa: E402
@@ -34,6 +39,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m tests.rehearsal")
     parser.add_argument("part", nargs="?", default="")
     parser.add_argument("--sites", action="store_true")
+    parser.add_argument("--captures", action="store_true")
     parser.add_argument("--json", type=Path)
     parser.add_argument("--update", action="store_true")
     arguments = parser.parse_args()
@@ -48,14 +54,17 @@ def main() -> None:
             print(f"{number:6} {name}", file=sys.stderr)
     launches = {name: facts["launches"] for name, facts in results.items()}
     parts = {name: partial(rehearsed_part, part) for name, part in PARTS.items()}
-    for name, part in {**parts, **RUNS, "doctor --gpu": self_test}.items():
+    rehearsals = {**parts, **MEANS, **OPTIMIZERS, **RUNS, **captures(arguments.captures), "doctor --gpu": self_test}
+    for name, part in rehearsals.items():
         if arguments.part in name:
             results[name] = {"faults": faults_of(part)}
             print(name, *results[name]["faults"], sep="\n    ", file=sys.stderr)
-    for name, fault in FAULTS.items():
-        if arguments.part in f"fault: {name}":
-            results[f"fault: {name}"] = {"faults": found_in(fault)}
-            print(f"fault: {name}", *found_in(fault), sep="\n    ", file=sys.stderr)
+    found = {f"fault: {name}": partial(found_in, fault) for name, fault in FAULTS.items()}
+    found |= {f"fault in a capture: {name}": partial(found_in_a_capture, name) for name in CAPTURE_FAULTS}
+    for name, fault in found.items():
+        if arguments.part in name:
+            results[name] = {"faults": fault()}
+            print(name, *results[name]["faults"], sep="\n    ", file=sys.stderr)
     if arguments.json:
         arguments.json.write_text(json.dumps(results))
     if arguments.update:

@@ -27,6 +27,8 @@ def bars() -> Iterator[Case]:
     cifar = recipe("cifar10")
     yield case("cifar10 mdsm", cifar, (3, 32, 32), method="mdsm")
     yield case("cifar10 bimdsm N=0", cifar, (3, 32, 32))
+    yield case("cifar10 mdsm bf16", cifar, (3, 32, 32), method="mdsm", precision="bf16")
+    yield case("cifar10 bimdsm N=0 bf16", cifar, (3, 32, 32), precision="bf16")
 
 
 def grbm() -> Iterator[Case]:

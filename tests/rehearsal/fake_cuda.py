@@ -9,7 +9,6 @@ import importlib.util
 import subprocess
 import sys
 import tempfile
-from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -32,21 +31,22 @@ def install() -> None:
     cuda.device_count = lambda: 2
     cuda.current_device = lambda: int(guard.eblvm_current_device())
     cuda.set_device = lambda device: guard.eblvm_set_device(index_of(device))
+    cuda._exchange_device = cuda._maybe_exchange_device = lambda device: exchanged(guard, device)
     cuda.get_device_capability = lambda *_: (9, 0)
     cuda.get_device_name = lambda *_: "a fake GPU"
     cuda.is_bf16_supported = lambda *_, **__: True
     cuda.mem_get_info = lambda *_: (GPU_BYTES, GPU_BYTES)
-    cuda.synchronize = lambda *_: None
     cuda.reset_peak_memory_stats = lambda *_: None
     cuda.max_memory_allocated = lambda *_: 0
     cuda.get_device_properties = lambda *_: SimpleNamespace(
         name="a fake GPU", major=9, minor=0, total_memory=GPU_BYTES, multi_processor_count=132
     )
-    side = SimpleNamespace(wait_stream=lambda _: None)
-    cuda.Stream = cuda.current_stream = lambda *_: side
-    cuda.stream = lambda _: nullcontext()
-    cuda.CUDAGraph = lambda: SimpleNamespace(replay=lambda: None)
-    cuda.graph = captured
+    from tests.rehearsal import capture_model
+
+    gpu = capture_model.Gpu()
+    for module, names in ((cuda, capture_model.replacements(gpu)), (torch._C, capture_model.allocator(gpu))):
+        for name, replacement in names.items():
+            setattr(module, name, replacement)
 
     plain = torch.tensor
 
@@ -59,9 +59,11 @@ def install() -> None:
     torch.tensor = tensor  # type: ignore[assignment]
 
 
-def captured(graph: Any, capture_error_mode: str = "global") -> Any:
-    assert capture_error_mode == "thread_local", "another thread's allocation would end the capture"
-    return nullcontext()
+def exchanged(guard: ctypes.CDLL, device: int) -> int:
+    before = int(guard.eblvm_current_device())
+    if device >= 0:
+        guard.eblvm_set_device(device)
+    return before
 
 
 def loaded_guard(torch_folder: Path) -> ctypes.CDLL:

@@ -4,13 +4,14 @@ Faults of whole runs have tests of their own. Each was seen to fail with its fau
 
     `cuda` unresolved, or another rank's GPU        run: grbm, network, pictures; engine/test_device.py
     a thread without its GPU, DALI on GPU 0         run: pictures; engine/test_device.py
+    a minibatch copied on the training stream       run: pictures
     rank 0's tensors sent from its GPU              run: grbm
     process group without GPU or timeout            run: grbm; engine/test_device.py
     the plan reads another GPU's memory             run: network
     precision, --deterministic not set              run: network, grbm; for evaluation engine/test_device.py
     Inception in tf32, versions of the CPU          engine/test_device.py
     the critic on the host                          part: critic
-    apex through another memory order               engine/optim/test_apex_order.py
+    apex through another memory order               engine/optim/test_apex_launch.py
     --compile --unroll-memory recompute             engine/test_device.py
     --graphs without the compiled step              engine/training/test_graphs.py
     a GPU timed by the host, the bench's copies     engine/test_device.py; part: bench_of_a_grbm
@@ -49,6 +50,7 @@ FAULTS: dict[str, Callable[[], object]] = {
     "two GPUs": lambda: on_gpu(3) + torch.empty(3, device="cuda:1"),
     "a native op": lambda: torch.ops.eblvm.philox(on_gpu(dtype=torch.int64), 0, 0, 1, 4, 0, 2),
     "a kernel's argument on the host": lambda: launch(torch.empty(3)),
+    "a kernel's argument on the other GPU": lambda: launch(torch.empty(3, device="cuda:1")),
     "a kernel's argument with gaps": lambda: launch(on_gpu(6)[::2]),
     "a kernel's argument wrapped by vmap": mapped,
     "a grid too large": lambda: launch(on_gpu(3), (1, 70_000)),

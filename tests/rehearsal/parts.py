@@ -26,7 +26,10 @@ from eblvm.engine.recipes import recipe
 from eblvm.engine.sampling.gibbs import gibbs, uniform_start
 from eblvm.engine.sampling.langevin import joint_score, langevin
 from eblvm.engine.sampling.starts import normal_start
-from eblvm.kernels.philox import Key
+from eblvm.kernels import adam_unroll, grbm_bilevel
+from eblvm.kernels.adam_unroll import Rule
+from eblvm.kernels.grbm_bilevel import Phi, Settings, Theta
+from eblvm.kernels.philox import Key, normal, together
 from tests.rehearsal.cases import IMAGE, POINT
 from tests.rehearsal.steps import fake_start, nothing_drawn_on_the_host
 from tests.rehearsal.watch import Watch
@@ -127,6 +130,28 @@ def bench_of_kernels() -> Tensor:
     return x
 
 
+def kernels_on_the_second_gpu() -> Tensor:
+    """Every op on cuda:1 while cuda:0 is the current device."""
+    assert torch.cuda.current_device() == 0
+    with torch.device("cuda:1"):
+        runs = [run for row in kernels_suite.rows() for run in row.make(torch.float32)]
+        v, W, h, b, c, scalar = (torch.empty(size) for size in ((9, 6), (6, 4), (9, 4), (6,), (4,), ()))
+        seed = torch.empty((), dtype=torch.int64)
+    for run in runs:
+        run()
+    theta, phi = Theta(W, b, c, b), Phi(*[W.mT.contiguous(), c] * 3, scalar)
+    settings = Settings(K=2, N=2, sigma=0.3, tau=0.1, exact=True, sgd=True, auto_rate=True, rule=Rule())
+    result = grbm_bilevel.grbm_bilevel(v, [v], [h], theta, phi, scalar, scalar, settings)
+    one, other = [W, b], [W.clone(), b.clone()]
+    adam_unroll.adam_unroll_(one, other, one, one, scalar, scalar, Rule(), 0.1, 1.0)
+    adam_unroll.adam_steps(one, other, one, one, scalar, scalar, Rule())
+    adam_unroll.restore_(one, other, adam_unroll.all_finite(one))
+    with together():
+        normal(Key(seed, 0), 1, 5, (3,)), normal(Key(seed, 0), 2, 5, (4,))
+    assert torch.cuda.current_device() == 0
+    return tree_leaves(result)[0]
+
+
 PARTS: dict[str, Callable[[], Tensor]] = {
     f"part: {part.__name__}": part
     for part in (
@@ -139,6 +164,7 @@ PARTS: dict[str, Callable[[], Tensor]] = {
         bench_of_a_grbm,
         bench_of_a_network,
         bench_of_kernels,
+        kernels_on_the_second_gpu,
     )
 }
 

@@ -33,11 +33,17 @@ from eblvm.engine.training import distributed
 from eblvm.engine.training.loop import train
 from tests.rehearsal.cases import IMAGE, POINT
 from tests.rehearsal.steps import nothing_drawn_on_the_host
+from tests.rehearsal.streams import Streams
 from tests.rehearsal.watch import Watch
 
 TORCHRUN = {"LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "2", "RANK": "1", "WORLD_SIZE": "2"}
 OWN = torch.device("cuda", 1)
 SAMPLES = 60
+
+
+def as_everyone(answers: list[Any], x: Any) -> None:
+    """Answer what this rank does, for all of them."""
+    answers[:] = [x] * len(answers)
 
 
 class Findings:
@@ -113,7 +119,7 @@ def second_of_two(config: Config, load: Callable[[], Dataset]) -> list[str]:
         patch.dict(os.environ, TORCHRUN),
         patch.object(dist, "rendezvous", lambda _: iter([(dist.HashStore(), 1, 2)])),
         patch.object(dist, "init_process_group", init_process_group),
-        patch.object(dist, "all_gather_object", lambda *_: None),
+        patch.object(dist, "all_gather_object", as_everyone),
         patch.object(distributed, "Peers", lambda *_: SimpleNamespace(stop=lambda: None)),
         patch.object(distributed, "total", lambda values: values),
         patch.object(distributed, "broadcast_from_rank0", from_rank0),
@@ -150,6 +156,15 @@ def dali(mode: FakeTensorMode, findings: Findings) -> Iterator[None]:
         yield
         return
 
+    streams, given, read = Streams(), [], data_input.Streaming.batch
+
+    def feed(_: Any, out: Tensor, cuda_stream: Any) -> None:
+        streams.copied(out, cuda_stream)
+
+    def batch(batches: data_input.Streaming, step: int) -> Tensor:
+        given.append(read(batches, step))
+        return given[-1]
+
     def begin(threads: int, device: torch.device) -> None:
         mode.__enter__()  # every thread has its own modes and its own current GPU
         start_thread(threads, device)
@@ -170,9 +185,12 @@ def dali(mode: FakeTensorMode, findings: Findings) -> Iterator[None]:
         for name, replacement in (("build", lambda _: None), ("run", run), ("checkpoint", lambda _: b"\0")):
             contexts.enter_context(patch.object(Pipeline, name, replacement))
         contexts.enter_context(patch.object(data_input, "start_thread", begin))
-        contexts.enter_context(patch.object(torch.cuda, "current_stream", lambda _: None))
-        contexts.enter_context(patch("nvidia.dali.plugin.pytorch.feed_ndarray", lambda *_, **__: None))
+        contexts.enter_context(patch.object(data_input.Streaming, "batch", batch))
+        contexts.enter_context(streams.installed())
+        contexts.enter_context(patch("nvidia.dali.plugin.pytorch.feed_ndarray", feed))
         yield
+    if given:
+        findings.problems += streams.faults(given)
 
 
 RUNS: dict[str, Callable[[], list[str]]] = {f"run: {run.__name__}": run for run in (grbm, network, pictures)}

@@ -14,6 +14,7 @@ from eblvm.engine.config import Config
 from eblvm.engine.data.dataset import Dataset
 from eblvm.engine.data.input import open_input
 from eblvm.engine.methods.base import Nets, Rows
+from eblvm.engine.methods.losses import mdsm
 from eblvm.engine.training.start import initial_state
 from eblvm.kernels import philox
 from eblvm.kernels.philox import Key
@@ -54,6 +55,7 @@ def fake_start(config: Config, nets: Nets, seed: Tensor, shape: tuple[int, ...])
 def rehearsed(config: Config, shape: tuple[int, ...], sites: bool = False) -> Watch:
     """Watch a step in the middle of a run on the GPU, with its minibatch, noise and rates."""
     config.check()
+    mdsm.kept_positions.cache_clear()  # tensors of another fake device
     optimisation, method = config.optimisation, config.method
     dtype = getattr(torch, config.running.dtype)
     bytes_read = bool(config.get("flip") or config.get("dequantize"))

@@ -47,6 +47,9 @@ class Watch(TorchDispatchMode):
         Watch.current = self._outer
         super().__exit__(*error)
 
+    def builds(self, name: str, variant: object) -> None:
+        """Note that a launch needs a variant of a kernel, which is compiled, or chosen by timing, when it is first."""
+
     def launch(self, name: str) -> None:
         self.launches[name] += 1
         if self._names_sites:
@@ -106,18 +109,40 @@ def flat(arguments: Any) -> list[Any]:
     return [x for a in arguments for x in (a if isinstance(a, tuple) else (a,))]
 
 
+def specialised(kernel: Any, args: Any, options: Any) -> tuple[object, ...]:
+    """Return what Triton's binder makes a kernel of: constants, types, and of whole numbers 1 and multiples of 16."""
+    given = dict(zip((p.name for p in kernel.params), args, strict=False)) | options
+    numbers = {p.name: p.do_not_specialize for p in kernel.params if not p.is_constexpr}
+    return tuple((name, variant(x, numbers.get(name))) for name, x in sorted(given.items()))
+
+
+def variant(x: object, general: bool | None) -> object:
+    """`general`: is one variant of a kernel for every number? None: its value is a constant of the kernel."""
+    if isinstance(x, Tensor):
+        return x.dtype
+    if isinstance(x, tuple):
+        return tuple(variant(one, general) for one in x)
+    if general is None or type(x) is not int:
+        return type(x) if general is not None else repr(x)
+    return int if general else (x == 1, x % 16 == 0)
+
+
 def launched(kernel: Any, *args: Any, grid: Any = None, warmup: bool = False, **options: Any) -> None:
     """Replace Triton's launch: check the kernel's arguments, compile and run nothing."""
     watch, name = Watch.current, kernel.fn.__name__
     if watch is None:
         return
     watch.launch(f"triton {name}")
+    watch.builds(f"triton {name}", specialised(kernel, args, options))
     for i, a in enumerate(flat([*args, *options.values()])):
         if not isinstance(a, Tensor):
             continue
         where = f"triton {name}: argument {i}"
         if a.device.type != "cuda":
             watch.problems[f"{where} is on {a.device} at {site()}"] += 1
+        elif a.device.index != torch.cuda.current_device():
+            current = torch.cuda.current_device()
+            watch.problems[f"{where} is on {a.device}, launched on cuda:{current} at {site()}"] += 1
         if torch._C._functorch.is_functorch_wrapped_tensor(a):
             watch.problems[f"{where} is wrapped by functorch at {site()}"] += 1
         elif not (a.is_contiguous() or torch.empty_like(a).stride() == a.stride()):

@@ -194,6 +194,7 @@ class DaliStream(Stream):
         from nvidia.dali.plugin.pytorch import feed_ndarray
 
         out = torch.empty(self.batch, 3, *self.pictures.shape[2:], dtype=torch.uint8, device=self.pictures.device)
+        # The thread's own stream, not the training one (data/input.py). DALI keeps the pictures until they are copied.
         stream = torch.cuda.current_stream(out.device) if out.is_cuda else None
         feed_ndarray(images.as_tensor(), out, cuda_stream=stream)
         return self.pictures.coloured(out)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 import torch
@@ -41,15 +42,13 @@ class Mdsm(Loss):
 
     def draw(self, key: Key, rows: Rows) -> Noise:
         """Return level [B], and third [B, 3]: weights whose mean over the global batch is that of a third of levels."""
-        total, first = rows.total, rows.place["first"]
+        here = slice(rows.place["first"], rows.place["first"] + rows.samples)
         dtype, device = rows.place["dtype"], rows.place["device"]
-        level = torch.arange(total, dtype=dtype, device=device) / max(1, total - 1)
-        third = torch.arange(3, device=device)[:, None] == (3 * level).long().clamp(max=2)
-        weight = third * (total / third.sum(1, keepdim=True).clamp(min=1))
-        here = slice(first, first + rows.samples)
+        # On a GPU they are kept: a dozen launches per step cost more than their memory.
+        level, weight = (kept_positions if device.type == "cuda" else positions)(rows.total, dtype, device)
         return {
             "level": level[here].expand(*rows.replicas, rows.samples),
-            "third": weight[:, here].to(dtype).expand(*rows.replicas, 3, rows.samples).mT,
+            "third": weight[:, here].expand(*rows.replicas, 3, rows.samples).mT,
         }
 
     def perturb(self, v: Tensor, eps: Tensor, noise: Noise) -> Batch:
@@ -70,3 +69,13 @@ class Mdsm(Loss):
         """Return the mean loss over the lowest, middle and highest third of the noise levels."""
         names = ("loss_low_sigma", "loss_middle_sigma", "loss_high_sigma")
         return dict(zip(names, (noise["third"].mT * loss_B).mean(1), strict=True))
+
+
+def positions(total: int, dtype: torch.dtype, device: torch.device) -> tuple[Tensor, Tensor]:
+    """Return level [total] and the weights [3, total] of a whole batch."""
+    level = torch.arange(total, dtype=dtype, device=device) / max(1, total - 1)
+    third = torch.arange(3, device=device)[:, None] == (3 * level).long().clamp(max=2)
+    return level, (third * (total / third.sum(1, keepdim=True).clamp(min=1))).to(dtype)
+
+
+kept_positions = lru_cache(maxsize=8)(positions)

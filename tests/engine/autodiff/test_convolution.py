@@ -204,3 +204,49 @@ def test_module_is_the_function() -> None:
     module = Convolution(2, 3, 4, stride=2, padding=1, dtype=torch.float64)
     x = torch.randn(2, 2, 6, 6, dtype=torch.float64)
     torch.testing.assert_close(module(x), F.conv2d(x, module.weight, module.bias, 2, 1))
+
+
+def compiled_score_loss(kept: bool, monkeypatch: pytest.MonkeyPatch) -> tuple[tuple[Tensor, ...], dict[str, int]]:
+    """Return the gradient of a loss of a score through two convolutions, compiled, and the operators of its graph."""
+    from torch._dynamo.backends.common import aot_autograd
+
+    monkeypatch.setattr(convolution, "_in_graph", None)
+    monkeypatch.setattr(convolution, "MANY_CHANNELS", 512)
+    if kept:
+        convolution.keep_in_graphs()
+    operators: dict[str, int] = {}
+
+    def seen(graph, _):
+        for node in graph.graph.nodes:
+            operators[str(node.target)] = operators.get(str(node.target), 0) + 1
+        return graph
+
+    x, first, bias, stride, padding = arguments(3, 2, 2, 6, 3, 1, 1)
+    second = arguments(3, 2, 2, 6, 4, 2, 1)[1] * 0.5
+
+    def gradient(x: Tensor, first: Tensor, second: Tensor, bias: Tensor) -> tuple[Tensor, ...]:
+        def loss(weights: tuple[Tensor, ...]) -> Tensor:
+            def energy(x: Tensor) -> Tensor:
+                y = torch.nn.functional.silu(convolve(x, weights[0], weights[2], stride, padding))
+                return convolve(y, weights[1], weights[2], (2, 2), padding).square().sum()
+
+            return torch.func.grad(energy)(x).square().sum()
+
+        return torch.func.grad(loss)((first, second, bias))
+
+    given = [t.detach() for t in (x, first, second, bias)]
+    with torch.no_grad():
+        run = torch.compile(gradient, backend=aot_autograd(fw_compiler=seen), dynamic=False, fullgraph=True)
+        found, expected = run(*given), gradient(*given)
+    torch.testing.assert_close(found, expected, rtol=1e-10, atol=1e-10)
+    return found, operators
+
+
+def test_the_compiler_keeps_both_derivatives(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Count the forward passes of a graph: one for the value and one for a derivative, none of transposed images."""
+    own, kept = compiled_score_loss(False, monkeypatch)
+    found, ours = compiled_score_loss(True, monkeypatch)
+    torch.testing.assert_close(found, own, rtol=1e-10, atol=1e-10)
+    assert kept["aten.convolution.default"] == 6
+    assert ours["aten.convolution.default"] == 4
+    assert ours["aten.convolution_backward.default"] == 7

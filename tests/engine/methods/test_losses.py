@@ -8,6 +8,7 @@ from eblvm.engine.autodiff.derivatives import grad, score_and_curvature
 from eblvm.engine.methods.base import Nets
 from eblvm.engine.methods.estimates import Batch, ScoreEstimate
 from eblvm.engine.methods.exact import FreeEnergy
+from eblvm.engine.methods.losses import mdsm
 from eblvm.engine.methods.losses.mdsm import Mdsm
 from eblvm.engine.methods.losses.sm import Sm
 from eblvm.engine.methods.losses.ssm import Ssm
@@ -123,3 +124,9 @@ def test_ssm_on_a_grbm_takes_the_closed_form() -> None:
     assert estimate.sliced is not None
     generic = Ssm()(estimate._replace(sliced=None), batch, noise)
     torch.testing.assert_close(Ssm()(estimate, batch, noise), generic)
+
+
+def test_positions_in_a_batch_are_kept_on_a_gpu() -> None:
+    given = 7, torch.float64, torch.device("cpu")
+    assert all(torch.equal(a, b) for a, b in zip(mdsm.kept_positions(*given), mdsm.positions(*given), strict=True))
+    assert mdsm.kept_positions(*given)[0] is mdsm.kept_positions(*given)[0]

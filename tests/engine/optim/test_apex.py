@@ -1,5 +1,6 @@
 """apex's Adam against the engine's, where it is installed; one sentence where it is not."""
 
+import sys
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ from eblvm.engine.optim.base import Moments, Weights
 from eblvm.engine.recipes import recipe
 from eblvm.engine.training.loop import train
 from eblvm.kernels.adam_unroll import adam_unroll_
+from tests.engine.optim import amp_c
 
 
 @pytest.mark.skipif(not (apex.available() and torch.cuda.is_available()), reason="needs NVIDIA apex and a GPU")
@@ -38,3 +40,14 @@ def test_a_missing_apex_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
     with pytest.raises(UserError, match="not installed here; use 'adam'"):
         train(config.replaced(device="cuda"), tmp_path)
+    with pytest.raises(UserError, match="got dtype='float64', expected float32; use 'adam'"):
+        config.replaced(device="cuda", dtype="float64").check()
+
+
+def test_an_apex_without_the_capturable_step_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(apex, "available", lambda: True)
+    with amp_c.installed():
+        apex.require()
+        monkeypatch.delattr(sys.modules["amp_C"], "multi_tensor_adam_capturable")
+        with pytest.raises(UserError, match="build a newer one, or use 'adam'"):
+            apex.require()

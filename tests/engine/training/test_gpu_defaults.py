@@ -4,9 +4,9 @@ import pytest
 
 from eblvm.engine.config import Config
 from eblvm.engine.recipes import recipe
-from eblvm.engine.training.gpu_defaults import gpu_defaults, sentence, takes_graphs
+from eblvm.engine.training.gpu_defaults import gpu_defaults, sentence, takes_graphs, uncaptured
 
-DEEP, GRBM = recipe("cifar10"), recipe("freyface")
+DEEP, GRBM, BIDVL = recipe("cifar10"), recipe("freyface"), recipe("cifar10", method="bidvl")
 
 
 def chosen(config: Config) -> tuple[str, bool]:
@@ -36,29 +36,42 @@ def test_a_grbm_stays_exact() -> None:
 
 
 @pytest.mark.parametrize(
-    ("config", "changes", "processes", "expected"),
+    ("config", "changes", "why"),
     [
-        (GRBM, {}, 1, True),
-        (GRBM, {"graphs": False}, 1, False),
-        (GRBM, {}, 2, False),
-        (GRBM, {"deterministic": True}, 1, False),
-        (GRBM, {"compile": True}, 1, False),
-        (GRBM, {"device": "cpu"}, 1, False),
-        (recipe("checkerboard", "mlp"), {}, 1, True),
-        (DEEP, {}, 1, False),
-        (DEEP, {"graphs": True}, 1, True),
+        (GRBM, {}, None),
+        (DEEP, {}, None),
+        (DEEP, {"N": 2, "micro_batch": 10, "precision": "fp16", "ema": 0.99, "schedule": "cosine"}, None),
+        (DEEP, {"replicas": 2}, None),
+        (BIDVL, {"K": 3}, None),
+        (BIDVL, {"precision": "fp16"}, "bidvl asks before each move whether a gradient of fp16 is finite"),
+        (recipe("checkerboard", "mlp"), {}, None),
+        (
+            BIDVL,
+            {"precision": "fp16", "graphs": True},
+            "bidvl asks before each move whether a gradient of fp16 is finite",
+        ),
+        (GRBM, {"deterministic": True}, "--deterministic promises the bits of plain steps"),
+        (GRBM, {"deterministic": True, "graphs": True}, None),
+        (GRBM, {"compile": True}, "a compiled step needs --graphs"),
+        (GRBM, {"compile": True, "graphs": True}, None),
+        (GRBM, {"graphs": False}, "--no-graphs"),
     ],
 )
-def test_graphs_of_steps_of_small_kernels(
-    config: Config, changes: dict[str, object], processes: int, expected: bool
+def test_a_step_is_captured_unless_something_in_it_says_why_not(
+    config: Config, changes: dict[str, object], why: str | None
 ) -> None:
-    assert takes_graphs(config.replaced(**{"device": "cuda", **changes}), processes) is expected
+    config = config.replaced(**{"device": "cuda", **changes})
+    assert uncaptured(config) == why
+    assert takes_graphs(config) is (why is None)
+    assert not takes_graphs(config.replaced(device="cpu"))
 
 
 def test_the_rule_is_said() -> None:
-    assert "--graphs" in sentence(GRBM.replaced(device="cuda"), "H100")
-    assert "--graphs" not in sentence(GRBM.replaced(device="cuda"), "H100", 2)
-    assert sentence(gpu_defaults(DEEP, [], None, (9, 0)), "H100") == (
-        "on H100: --precision tf32, --channels-last, cudnn.benchmark; flags override this, "
+    on_cuda = GRBM.replaced(device="cuda")
+    assert "cudnn.benchmark, --graphs; flags" in sentence(on_cuda, "H100")
+    assert "cudnn.benchmark, --no-graphs; flags" in sentence(on_cuda.replaced(graphs=False), "H100")
+    assert ", no graph (a compiled step needs --graphs);" in sentence(on_cuda.replaced(compile=True), "H100")
+    assert sentence(gpu_defaults(DEEP.replaced(device="cuda"), [], None, (9, 0)), "H100") == (
+        "on H100: --precision tf32, --channels-last, cudnn.benchmark, --graphs; flags override this, "
         "--precision fp32 --no-channels-last is exact"
     )

@@ -1,5 +1,6 @@
 """A captured step by a stand-in for CUDA's graphs on the CPU: every replay at the same addresses, no host value."""
 
+import math
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -12,11 +13,13 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map
 
 from eblvm.engine.config import Config, Running
-from eblvm.engine.errors import UserError
-from eblvm.engine.methods.base import Rows
+from eblvm.engine.errors import UserError, WithoutGraphsError
+from eblvm.engine.methods.base import Rows, State, empty_weights
+from eblvm.engine.optim.base import Moments, Weights
 from eblvm.engine.recipes import recipe
 from eblvm.engine.training import loop
-from eblvm.engine.training.graphs import TRIAL, GraphedStep, TriedStep, _write
+from eblvm.engine.training.capture import UnusableDeviceError
+from eblvm.engine.training.graphs import TRIAL, GraphedStep, TriedStep, _write, difference
 from eblvm.engine.training.start import initial_state
 from eblvm.kernels.philox import Key
 
@@ -33,6 +36,9 @@ class Replayed:
 
     def __init__(self) -> None:
         self.run: Callable[[], None] | None = None
+
+    def warm_up(self, run: Callable[[], None]) -> None:
+        run()
 
     def capture(self, run: Callable[[], None]) -> None:
         self.run = run
@@ -92,9 +98,9 @@ def test_a_run_captures_its_compiled_step(tmp_path: Path, monkeypatch: pytest.Mo
     given: list[Any] = []
 
     class Tried(TriedStep):
-        def __init__(self, step: Any, recorder: Any, say: Any):
+        def __init__(self, step: Any, recorder: Any, say: Any, precision: str):
             given.append(step)
-            super().__init__(step, Replayed(), say)
+            super().__init__(step, Replayed(), say, precision)
 
     monkeypatch.setattr(loop, "TriedStep", Tried)
     monkeypatch.setattr(loop, "CudaRecorder", Replayed)
@@ -144,12 +150,51 @@ class Frozen(Replayed):
     def replay(self) -> None: ...
 
 
-class Refused(Replayed):
+class Stale(Replayed):
+    """A graph of a step that reads the first noise again and again."""
+
     def capture(self, run: Callable[[], None]) -> None:
-        raise RuntimeError("operation not permitted when stream is capturing\nmore")
+        graphed = run.__self__  # type: ignore[attr-defined]
+        step, first = graphed._step, tree_map(torch.clone, graphed._inputs[1])
+        graphed._step = lambda state, v, noise, rates: step(state, v, first, rates)
+        self.run = run
 
 
-@pytest.mark.parametrize(("recorder", "sentence"), [(Frozen(), "differ by"), (Refused(), "cannot be captured")])
+class Refused(Replayed):
+    """A recorder that fails at one of its points."""
+
+    def __init__(self, point: str, error: Exception):
+        super().__init__()
+        self.point, self.error = point, error
+
+    def warm_up(self, run: Callable[[], None]) -> None:
+        self.at("warm-up")
+
+    def capture(self, run: Callable[[], None]) -> None:
+        self.at("capture")
+
+    def replay(self) -> None:
+        self.at("replay")
+
+    def at(self, point: str) -> None:
+        if point == self.point:
+            raise self.error
+
+
+CUDA_ERROR = RuntimeError("operation not permitted when stream is capturing\nmore")
+
+
+@pytest.mark.parametrize(
+    ("recorder", "sentence"),
+    [
+        (Frozen(), "differ by"),
+        (Stale(), "differ by"),
+        (Refused("warm-up", torch.OutOfMemoryError("CUDA out of memory")), "captured (CUDA out of memory)"),
+        (Refused("capture", CUDA_ERROR), "captured (operation not permitted when stream is capturing)"),
+        (Refused("capture", ValueError("no such kernel")), "captured (no such kernel)"),
+        (Refused("replay", RuntimeError("CUDA error: out of memory")), "captured (CUDA error: out of memory)"),
+    ],
+)
 def test_a_graph_that_fails_is_left_with_one_line(recorder: Replayed, sentence: str) -> None:
     said: list[str] = []
     expected, _ = drive(CASES["grbm dsm"], lambda step: step)
@@ -158,6 +203,81 @@ def test_a_graph_that_fails_is_left_with_one_line(recorder: Replayed, sentence: 
     assert len(said) == 1
     assert sentence in said[0]
     assert "going on without" in said[0]
+
+
+def test_a_lost_gpu_ends_the_process_with_what_to_do() -> None:
+    recorder = Refused("capture", UnusableDeviceError("CUDA error: an illegal memory access was encountered"))
+    with pytest.raises(WithoutGraphsError, match=r"illegal memory access.*use graphs=False \(--no-graphs\)"):
+        drive(CASES["grbm dsm"], lambda step: TriedStep(step, recorder, print))
+
+
+@pytest.mark.parametrize("changed_at", [2, 5])
+def test_a_number_of_the_host_that_changes_is_not_replayed(changed_at: int) -> None:
+    """A graph has the number that it was captured with: found in the trial, and later before anything moves."""
+
+    def numbered(step: Any) -> Any:
+        tried, count = TriedStep(lambda s, v, noise, rates: step(s, v, noise["own"], rates), Replayed(), said.append), 0
+
+        def run(state: Any, v: Tensor, noise: Any, rates: Any) -> Any:
+            nonlocal count
+            count += 1
+            return tried(state, v, {"own": noise, "level": int(count > changed_at)}, rates)
+
+        return run
+
+    said: list[str] = []
+    expected, _ = drive(CASES["grbm dsm"], lambda step: step, steps=8)
+    found, _ = drive(CASES["grbm dsm"], numbered, steps=8)
+    assert all(torch.equal(x, y) for x, y in zip(tree_leaves(found), tree_leaves(expected), strict=True))
+    assert "it gave 0 before; going on without" in said[-1] or "it gave 1 before; going on without" in said[-1]
+
+
+def weights(m: list[float], params: list[float]) -> Weights:
+    of = torch.tensor
+    return Weights({"w": of(params), "b": of(0.0)}, Moments({"w": of(m)}, {"w": of(m).square()}, of(1.0)))
+
+
+def state_of(m: list[float], params: list[float], **rest: Any) -> State:
+    return State(weights(m, params), empty_weights(), **rest)
+
+
+def test_the_difference_is_of_the_gradient_not_of_the_signs_of_rounding() -> None:
+    many, other = [1.0] * 9, [-0.1] * 9  # the tenth has no gradient, and Adam moves it by the sign of its rounding
+    expected = state_of([*many, 1e-9], [*other, -0.1])
+    found = state_of([*many, -1e-9], [*other, 0.1])
+    start = state_of([0.0] * 10, [0.0] * 10)
+    assert difference(found, expected, start) > 0.5  # a tenth of the parameters is too many
+    many, other, start = many * 10, other * 10, state_of([0.0] * 91, [0.0] * 91)
+    expected, found = state_of([*many, 1e-9], [*other, -0.1]), state_of([*many, -1e-9], [*other, 0.1])
+    assert difference(found, expected, start) < 1e-8
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        state_of([-1.0, 0.5], [-0.1, -0.1]),  # a negated gradient
+        state_of([1.0, 0.55], [-0.1, -0.1]),  # a part of it off by 5 % of the whole
+        state_of([1.0, 0.5], [0.0, 0.0]),  # parameters that have not moved
+        state_of([1.0, math.nan], [-0.1, -0.1]),
+        state_of([1.0, 0.5], [-0.1, -0.1], buffers={"mean": torch.tensor(2.0)}),
+    ],
+)
+def test_the_difference_of_wrong_states(wrong: State) -> None:
+    expected = state_of([1.0, 0.5], [-0.1, -0.1], buffers={"mean": torch.tensor(1.0)})
+    wrong = wrong._replace(buffers=wrong.buffers or expected.buffers)
+    assert difference(wrong, expected, state_of([0.0, 0.0], [0.0, 0.0])) > 1e-2
+
+
+def test_what_is_not_a_number_in_both_is_equal() -> None:
+    """A third of the noise levels without a sample has no mean to log."""
+    state = state_of([1.0, math.nan], [-0.1, -0.1])
+    assert difference(state, state, state_of([0.0, 0.0], [0.0, 0.0])) == 0
+
+
+def test_graphs_of_steps_that_wait_are_refused() -> None:
+    config = recipe("cifar10", method="bidvl").replaced(precision="fp16", device="cuda", graphs=True)
+    with pytest.raises(UserError, match=r"cannot wait for the GPU, and bidvl asks .* fp16 is finite; remove --graphs"):
+        config.check()
 
 
 def test_graphs_need_a_gpu() -> None:

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from eblvm.kernels import adam_unroll
-from eblvm.kernels.adam_unroll import reference, triton, triton_lists
+from eblvm.kernels.adam_unroll import list_plans, reference, triton, triton_lists
 from tests.kernels.adam_cases import (
     ORDERS,
     RULE,
@@ -47,7 +47,7 @@ def test_in_place(order, size, replicas, dtype) -> None:
 @pytest.mark.parametrize("replicas", [(), (2,)], ids=str)
 @pytest.mark.parametrize("most", [64, 2], ids=lambda most: f"{most} in a launch")
 def test_lists(most, replicas, dtype, nan_filled, monkeypatch) -> None:
-    monkeypatch.setattr(triton_lists, "MOST", most)
+    monkeypatch.setattr(list_plans, "MOST", most)
     lists, step_count, lr = list_inputs(dtype, replicas)
 
     def steps(*arguments):

@@ -30,7 +30,7 @@ def split_in(monkeypatch):
     ranked = tiles.ranked
 
     def split(parts: int) -> None:
-        monkeypatch.setattr(tiles, "ranked", lambda problem: (ranked(problem)[0]._replace(split=parts),))
+        monkeypatch.setattr(tiles, "ranked", lambda *problem: (ranked(*problem)[0]._replace(split=parts),))
 
     return split
 
