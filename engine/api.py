@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -16,12 +18,14 @@ from eblvm.engine.data.map_style import in_memory
 from eblvm.engine.errors import UserError
 from eblvm.engine.nets.base import Energy
 from eblvm.engine.nets.posteriors import Posterior
+from eblvm.engine.progress import quietly
 from eblvm.engine.run import Run
 from eblvm.engine.runs.parent import Parent
 from eblvm.engine.runs.saved import SavedRun
 from eblvm.engine.training import loop
 
 HUB = "hf://"
+LOG = logging.getLogger("eblvm")
 
 
 def train(
@@ -36,16 +40,19 @@ def train(
     small: bool = False,
     init: str | Path | None = None,
     extend: bool = False,
-    say: Callable[[str], None] = print,
+    progress: bool = True,
+    say: Callable[[str], None] = LOG.info,
     **options: Any,
 ) -> Run:
     """Train a recipe, a configuration, or parts of your own, in the folder `out`, and return the trained model.
 
-    `options` are those of `eblvm train`, with underscores. Without a recipe give an `energy`, the `data`, and for a
-    method that learns q(h|v) a `posterior`. `data` is a path, a `Dataset`, a tensor [n, ...], or a map-style set of
-    torch or of Hugging Face, which is read into memory. The same call again continues the run in `out`, bitwise; with
-    more `steps` and `extend=True` it trains it for longer. `init` is a run, or an exported model, whose weights a new
-    run starts from (RUN, RUN@STEP, RUN@best, RUN@ema)."""
+    `options` are those of `eblvm train`, with underscores: `train("checkerboard", lr=0.01, steps=5000)`. Without a
+    recipe give an `energy`, the `data`, and for a method that learns q(h|v) a `posterior`. `data` is a path, a
+    `Dataset`, a tensor, array or list [n, ...], or a map-style set of torch or of Hugging Face, which is read into
+    memory; bytes are images. The same call again continues the run in `out`, bitwise; with more `steps` and
+    `extend=True` it trains it for longer. `init` is a run, or an exported model, whose weights a new run starts from
+    (RUN, RUN@STEP, RUN@best, RUN@ema). `progress=False` shows no bar; messages go to the logger "eblvm", or to
+    `say`."""
     dataset = None if data is None or isinstance(data, str | Path) else as_dataset(data)
     if isinstance(recipe, Config):
         config = recipe
@@ -61,7 +68,8 @@ def train(
     folder = Path(out or f"runs/{config.recipe}-{config.method.kind}")
     parent = None if init is None else Parent.parse(str(init))
     custom: dict[str, Any] = {"dataset": dataset, "energy": energy, "posterior": posterior}
-    loop.train(config, folder, say, init=parent, extend=extend, preview=previews.preview, **custom)
+    with nullcontext() if progress else quietly():
+        loop.train(config, folder, say, init=parent, extend=extend, preview=previews.preview, **custom)
     return load(folder, data=data, device=config.running.device, energy=energy, posterior=posterior)
 
 

@@ -114,6 +114,9 @@ class Config(Options):
         default_factory=dict, compare=False, repr=False
     )  # of options not in the tree yet
 
+    def __repr__(self) -> str:
+        return f"Config({self.recipe!r}: {self.method.kind} on {self.model.kind}, {self.optimisation.steps} steps)"
+
     @classmethod
     def of(cls, recipe: str, method: str, model: str, dataset: str, small: bool = False, **presets: Any) -> Config:
         """The tree of these kinds with `presets` for its options, by name, now or after another kind is chosen."""
@@ -164,9 +167,10 @@ class Config(Options):
         method, model, batch = self.method, self.model, self.optimisation.batch
         if model.generates != method.generates:
             wanted = "needs a model with a generator" if method.generates else "trains no generator"
+            fitting = [kind for kind, node in MODELS.items() if node.generates == method.generates and node.images]
             raise UserError(
-                f"method {method.kind!r} {wanted}, got model {model.kind!r}; methods and models with a generator "
-                "belong together, on a recipe of images"
+                f"method {method.kind!r} {wanted}, got model {model.kind!r}; use --model {' or '.join(fitting)}, on a "
+                "recipe of images"
             )
         if method.needs_conditionals and not model.conditionals:
             raise UserError(

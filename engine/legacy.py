@@ -40,8 +40,12 @@ def settings(flat: dict[str, Any]) -> dict[str, Any]:
 
 
 def tree_settings(values: dict[str, Any]) -> dict[str, Any]:
-    """Return a tree of format 2 as one of today's; any other as it is."""
-    if values.get("format") != 2:
+    """Return a tree of format 2 or 3 as one of today's; any other as it is."""
+    if values.get("format") not in (2, 3):
+        return dict(values)
+    if isinstance(dataset := values.get("dataset"), dict) and dataset.get("kind") == "images":
+        values = {**values, "dataset": {"split_seed": None, **dataset}}  # were divided in the order of their names
+    if values["format"] == 3:
         return dict(values)
     values = {**values, "format": 3}
     if isinstance(running := values.get("running"), dict):

@@ -35,9 +35,19 @@ def styled(draw: Callable[P, T]) -> Callable[P, T]:
     return drawing
 
 
-def subplots(rows: int = 1, columns: int = 1, *, figsize: tuple[float, float], **options: Any) -> tuple[Figure, Any]:
+class Picture(Figure):
+    """A figure that a notebook shows without pyplot."""
+
+    def _repr_png_(self) -> bytes:
+        buffer = io.BytesIO()
+        with matplotlib.rc_context(fname=STYLE):
+            self.savefig(buffer, format="png")
+        return buffer.getvalue()
+
+
+def subplots(rows: int = 1, columns: int = 1, *, figsize: tuple[float, float], **options: Any) -> tuple[Picture, Any]:
     """A figure with its axes, as pyplot's, but not registered with it."""
-    figure = Figure(figsize=figsize, layout="constrained")
+    figure = Picture(figsize=figsize, layout="constrained")
     return figure, figure.subplots(rows, columns, **options)
 
 

@@ -30,7 +30,10 @@ def is_first() -> bool:
 
 def progress(total: int, description: str, unit: str, start: int = 0) -> "tqdm[Any]":
     """Return a progress bar with rate and time left; in a log file, a line every ten seconds by the first process."""
-    from tqdm import tqdm  # 25 ms, which an error in a command need not wait for
+    if "ipykernel" in sys.modules:
+        from tqdm.auto import tqdm  # the bar of a notebook
+    else:
+        from tqdm import tqdm  # 25 ms, which an error in a command need not wait for
 
     return tqdm(
         total=total, initial=start, desc=description, unit=unit, mininterval=0.2 if sys.stderr.isatty() else 10.0,

@@ -156,7 +156,7 @@ def recipe(name: str, model: str | None = None, small: bool = False, method: str
     if small and name in EMBEDDED:
         raise UserError(f"recipe {name!r} is small already; remove --small")
     given = () if method is None else (method,)
-    if method is not None and METHODS[method].generates and name in (*STEPS_PER_EPOCH, "digits"):
+    if method is not None and METHODS[method].generates and name in (*STEPS_PER_EPOCH, "images", "digits"):
         found = with_generator(name, method, small)
     elif name in IMAGES:
         found = IMAGES[name](method or "bimdsm", small)

@@ -1,6 +1,7 @@
 """`eblvm export`: a trained model as a folder that can be given away, with a model card."""
 
 import copy
+import tempfile
 import warnings
 from contextlib import suppress
 from pathlib import Path
@@ -10,24 +11,38 @@ import torch
 from torch import Tensor, nn
 
 from eblvm.engine import recipes
-from eblvm.engine.durable import write_atomic
+from eblvm.engine.durable import make_folder, write_atomic
 from eblvm.engine.errors import UserError
 from eblvm.engine.evaluation.compare import read_evaluation
 from eblvm.engine.optim import replicas
 from eblvm.engine.runs import exported, parent
 from eblvm.engine.runs.folder import CUSTOM_MODELS, write_config
 from eblvm.engine.runs.saved import SavedRun
+from eblvm.engine.sampling.starts import posterior_means
 from eblvm.engine.versions import versions
 
+KEPT_MEANS = 1_000  # posterior means that travel with a model, so that it samples given h where no data are
 LICENCE_LINE = "The licence of these weights is for their author to state here."
 
 
 def export(
     run: SavedRun, model: str, out: Path, *, safetensors: bool = True, state_dict: bool = False, onnx: bool = False
 ) -> list[Path]:
-    """Write `model` of a run to the folder `out`, and return the files."""
-    if out.exists() and any(out.iterdir()) and not exported.is_export(out):
+    """Write `model` of a run to the folder `out`, and return the files. If it fails, `out` is as it was before."""
+    if out.exists() and (not out.is_dir() or (any(out.iterdir()) and not exported.is_export(out))):
         raise UserError(f"{out} exists and is not an export; nothing was overwritten: give another --out")
+    make_folder(out.parent)
+    with tempfile.TemporaryDirectory(dir=out.parent, prefix=f".{out.name}-") as folder:
+        made = Path(folder) / out.name
+        names = written(run, model, made, safetensors=safetensors, state_dict=state_dict, onnx=onnx)
+        make_folder(out)
+        for name in names:
+            (made / name).replace(out / name)
+    return [out / name for name in names if name != CUSTOM_MODELS]
+
+
+def written(run: SavedRun, model: str, out: Path, *, safetensors: bool, state_dict: bool, onnx: bool) -> list[str]:
+    """Write all files to a new folder; return their names, with the one by which a folder is an export last."""
     thetas = run.thetas(model)
     theta = replicas.stack(thetas) if run.config.replicated else thetas[0]
     parts = {"theta": theta, "phi": run.phi(model), "buffers": run.buffers(model)}
@@ -42,16 +57,19 @@ def export(
         "parameters": sum(p.numel() for tree in (parts["theta"], parts["phi"]) for p in tree.values()),
         "parent": parent.read(run.folder), "versions": versions(),
     }  # fmt: skip
+    if run.posterior is not None and not config.replicated and not run.is_grbm and not config.model.generates:
+        tensors["means"] = posterior_means(run, model, min(KEPT_MEANS, len(run.dataset.train)), seed=0)
     exported.write(out, tensors | {"extent": run.extent}, facts, formats)
+    write_config(config, out)
+    write_atomic(out / exported.CARD, card(run, model, facts, out.name).encode())
+    files = [*formats, "config.json", exported.CARD]
     if (run.folder / CUSTOM_MODELS).is_file():
         write_atomic(out / CUSTOM_MODELS, (run.folder / CUSTOM_MODELS).read_bytes())
-    write_config(config, out)
-    files = [*formats, exported.FACTS, "config.json", exported.CARD]
+        files.append(CUSTOM_MODELS)
     if onnx:
         onnx_energy(run, model, out / exported.ONNX)
         files.append(exported.ONNX)
-    write_atomic(out / exported.CARD, card(run, model, facts, out.name).encode())
-    return [out / name for name in files]
+    return [*files, exported.FACTS]
 
 
 class EnergyGraph(nn.Module):

@@ -109,8 +109,9 @@ def checked(leaf: Leaf, value: Any) -> Any:
     if value is None and optional:
         return None
     name = leaf.name.replace("_", "-")
-    values = [value] if not many else list(value) if isinstance(value, (tuple, list)) else None
-    if values is None or not all(_is_a(x, kind) for x in values):
+    values = list(value) if many and isinstance(value, (tuple, list)) else [value]
+    values = [x.item() if hasattr(x, "item") and getattr(x, "ndim", None) == 0 else x for x in values]
+    if not all(_is_a(x, kind) for x in values):
         raise UserError(f"got {name}={value!r}, expected {'several of ' if many else ''}{kind.__name__}")
     if kind is float:
         values = [float(x) for x in values]

@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 from pathlib import Path
-from shlex import quote
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 
-from eblvm.engine.cli.parser import Parser, at_least, write_json
-from eblvm.engine.errors import UserError, unknown
+from eblvm.engine.cli.parser import Parser, at_least, print_next, write_json
+from eblvm.engine.data.sets.images import Images
+from eblvm.engine.errors import UserError, printable, unknown
 
 if TYPE_CHECKING:
     from eblvm.engine.data.contents import Contents, Split
 
 SHEET = 100  # images of the contact sheet
+SHOWN_CLASSES = 10
 PUBLISHED = {True: "yes, by checksum", False: "no, others of the same form", None: "no checksum known"}
 RECIPES = {"MNIST": "mnist", "CIFAR-10": "cifar10", "SVHN": "svhn", "Frey": "freyface", "CelebA": "celeba"}
 EXAMPLES = ("eblvm data prepare celeba/ celeba64.store --size 64", "eblvm data info cifar-10-python.tar.gz")
@@ -61,7 +62,7 @@ def prepare_store(argv: list[str]) -> None:
 
     made = prepare(
         arguments.source,
-        read(arguments.source),
+        divided(read(arguments.source)),
         arguments.folder,
         arguments.size,
         crop_fraction=arguments.crop,
@@ -74,7 +75,7 @@ def prepare_store(argv: list[str]) -> None:
     if made.manifest.skipped:
         print(f"  skipped           {len(made.manifest.skipped)}, listed in {arguments.folder / store.MANIFEST}")
     write_json(arguments.json, facts)
-    print(f"next: eblvm train {recipe_of(facts)} --data {arguments.folder}")
+    print_next(("train", *recipe_of(facts).split(), "--data", arguments.folder))
 
 
 def info(argv: list[str]) -> None:
@@ -85,14 +86,20 @@ def info(argv: list[str]) -> None:
     arguments = parser.parse(argv)
     from eblvm.engine.data.readers import read
 
-    contents = read(arguments.path)
+    contents = divided(read(arguments.path))
     facts = describe(contents)
     show(arguments.path, facts)
     sheet = arguments.sheet or Path(f"{arguments.path.resolve().name}-sheet.png")
     contact_sheet(contents, sheet)
     print(f"  contact sheet     {sheet}")
     write_json(arguments.json, facts)
-    print(f"next: eblvm train {recipe_of(facts)} --data {quote(str(arguments.path))}")
+    print_next(("train", *recipe_of(facts).split(), "--data", arguments.path))
+
+
+def divided(contents: Contents) -> Contents:
+    """Images of one's own as recipe `images` divides them; published ones as they are."""
+    own = recipe_of(describe(contents)).startswith("images")
+    return contents.divided(seed=Images().split_seed) if own else contents
 
 
 def describe(contents: Contents) -> dict[str, Any]:
@@ -100,7 +107,8 @@ def describe(contents: Contents) -> dict[str, Any]:
     return {
         "kind": contents.kind,
         "splits": {name: {"count": len(s.images), "shape": _shape(s)} for name, s in contents.splits.items()},
-        "labels": {name: _labels(s) for name, s in contents.splits.items() if s.labels is not None},
+        "labels": {name: _labels(s, contents.classes) for name, s in contents.splits.items() if s.labels is not None},
+        "classes": list(contents.classes),
         "attributes": list(contents.attributes),
         "published": contents.published,
     }
@@ -131,10 +139,14 @@ def _shape(split: Split) -> list[int] | None:
     return None if isinstance(split.images, Pictures) else list(split.images.shape[1:])
 
 
-def _labels(split: Split) -> str:
+def _labels(split: Split, classes: tuple[str, ...]) -> str:
     assert split.labels is not None
     if split.labels.ndim == 2:
         return f"{split.labels.shape[1]} attributes"
+    if classes:
+        counts = np.bincount(split.labels, minlength=len(classes)).tolist()
+        shown = [f"{printable(name)} {count}" for name, count in zip(classes, counts, strict=True)]
+        return f"{len(classes)} classes: {', '.join(shown[:SHOWN_CLASSES])}{', ...' * (len(shown) > SHOWN_CLASSES)}"
     return f"labels {split.labels.min()} to {split.labels.max()}"
 
 

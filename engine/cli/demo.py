@@ -13,7 +13,7 @@ from pathlib import Path
 import torch
 
 from eblvm.engine import recipes
-from eblvm.engine.cli.parser import Parser
+from eblvm.engine.cli.parser import Parser, print_next
 from eblvm.engine.config import Config
 from eblvm.engine.errors import DivergedError, UserError, printable
 from eblvm.engine.progress import quietly
@@ -72,7 +72,7 @@ def demo(out: Path) -> None:
     for title in runs:
         print(f"{title:18} {found[title][0]:.4f}")
     print(f"\ndensities: {picture}   curves: tensorboard --logdir {out}")
-    print(f"next: eblvm eval {folders[deep]}; eblvm train checkerboard --help")
+    print_next(("eval", folders[deep]), ("train", "checkerboard", "--help"))
 
 
 @contextmanager

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from eblvm.engine import tables
-from eblvm.engine.cli.parser import Parser, at_least, at_most, write_json
+from eblvm.engine.cli.parser import Parser, at_least, at_most, print_next, write_json
 from eblvm.engine.cli.sample import add_run
 from eblvm.engine.errors import UserError
 from eblvm.engine.runs.folder import read_config
@@ -88,7 +88,7 @@ def main(argv: list[str]) -> None:
     model = arguments.model or run.default_model()
     if arguments.shard is not None:
         evaluation.make_shard(run, model, options, Shard(*arguments.shard))
-        print("next: when all shards are made, the same command without --shard gives the figures")
+        print("when all shards are made, the same command without --shard gives the figures")
         return
     studies = {None: evaluate, "bias": bias, "early-stopping": early_stopping}
     write_json(arguments.json, studies[arguments.study](run, arguments.model, options))
@@ -118,7 +118,7 @@ def evaluate(run: "SavedRun", model: str | None, options: "EvalOptions") -> dict
                 print(f"  {name:28} {shown(value)}" + (f" +- {deviation:.4f}" if deviation else "") + own)
     if len(facts["replicas"]) > 1:
         print(f"in brackets, in this order: {', '.join(row['replica'] for row in facts['replicas'])}")
-    print(f"next: eblvm report {run.folder}; eblvm export {run.folder}")
+    print_next(("report", run.folder), ("export", run.folder))
     return facts
 
 
@@ -138,7 +138,7 @@ def bias(run: "SavedRun", model: str | None, options: "EvalOptions") -> dict[str
             print(f"{'K=' + str(K):>31}" + "".join(f"  {x:<8.2e}" for x in (*row, newton)))
     print(f"plot: {run.folder / 'gradient_bias.png'}")
     write_json(str(run.folder / "gradient_bias.json"), facts)
-    print(f"next: eblvm train --init {run.folder} --N n --K k --out DIR, with the N and K of a small bias")
+    print("give a run the smallest N and K whose bias is small enough for you")
     return facts
 
 
@@ -151,7 +151,7 @@ def early_stopping(run: "SavedRun", model: str | None, options: "EvalOptions") -
         print(f"  step {step:<9} {fid:.3f}" + ("  lowest" if step == facts["best_step"] else ""))
     print(f"plot: {run.folder / 'early_stopping.png'}")
     write_json(str(run.folder / "early_stopping.json"), facts)
-    print(f"next: eblvm eval {run.folder} --step {facts['best_step']} --fid 50000")
+    print_next(("eval", run.folder, "--step", facts["best_step"], "--fid", 50_000))
     return facts
 
 
@@ -170,7 +170,7 @@ def compare_runs(arguments: argparse.Namespace) -> None:
         print("\n" + tables.markdown(names, cells) + "\n")
     print(f"plot: {arguments.plot}")
     write_json(arguments.json, table)
-    print(f"next: eblvm report {' '.join(arguments.compare)}")
+    print_next(("report", *arguments.compare))
 
 
 def _cell(figure: tuple[float | str, float] | None) -> str:

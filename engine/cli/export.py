@@ -2,8 +2,9 @@
 
 from pathlib import Path
 
-from eblvm.engine.cli.parser import Parser
+from eblvm.engine.cli.parser import Parser, print_next
 from eblvm.engine.cli.sample import add_run
+from eblvm.engine.recipes import RECIPES
 from eblvm.engine.runs.folder import read_config
 
 EXAMPLES = ("eblvm export runs/board --out board", "eblvm export runs/mnist --model ema --onnx-energy")
@@ -32,4 +33,6 @@ def main(argv: list[str]) -> None:
     for path in export(run, model, out, safetensors=safe, state_dict=arguments.state_dict, onnx=arguments.onnx_energy):
         print(f"  {path.name:18} {path.stat().st_size / 1024:9.1f} KiB")
     print(f'next: python -c "import eblvm; print(eblvm.load({str(out)!r}).sample(4).shape)"')
-    print(f"      eblvm train {run.config.recipe} --init {out} --out runs/next")
+    if run.config.recipe in RECIPES:  # a model of one's own continues in Python
+        data = [] if run.config.get("data") is None else ["--data", run.config["data"]]
+        print_next(("train", "--init", out, *data, "--out", f"{out}-next"))

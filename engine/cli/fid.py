@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from eblvm.engine.cli.parser import Parser, write_json
+from eblvm.engine.cli.parser import Parser, print_next, write_json
 from eblvm.engine.errors import UserError
 
 EXAMPLES = ("eblvm fid samples/ photos/", "eblvm fid runs/mnist/samples.pt mnist.npz --features dinov2 --dinov2 FILE")
@@ -47,6 +47,8 @@ def main(argv: list[str]) -> None:
     if min(counts) < (limit := FULL_RANK[features]):
         because = "the covariance has not full rank, compare such values with equal counts only"
         print(f"fewer than {limit} images: {because}")
-        print("next: eblvm sample RUN --count 10000 --png FOLDER, then this again with FOLDER")
+        folder = Path(arguments.a).parent
+        if Path(arguments.a).name == "samples.pt" and (folder / "config.json").is_file():
+            print_next(("sample", folder, "--count", 10_000), ("fid", arguments.a, arguments.b))
     else:
-        print(f"next: eblvm fid {arguments.a} {arguments.b} --features {other}")
+        print_next(("fid", arguments.a, arguments.b, "--features", other))

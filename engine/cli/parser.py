@@ -2,6 +2,8 @@
 
 import argparse
 import json
+import shlex
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn
@@ -56,6 +58,11 @@ def integers(text: str) -> tuple[int, ...]:
     except ValueError:
         expected = "expected integers separated by commas, such as 0,1,5,10"
         raise argparse.ArgumentTypeError(f"got {text!r}, {expected}") from None
+
+
+def print_next(*commands: Sequence[object]) -> None:
+    """Print commands to go on with, each given by its words, as they can be pasted into a shell."""
+    print("next: " + "; ".join(shlex.join(["eblvm", *map(str, words)]) for words in commands))
 
 
 def write_json(path: str | None, facts: dict[str, Any]) -> None:

@@ -2,8 +2,9 @@
 
 from pathlib import Path
 
+from eblvm.engine import recipes
 from eblvm.engine.cli.configuration import add_run_options, configuration
-from eblvm.engine.cli.parser import Parser, at_least, integers, write_json
+from eblvm.engine.cli.parser import Parser, at_least, integers, print_next, write_json
 
 OWN = ("N",)
 EXAMPLES = (
@@ -40,4 +41,7 @@ def main(argv: list[str]) -> None:
 
         plot(facts, Path(arguments.plot))
         print(f"plot: {arguments.plot}")
-    print(f"next: eblvm train {arguments.recipe} with the same options; eblvm profile {arguments.recipe} measures it")
+    words = [config.recipe, *" ".join(recipes.arguments(config, without=("data",))).split()]
+    data = config.get("data", "")  # None where the files are still to be named
+    trained = [] if data is None else [("train", *words, *(["--data", data] if data else []))]
+    print_next(("profile", *words), *trained)

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from eblvm.engine.cli.parser import Parser, write_json
+from eblvm.engine.cli.parser import Parser, print_next, write_json
 from eblvm.engine.durable import write_atomic
 from eblvm.engine.errors import UserError
 from eblvm.engine.reporting.page import collect, page
@@ -37,9 +37,10 @@ def main(argv: list[str]) -> None:
     print(f"page: {out}; curves: {', '.join(str(folder / 'curves.png') for folder in folders)}")
     missing = [folder for folder, facts in zip(folders, reports, strict=True) if facts["eval"] is None]
     if missing:
-        print(f"next: eblvm eval {missing[0]} for figures and pictures, then this again")
+        print_next(("eval", missing[0]), ("report", *folders, *(["--out", out] if arguments.out else [])))
     else:
-        print(f"next: open {out} in a browser; eblvm export {folders[0]}")
+        print(f"open {out} in a browser")
+        print_next(("export", folders[0]))
     write_json(arguments.json, {"runs": reports} if several else reports[0])
 
 

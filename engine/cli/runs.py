@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from eblvm.engine import recipes, tables
-from eblvm.engine.cli.parser import Parser, write_json
+from eblvm.engine.cli.parser import Parser, print_next, write_json
 from eblvm.engine.errors import UserError
 from eblvm.engine.runs import checkpoint, summary
 from eblvm.engine.runs.summary import RunSummary, age_text, size_text, summarise
@@ -33,7 +33,7 @@ def main(argv: list[str]) -> None:
         print(f"no runs in {folder}; start one: eblvm train checkerboard --out {folder / 'board'}")
     else:
         print(tables.text(COLUMNS, [row(run) for run in summaries]))
-        print(f"next: eblvm runs show {summaries[-1].folder}; eblvm report {summaries[-1].folder}")
+        print_next(("runs", "show", summaries[-1].folder), ("report", summaries[-1].folder))
     write_json(arguments.json, {"runs": [facts(run) for run in summaries]})
 
 
@@ -86,11 +86,11 @@ def show(argv: list[str]) -> None:
     for name, value in (evaluation or {}).get("mean", {}).items():
         print(f"  {name:28} {figure(value)}")
     if run.state == "stopped":
-        print(f"next: eblvm train --resume {run.folder}")
+        print_next(("train", "--resume", run.folder))
     elif evaluation is None:
-        print(f"next: eblvm eval {run.folder}; eblvm report {run.folder}")
+        print_next(("eval", run.folder), ("report", run.folder))
     else:
-        print(f"next: eblvm report {run.folder}; eblvm export {run.folder}")
+        print_next(("report", run.folder), ("export", run.folder))
     write_json(arguments.json, facts(run) | {"evaluation": evaluation})
 
 
@@ -116,7 +116,7 @@ def compare(argv: list[str]) -> None:
     print(tables.text(("", *(str(r.folder) for r in runs)), table))
     if len({r.config.method.kind for r in runs}) > 1:
         print("validation losses of different methods are of different losses: compare evaluations, 'eblvm eval RUN'")
-    print(f"next: eblvm report {' '.join(arguments.dirs)}")
+    print_next(("report", *arguments.dirs))
     write_json(arguments.json, {"runs": arguments.dirs, "differences": differing, "figures": figures})
 
 
@@ -140,6 +140,8 @@ def clean(argv: list[str]) -> None:
         for name in summary.REMOVABLE if arguments.yes else ():
             shutil.rmtree(run.folder / name, ignore_errors=True)
     if arguments.yes:
-        print(f"removed {size_text(total)}\nnext: eblvm runs {Path(arguments.dirs[0]).parent}")
+        print(f"removed {size_text(total)}")
+        print_next(("runs", Path(arguments.dirs[0]).parent))
     else:
-        print(f"{size_text(total)} could go\nnext: eblvm runs clean {' '.join(arguments.dirs)} --yes")
+        print(f"{size_text(total)} could go")
+        print_next(("runs", "clean", *arguments.dirs, "--yes"))

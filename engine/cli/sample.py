@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from eblvm.engine import sampling
-from eblvm.engine.cli.parser import Parser, at_least, at_most, write_json
+from eblvm.engine.cli.parser import Parser, at_least, at_most, print_next, write_json
 from eblvm.engine.durable import write_atomic
 from eblvm.engine.errors import UserError
 from eblvm.engine.options import Leaf
@@ -105,8 +105,10 @@ def main(argv: list[str]) -> None:
     elif (mixing := sampler.mixing(run, model, arguments.seed)) is not None:
         print(mixing.sentence)
         write_json(str(run.folder / f"{name}.json"), {"steps": given.get("steps"), **mixing.facts()})
-    measured = f"eblvm fid {run.folder / name}.pt DATA; " if v.dim() == 4 and target != "posterior" else ""
-    print(f"next: {measured}eblvm eval {run.folder}; eblvm report {run.folder}")
+    data = run.config.get("data")
+    comparable = v.dim() == 4 and target is None and data is not None
+    measured = [("fid", f"{run.folder / name}.pt", data)] if comparable else []
+    print_next(*measured, ("eval", run.folder), ("report", run.folder))
 
 
 def given_options(arguments: Namespace) -> dict[str, Any]:

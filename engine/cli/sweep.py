@@ -4,7 +4,7 @@ from pathlib import Path
 
 from eblvm.engine import tables
 from eblvm.engine.cli.configuration import add_run_options, run_of
-from eblvm.engine.cli.parser import Parser, write_json
+from eblvm.engine.cli.parser import Parser, print_next, write_json
 from eblvm.engine.cli.train import preview, show
 from eblvm.engine.errors import UserError
 from eblvm.engine.runs import summary
@@ -39,4 +39,4 @@ def main(argv: list[str]) -> None:
     print(tables.text(summary.ROW_COLUMNS, [[f"{x:.5g}" if isinstance(x, float) else x for x in row] for row in rows]))
     write_json(arguments.json, {"columns": list(summary.ROW_COLUMNS), "rows": [list(row) for row in rows]})
     if complete:
-        print(f"next: eblvm eval {out}; eblvm report {out}")
+        print_next(("eval", out), ("report", out))

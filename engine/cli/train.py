@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from eblvm.engine.cli.configuration import add_run_options, run_of
-from eblvm.engine.cli.parser import Parser
+from eblvm.engine.cli.parser import Parser, print_next
 from eblvm.engine.config import Config
 from eblvm.engine.errors import WithoutGraphsError
 from eblvm.engine.options import flag
@@ -93,7 +93,8 @@ def finish(out: Path) -> None:
     seconds = run.last.get("seconds")
     took = f" in {seconds:.0f} s" if isinstance(seconds, float) else ""
     print(f"{out}: {run.step} steps{took}{best}")
-    print(f"next: eblvm eval {out}; eblvm report {out}; eblvm sample {out}; eblvm train --resume {out} --steps M")
+    longer = ("train", "--resume", out, "--steps", 2 * run.step)
+    print_next(("eval", out), ("report", out), ("sample", out), longer)
 
 
 def show(config: Config) -> None:

@@ -11,8 +11,11 @@ import numpy as np
 
 from eblvm.engine.data.members import Member
 from eblvm.engine.errors import UserError, printable
+from eblvm.kernels import philox
+from eblvm.kernels.philox import Key, Purpose, purpose
 
 PictureFile = Path | Member
+DIVIDE = 3  # the stream of Purpose.DATA that shuffles before images are divided
 
 
 @dataclass(frozen=True)
@@ -40,6 +43,20 @@ class Split(NamedTuple):
     def part(self, first: int, end: int) -> Split:
         return Split(self.images[first:end], None if self.labels is None else self.labels[first:end])
 
+    def shuffled(self, seed: int) -> Split:
+        """In a random order, in which every stretch has each class in proportion. A mapped store stays as it is."""
+        if isinstance(self.images, np.memmap):
+            return self
+        order = philox.permutation(Key(seed, 0), purpose(Purpose.DATA, DIVIDE), len(self.images)).numpy()
+        if self.labels is not None and self.labels.ndim == 1:
+            by_class = np.argsort(self.labels[order], kind="stable")
+            _, first, count = np.unique(self.labels[order][by_class], return_index=True, return_counts=True)
+            place = (np.arange(len(order)) - np.repeat(first, count) + 0.5) / np.repeat(count, count)  # in its class
+            order = order[by_class[np.argsort(place, kind="stable")]]
+        images = self.images
+        taken = Pictures([images.files[i] for i in order]) if isinstance(images, Pictures) else images[order]
+        return Split(taken, None if self.labels is None else self.labels[order])
+
 
 class Contents(NamedTuple):
     """`splits` has train, valid and test in this order, those that the files tell apart; otherwise 'all'."""
@@ -50,10 +67,12 @@ class Contents(NamedTuple):
     attributes: tuple[str, ...] = ()  # names of the columns of the labels
     crop_fraction: float | None = None  # of a picture's width that the centre crop keeps; None: the largest square
     where: str = "the data set"  # the path that it was read from, for messages
+    classes: tuple[str, ...] = ()  # names of the labels
 
-    def divided(self, sizes: tuple[int, int] | None = None) -> Contents:
+    def divided(self, sizes: tuple[int, int] | None = None, seed: int | None = None) -> Contents:
         """Divide into train, valid and test. `sizes` are those of valid and test where one set has all
-        images and is larger; a caller that gives them checks the number of images.
+        images and is larger; a caller that gives them checks the number of images. `seed` shuffles one set of all
+        images first.
 
         Otherwise 5 % each at its end (at least one); of a training set without a valid one the last 10 %, at least one
         and at most 1000. A set that leaves one of them empty is refused.
@@ -61,6 +80,7 @@ class Contents(NamedTuple):
         splits = dict(self.splits)
         if "all" in splits:
             whole = splits.pop("all")
+            whole = whole if seed is None else whole.shuffled(seed)
             n, held = len(whole.images), max(1, len(whole.images) // 20)
             valid, test = sizes if sizes and n > sum(sizes) else (held, held)
             if n <= valid + test:

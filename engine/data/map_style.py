@@ -14,7 +14,7 @@ LABEL_KEYS = ("label", "labels", "y", "target")
 
 
 def in_memory(data: Any) -> tuple[Tensor, Tensor | None]:
-    """(samples [n, ...], labels [n] or None) of anything with `len` and `[i]`.
+    """(samples [n, ...], labels [n] or None) of arrays, lists of numbers, or anything with `len` and `[i]`.
 
     An item is a sample, a pair (sample, label), or a mapping with one of SAMPLE_KEYS. A sample is a tensor, an array or
     a picture; pictures and byte arrays of height x width (x channels) become uint8 [C, H, W]."""
@@ -24,6 +24,8 @@ def in_memory(data: Any) -> tuple[Tensor, Tensor | None]:
     if not hasattr(data, "__len__") or not hasattr(data, "__getitem__"):
         got = type(data).__name__
         raise UserError(f"got data of type {got}, expected a tensor, a Dataset, or a set with len and [i]")
+    if (numbers := _numbers(data)) is not None:
+        return numbers, None
     pairs = [_pair(data[i], i) for i in range(len(data))]
     if not pairs:
         raise UserError("got an empty data set, expected samples")
@@ -34,6 +36,19 @@ def in_memory(data: Any) -> tuple[Tensor, Tensor | None]:
     labels = [label for _, label in pairs]
     known = all(isinstance(label, int | np.integer) or _is_scalar(label) for label in labels)
     return torch.stack([sample for sample, _ in pairs]), torch.tensor([int(x) for x in labels]) if known else None
+
+
+def _numbers(data: Any) -> Tensor | None:
+    """Samples of numbers as one tensor of float32; bytes may be pictures, and are left to `_sample`."""
+    if not isinstance(data, np.ndarray) and not (isinstance(data, list) and data and isinstance(data[0], list)):
+        return None
+    try:
+        array = np.asarray(data)
+    except ValueError:  # rows of different lengths
+        return None
+    if array.ndim < 2 or array.dtype.kind not in "fiu" or array.dtype == np.uint8:
+        return None
+    return torch.from_numpy(np.ascontiguousarray(array, np.float32))
 
 
 def _is_scalar(label: Any) -> bool:

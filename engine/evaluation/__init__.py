@@ -38,6 +38,7 @@ def evaluate(
     """The figures of every replica with their mean and deviation, as they are in eval.json. `say` gets a line on every
     section before the first begins."""
     torch.set_num_threads(run.config.running.threads)
+    run = run.decoded()
     facts = provenance(run, model)
     done = {} if options.again else sections_done(run.folder / "eval.json", facts)
     sections = sections_of(run, model, facts["weights"], options)
@@ -139,6 +140,7 @@ def seconds_before(path: Path) -> dict[str, float]:
 def make_shard(run: SavedRun, model: str, options: EvalOptions, shard: Shard) -> None:
     """This process's shard of a FID's samples and features; `evaluate` reuses them."""
     torch.set_num_threads(run.config.running.threads)
+    run = run.decoded()
     source = source_of(run, model, weights_of(run, model), options)
     samples, reference, net = fid_inputs(run, source, options)
     for images, name in ((samples, "samples"), (reference, "reference")):

@@ -15,7 +15,7 @@ from eblvm.engine.data.dataset import resized
 from eblvm.engine.data.pictures.decoding import UnreadableError, rgb
 from eblvm.engine.data.pictures.stream import unreadable
 from eblvm.engine.data.readers.arrays import listed, load_npz
-from eblvm.engine.data.readers.picture_folder import SUFFIXES, pictures_in
+from eblvm.engine.data.readers.picture_folder import SUFFIXES, pictures_of
 from eblvm.engine.durable import make_folder
 from eblvm.engine.errors import UserError, printable
 from eblvm.engine.models.deep import image_shape
@@ -110,7 +110,7 @@ def _tensor(path: Path) -> Tensor:
 
 def _folder(folder: Path, shape: tuple[int, int, int] | None) -> Tensor:
     """The centre square of every picture, resized: to the first one's shape where none is given, in colour."""
-    paths = sorted(pictures_in(folder))
+    paths = pictures_of(folder)
     if not paths:
         raise UserError(f"{printable(folder)} has no {' or '.join(SUFFIXES)} pictures")
     if shape is None:

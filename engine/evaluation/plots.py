@@ -12,12 +12,13 @@ from matplotlib import colormaps
 from torch import Tensor
 
 from eblvm.engine.nets.grbm import GRBM
-from eblvm.engine.plotting import save, styled, subplots, write
+from eblvm.engine.plotting import Picture, save, styled, subplots, write
 from eblvm.engine.runs.stats import name_of
 from eblvm.engine.types import Params
 
 SMOOTHED = 40  # points above which a curve is smoothed
 DENSITY_SIZE = 120  # points of a density per axis
+BINS = 80  # of a histogram
 FLOOR = 1e-9  # what a logarithmic plot shows of zero
 Density = Callable[[Tensor], Tensor]  # of points [n, 2], [n]
 
@@ -48,15 +49,18 @@ def density(panels: Sequence[tuple[str, Density]], data: Tensor, path: Path) -> 
     grid, low, high = density_grid(data)
     histogram = torch.histogramdd(data, [40, 40], range=[low, high] * 2, density=True).hist
     top = 1.2 * float(histogram[histogram > 0].quantile(0.9))
-    figure, axes = subplots(1, len(panels) + 1, figsize=(3.2 * (len(panels) + 1), 3.9))
+    figure, axes = subplots(1, len(panels) + 1, figsize=(3.2 * (len(panels) + 1) + 0.6, 3.7), sharey=True)
     axes[0].hist2d(*data.T.tolist(), bins=80, range=[[low, high]] * 2, density=True, vmin=0, vmax=top)
-    axes[0].set_title("data")
+    axes[0].set_title(f"data ({len(data):,} samples)")
     for ax, (title, of) in zip(axes[1:], panels, strict=True):
         values = of(grid).view(DENSITY_SIZE, DENSITY_SIZE).numpy()
-        ax.imshow(values, extent=(low, high) * 2, origin="lower", vmin=0, vmax=top)
+        shown = ax.imshow(values, extent=(low, high) * 2, origin="lower", vmin=0, vmax=top)
         ax.set_title(title)
     for ax in axes:
-        ax.set(aspect="equal", xticks=[], yticks=[])
+        ax.set(aspect="equal", xlabel="$v_1$")
+        ax.tick_params(labelsize=7)
+    axes[0].set_ylabel("$v_2$")
+    figure.colorbar(shown, ax=axes, shrink=0.8, label="density")
     save(figure, path)
 
 
@@ -67,12 +71,23 @@ def samples(v: Tensor, image_shape: tuple[int, int] | None, path: Path, columns:
     elif image_shape is not None:
         image_grid(v.view(len(v), 1, *image_shape), path, columns)
     else:
-        scatter(v, path)
+        save(scatter(v), path)
 
 
 @styled
 def image_grid(images: Tensor, path: Path, columns: int = 10, title: str = "") -> None:
     """Images [n, C, height, width] in [0, 1] with one or three channels, `columns` a row, enlarged to be seen."""
+    picture = grid(images, columns)
+    if not title:
+        buffer = io.BytesIO()
+        matplotlib.image.imsave(buffer, picture.numpy(), format="png")
+        write(path, buffer.getvalue())
+        return
+    save(shown_grid(picture, title), path)
+
+
+def grid(images: Tensor, columns: int) -> Tensor:
+    """One picture uint8 [height, width, 3] of images [n, C, height, width], with white lines between them."""
     n, channels, height, width = images.shape
     rows = -(-n // columns)
     canvas = torch.ones(rows * columns, 3, height + 1, width + 1)
@@ -81,32 +96,31 @@ def image_grid(images: Tensor, path: Path, columns: int = 10, title: str = "") -
     canvas = canvas.view(rows, columns, 3, height + 1, width + 1).permute(0, 3, 1, 4, 2)
     picture = (canvas.reshape(rows * (height + 1), columns * (width + 1), 3) * 255).byte()
     scale = max(1, 800 // picture.shape[1])
-    picture = picture.repeat_interleave(scale, 0).repeat_interleave(scale, 1)
-    if not title:
-        buffer = io.BytesIO()
-        matplotlib.image.imsave(buffer, picture.numpy(), format="png")
-        write(path, buffer.getvalue())
-        return
+    return picture.repeat_interleave(scale, 0).repeat_interleave(scale, 1)
+
+
+@styled
+def shown_grid(picture: Tensor, title: str) -> Picture:
     inches = picture.shape[1] / 120
     figure, ax = subplots(figsize=(inches, picture.shape[0] / 120 + 0.4))
     ax.imshow(picture.numpy())
     ax.set_title(title, fontsize=9)
     ax.axis("off")
-    save(figure, path)
+    return figure
 
 
 @styled
-def scatter(points: Tensor, path: Path) -> None:
+def scatter(points: Tensor) -> Picture:
     """Samples of a 2-D model (the first two axes of any other)."""
     figure, ax = subplots(figsize=(4, 4))
     ax.set_title(f"{len(points)} samples", fontsize=10)
     ax.scatter(*points[:, :2].cpu().numpy().T, s=3)
     ax.set_aspect("equal")
-    save(figure, path)
+    return figure
 
 
 @styled
-def curves(lines: Mapping[str, tuple[Sequence[float], Sequence[float]]], path: Path) -> None:
+def curves(lines: Mapping[str, tuple[Sequence[float], Sequence[float]]]) -> Picture:
     """One panel a quantity: its values against the step, and of long ones their moving average."""
     columns = min(4, len(lines))
     rows = -(-len(lines) // columns)
@@ -121,7 +135,7 @@ def curves(lines: Mapping[str, tuple[Sequence[float], Sequence[float]]], path: P
         ax.set_title(name_of(name), fontsize=10)
         ax.set_xlabel("step")
         ax.grid(alpha=0.3)
-    save(figure, path)
+    return figure
 
 
 def smoothed(values: Sequence[float], weight: float = 0.9) -> list[float]:
@@ -150,26 +164,37 @@ def gradient_bias(facts: Mapping[str, Any], path: Path) -> None:
 
 @styled
 def histograms(values: Mapping[str, Tensor], label: str, path: Path, title: str = "") -> None:
-    """One histogram a name on a common scale: linear within the spread of the first, logarithmic far from it. Sets that
-    lie orders of magnitude apart both show their shape: on a linear axis one would be a single bin."""
-    first = next(iter(values.values())).double()
-    centre, spread = float(first.median()), float(first.quantile(0.75) - first.quantile(0.25)) or 1.0
-    scaled = {name: torch.asinh((v.double() - centre) / spread) for name, v in values.items()}
-    everything = torch.cat(list(scaled.values()))
+    """One histogram a name, on a common linear axis. Where one of the sets would be a single bin of it, the axis is
+    asinh, linear within the spread of the first set, and its label says so."""
+    sets = {name: v.double() for name, v in values.items()}
+    everything = torch.cat(list(sets.values()))
     low, high = float(everything.min()), float(everything.max())
     if low == high:
         low, high = low - 1, high + 1
-    figure, ax = subplots(figsize=(5.5, 3.4))
-    for name, v in scaled.items():
-        ax.hist(v.numpy(), bins=80, range=(low, high), density=True, alpha=0.6, label=f"{name} ({len(v)})")
-    places = np.linspace(low, high, 6)
-    ax.set_xticks(places, [f"{centre + spread * np.sinh(place):.4g}" for place in places], fontsize=8)
-    ax.set_xlabel(label, fontsize=8)
-    ax.set_ylabel("density", fontsize=8)
-    ax.set_yticks([])
+    first = next(iter(sets.values()))
+    centre, spread = float(first.median()), float(first.quantile(0.75) - first.quantile(0.25)) or 1.0
+    narrow = min(float(v.max() - v.min()) for v in sets.values()) < (high - low) / BINS
+    figure, ax = subplots(figsize=(6.5, 3.2))
+    if narrow:
+        ends = np.linspace(*(np.arcsinh((end - centre) / spread) for end in (low, high)), BINS + 1)
+        edges = centre + spread * np.sinh(ends)
+        ax.set_xscale(
+            "function", functions=(lambda x: np.arcsinh((x - centre) / spread), lambda y: centre + spread * np.sinh(y))
+        )
+        ax.set_xticks(edges[:: BINS // 5], [f"{place:.4g}" for place in edges[:: BINS // 5]])
+    else:
+        edges = np.linspace(low, high, BINS + 1)
+    for name, v in sets.items():
+        fractions = np.histogram(v.numpy(), edges)[0] / len(v)
+        ax.stairs(fractions, edges, fill=True, alpha=0.6, label=f"{name} ({len(v)})")
+    ax.set_xlabel(
+        f"{label} (asinh axis: linear near {centre:.3g}, logarithmic far from it)" if narrow else label, fontsize=8
+    )
+    ax.set_ylabel("fraction per bin", fontsize=8)
+    ax.tick_params(labelsize=7)
     if title:
         ax.set_title(title, fontsize=10)
-    ax.legend(fontsize=8, loc="upper right")
+    ax.legend(fontsize=8, loc="center left", bbox_to_anchor=(1, 0.5))
     save(figure, path)
 
 

@@ -6,6 +6,7 @@ from typing import Any
 from eblvm.engine.errors import UserError
 from eblvm.engine.evaluation import plots
 from eblvm.engine.optim import replicas
+from eblvm.engine.plotting import save
 from eblvm.engine.runs.folder import read_config
 from eblvm.engine.runs.stats import read_eval, read_rows
 
@@ -27,7 +28,7 @@ def report(folder: Path) -> dict[str, Any]:
                     x, y = series.setdefault(replicas.labelled(name, label), ([], []))
                     x.append(row["step"])
                     y.append(sum(of_rate) / len(of_rate))
-    plots.curves(series, folder / "curves.png")
+    save(plots.curves(series), folder / "curves.png")
     evaluation = read_eval(folder / "eval.json")
     return {
         "recipe": config.recipe,

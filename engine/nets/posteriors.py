@@ -5,7 +5,7 @@ from itertools import pairwise
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor, distributions, nn
 from torch.nn.functional import softplus
 
 from eblvm.engine.autodiff.convolution import Convolution
@@ -46,6 +46,10 @@ class Posterior(Net):
     def mean(self, p: Any) -> Tensor:
         raise NotImplementedError
 
+    def distribution(self, p: Any) -> distributions.Distribution:
+        """Return q(h | v) as a torch distribution over [B, H], for users."""
+        raise UserError(f"{type(self).__name__} has no method distribution(p); add one, or call its other methods")
+
 
 class Bernoulli(Posterior):
     """q(h | v) = Bern(sigmoid(l)) with logits l = net(v), which are linear without hidden widths, l = v A + a.
@@ -83,6 +87,9 @@ class Bernoulli(Posterior):
     def mean(self, logits_BH: Tensor) -> Tensor:
         return torch.sigmoid(logits_BH)
 
+    def distribution(self, logits_BH: Tensor) -> distributions.Distribution:
+        return distributions.Independent(distributions.Bernoulli(logits=logits_BH), 1)
+
 
 class Gaussian(Posterior):
     """q(h | v) = N(mean, std^2), independent units, (mean, log std) = net(v) [B, 2H]."""
@@ -119,6 +126,9 @@ class Gaussian(Posterior):
 
     def mean(self, p: tuple[Tensor, Tensor]) -> Tensor:
         return p[0]
+
+    def distribution(self, p: tuple[Tensor, Tensor]) -> distributions.Distribution:
+        return distributions.Independent(distributions.Normal(p[0], p[1].exp()), 1)
 
     def negative_entropy(self, p: tuple[Tensor, Tensor]) -> Tensor:
         """Return E_q log q(h | v), without the constant that `log_prob` leaves out."""

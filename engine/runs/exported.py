@@ -2,7 +2,8 @@
 
 export.json          what was exported: step, model, shape of a sample, versions
 config.json          the run's configuration, without paths
-model.safetensors    theta.*, phi.*, buffers.* and extent (the range of the data); or model.pt, the same as a state dict
+model.safetensors    theta.*, phi.*, buffers.*, extent (the range of the data) and, of a deep EBLVM, means (of q(h|v),
+                     for samples given h); or model.pt, the same as a state dict
 energy.onnx          where it was asked for
 README.md            the model card
 """
@@ -47,7 +48,7 @@ def read(folder: Path) -> dict[str, Any]:
     state = {**tree, "theta_opt": {}, "phi_opt": {}, "chain": {}, "ema": {}, "scale": {}}
     return {
         "step": facts["step"], "best": {}, "state": state, "extent": tensors["extent"],
-        "image_shape": facts["image_shape"],
+        "means": tensors.get("means"), "image_shape": facts["image_shape"],
     }  # fmt: skip
 
 

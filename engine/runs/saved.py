@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, cast
@@ -74,6 +74,12 @@ class SavedRun:
     def dataset(self) -> Dataset:
         return self.custom_data or self.config.load_data()
 
+    def decoded(self) -> SavedRun:
+        """Return the run with every picture at hand, as evaluations need: streamed ones are decoded into a store."""
+        if self.custom_data is not None or self.config.dataset.input == "memory":
+            return self
+        return replace(self, custom_data=self.config.replaced(input="memory").load_data())
+
     @cached_property
     def extent(self) -> Tensor:
         """The lowest and the highest value of every unit of the training data, [2, ...]; of bytes 0 and 1."""
@@ -84,6 +90,12 @@ class SavedRun:
             ends = torch.tensor([0.0, 1.0], dtype=dtype, device=self.config.running.device)
             return ends.view(2, *[1] * (train.dim() - 1)).expand(2, *train.shape[1:])
         return torch.stack([train.amin(0), train.amax(0)])
+
+    @property
+    def kept_means(self) -> Tensor | None:
+        """Posterior means [n, H] that an export brings along, where its data are not at hand."""
+        kept = self.payload.get("means") if self.custom_data is None and self.config.get("data") is None else None
+        return None if kept is None else kept.to(self.config.running.device)
 
     @property
     def image_shape(self) -> tuple[int, int] | None:

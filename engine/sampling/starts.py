@@ -37,8 +37,12 @@ def random_h(run: SavedRun, key: philox.Key, count: int, first: int = 0) -> torc
 
 
 def posterior_means(run: SavedRun, model: str, count: int, seed: int, first: int = 0) -> torch.Tensor:
-    """Means of q(h|v) of `training_samples`, [count, H]."""
+    """Means of q(h|v) of `training_samples`, [count, H]; of an export without its data those that it brings along,
+    which for seed 0 are the same."""
     assert run.posterior is not None
+    if (kept := run.kept_means) is not None:
+        places = torch.arange(first, first + count) % len(kept) if seed == 0 else chosen(len(kept), count, seed, first)
+        return kept[places.to(kept.device)]
     posterior, samples = run.posterior.at(run.phi(model)), training_samples(run, count, seed, first)
     with torch.no_grad():
         return torch.cat([posterior.mean(posterior.params(v)) for v in samples.split(1000)])
@@ -46,12 +50,16 @@ def posterior_means(run: SavedRun, model: str, count: int, seed: int, first: int
 
 def training_samples(run: SavedRun, count: int, seed: int, first: int = 0) -> torch.Tensor:
     """Training samples in an order of the seed's; after all of them follows another order."""
-    total = len(run.dataset.train)
+    places = chosen(len(run.dataset.train), count, seed, first)
+    return run.dataset.floats(run.dataset.train[places.to(run.config.running.device)])
+
+
+def chosen(total: int, count: int, seed: int, first: int) -> torch.Tensor:
+    """Numbers below `total`: places first, first + 1, ... of one order of the seed's after the other."""
     rounds = range(first // total, (first + count - 1) // total + 1)
     purpose = philox.purpose(philox.Purpose.EVAL)
     order = torch.cat([philox.permutation(philox.Key(seed, i), purpose, total) for i in rounds])
-    chosen = order[first - rounds[0] * total :][:count]
-    return run.dataset.floats(run.dataset.train[chosen.to(run.config.running.device)])
+    return order[first - rounds[0] * total :][:count]
 
 
 def value_range(run: SavedRun) -> tuple[float, float]:

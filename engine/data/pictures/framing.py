@@ -48,7 +48,8 @@ class PillowDecoder:
         margin = math.ceil(side / size)
         padded = Image.fromarray(np.pad(square, ((margin, margin), (margin, margin), (0, 0)), mode="edge"))
         inner = (margin, margin, margin + side, margin + side)
-        return np.asarray(padded.resize((size, size), Image.Resampling.BILINEAR, box=inner)).transpose(2, 0, 1)
+        framed = np.asarray(padded.resize((size, size), Image.Resampling.BILINEAR, box=inner))
+        return np.ascontiguousarray(framed.transpose(2, 0, 1))  # a convolution of another memory order rounds otherwise
 
 
 class DaliDecoder:

@@ -102,7 +102,7 @@ def prepare(
         write_atomic(folder / store.LABELS, buffer.getvalue())
     manifest = store.Manifest(
         contents.kind, position.written, position.shape, splits, of | {"sha256": position.digest}, settings,
-        list(position.skipped), contents.attributes, contents.published,
+        list(position.skipped), contents.attributes, contents.published, contents.classes,
     )  # fmt: skip
     store.write_manifest(folder, manifest)
     (folder / PROGRESS).unlink()

@@ -33,6 +33,7 @@ class Manifest:
     skipped: list[dict[str, str]] = field(default_factory=list)  # pictures that could not be read: name, reason
     attributes: tuple[str, ...] = ()
     published: bool | None = None
+    classes: tuple[str, ...] = ()
     version: int = VERSION
 
     @classmethod
@@ -45,15 +46,18 @@ class Manifest:
         _require(type(count) is int and count > 0, "count", count, "a number of images above 0")
         sizes = isinstance(shape, list) and len(shape) == 3 and all(type(n) is int and n > 0 for n in shape)
         _require(sizes, "shape", shape, "[channels, height, width]")
-        words = isinstance(attributes, list) and all(isinstance(name, str) for name in attributes)
-        _require(words, "attributes", attributes, "a list of names")
+        classes = values.get("classes", [])
+        for name, given in (("attributes", attributes), ("classes", classes)):
+            are_words = isinstance(given, list) and all(isinstance(word, str) for word in given)
+            _require(are_words, name, given, "a list of names")
         kinds = {"kind": str, "source": dict, "settings": dict, "splits": dict, "skipped": list}
         for name, kind in kinds.items():
             _require(isinstance(values.get(name, []), kind), name, values.get(name), f"a JSON {kind.__name__}")
         published = values.get("published")
         _require(published is None or isinstance(published, bool), "published", published, "true, false or null")
         splits = _splits(values["splits"], count)
-        return cls(**values | {"shape": tuple(shape), "attributes": tuple(attributes), "splits": splits})
+        words = {"attributes": tuple(attributes), "classes": tuple(classes)}
+        return cls(**values | words | {"shape": tuple(shape), "splits": splits})
 
 
 def _splits(given: dict[str, Any], count: int) -> dict[str, tuple[int, int]]:
@@ -88,7 +92,7 @@ class Store:
     def contents(self) -> Contents:
         m, whole = self.manifest, Split(self.images, self.labels)
         splits = {name: whole.part(first, end) for name, (first, end) in m.splits.items()}
-        return Contents(f"store of {m.kind}", splits, m.published, m.attributes)
+        return Contents(f"store of {m.kind}", splits, m.published, m.attributes, classes=m.classes)
 
 
 def write_manifest(folder: Path, manifest: Manifest) -> None:

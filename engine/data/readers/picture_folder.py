@@ -26,6 +26,18 @@ def pictures_of(folder: Path) -> list[Path]:
     return sorted(path for below in folder.iterdir() for path in pictures_in(below))
 
 
+def classes_of(pictures: list[Path]) -> tuple[str, ...]:
+    """The names of the subfolders that the pictures are in: classes, if there are several."""
+    names = tuple(sorted({path.parent.name for path in pictures}))
+    return names if len(names) > 1 else ()
+
+
+def _labels(pictures: list[Path]) -> np.ndarray | None:
+    """The number of each picture's class."""
+    number = {name: i for i, name in enumerate(classes_of(pictures))}
+    return np.array([number[path.parent.name] for path in pictures]) if number else None
+
+
 def pictures_in(folder: Path) -> list[Path]:
     """The pictures of one folder in no order, by their suffixes; what has such a name and is no file is an error."""
     if not folder.is_dir():
@@ -52,7 +64,9 @@ def read_folder(folder: Path) -> Contents:
         )
     partition, attributes = (_beside(paths[0].parent, name) for name in (PARTITION, ATTRIBUTES))
     if partition is None and attributes is None and _size(paths[0]) not in CELEBA_ASPECTS:
-        return Contents("folder of pictures", {"all": Split(Pictures(paths))})
+        return Contents(
+            "folder of pictures", {"all": Split(Pictures(paths), _labels(paths))}, classes=classes_of(paths)
+        )
     rows: dict[str, list[int]] = {}
     names: tuple[str, ...] = ()
     known = []

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, ClassVar, cast
 import numpy as np
 import torch
 
-from eblvm.engine.data.contents import Contents, Pictures
+from eblvm.engine.data.contents import Contents, Pictures, Split
 from eblvm.engine.errors import UserError
 from eblvm.engine.options import Options, option
 
@@ -73,18 +73,24 @@ class FileData(DataOptions):
         contents = contents.divided(self.held_out)
         if absent := [name for name in ("train", "valid", "test") if name not in contents.splits]:
             raise UserError(f"{self.path} has no {' and no '.join(absent)} images, recipe {self.kind!r} needs them")
-        parts, labels = [], {}
-        for name, split in contents.splits.items():
+        parts = []
+        for split in contents.splits.values():
             images = split.array()
             if images.shape[1:] != self.array_shape:
                 got, expected = ("x".join(map(str, s)) for s in (images.shape[1:], self.array_shape))
                 fitting = f"{expected} of recipe {self.kind!r}; give the recipe's own data set"
                 raise UserError(f"{self.path} ({contents.kind}) has images of {got}, expected {fitting}")
             parts.append(self.framed(torch.from_numpy(images)))
-            if split.labels is not None and split.labels.ndim == 1:
-                labels[name] = torch.from_numpy(np.ascontiguousarray(split.labels))
         train, valid, test = parts
-        return Dataset(train, valid, test, train_labels=labels.get("train"), test_labels=labels.get("test"))
+        labels = [labels_of(contents.splits[name]) for name in ("train", "test")]
+        return Dataset(train, valid, test, train_labels=labels[0], test_labels=labels[1])
+
+
+def labels_of(split: Split) -> torch.Tensor | None:
+    """One class for each image; attributes are no classes."""
+    if split.labels is None or split.labels.ndim != 1:
+        return None
+    return torch.from_numpy(np.ascontiguousarray(split.labels))
 
 
 class ImageData(FileData):
@@ -122,6 +128,7 @@ class PictureData(ImageData):
         "a store in memory, or pictures decoded for each step: by Pillow, or ahead of it by DALI",
         choices=("memory", "pillow", "dali"),
     )
+    split_seed: ClassVar[int | None] = None  # shuffles images that come without splits, before they are divided
     cache: str | None = option(
         None, "folder of the stores made from pictures; none: $EBLVM_CACHE, or the user's cache", mathematical=False
     )
@@ -137,7 +144,7 @@ class PictureData(ImageData):
     def load(self, images: bool, threads: int = 1) -> Dataset:
         from eblvm.engine.data.readers import read
 
-        contents = read(self.path).divided()
+        contents = read(self.path).divided(seed=self.split_seed)
         if contents.pictures:
             return self.of_pictures(self.cropped(contents), threads)
         return self.dataset(self.squares(contents))
@@ -157,8 +164,11 @@ class PictureData(ImageData):
         if self.input == "dali":
             import_dali()
         splits = prepared(contents._replace(splits={k: contents.splits[k] for k in ("valid", "test")})).splits
-        files = cast(Pictures, contents.splits["train"].images).files
+        train = contents.splits["train"]
+        files = cast(Pictures, train.images).files
         framing = Framing(self.pixels, contents.crop_fraction)
         streamed = PicturesOnDemand(files, framing, self.input, self.stored_shape[0])
         valid, test = (torch.from_numpy(splits[name].array()) for name in ("valid", "test"))
-        return Dataset(cast(torch.Tensor, streamed), valid, test)
+        labels = [labels_of(train), labels_of(splits["test"])]
+        given = cast(torch.Tensor, streamed), valid, test
+        return Dataset(*given, train_labels=labels[0], test_labels=labels[1])

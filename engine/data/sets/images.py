@@ -15,6 +15,11 @@ class Images(PictureData):
     kind = "images"
 
     size: int = option(32, "pixels of a side, a multiple of 8; the centre square is resized to it", low=8)
+    split_seed: int | None = option(  # type: ignore[misc]
+        0,
+        "shuffles images that come without splits, class by class, before they are divided; none: by name",
+        low=0,
+    )
     channels: int = option(3, "1 for grey, 3 for colours", choices=(1, 3))
 
     @property

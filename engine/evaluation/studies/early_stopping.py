@@ -11,6 +11,7 @@ from eblvm.engine.evaluation.metrics.image_distances import image_distances
 from eblvm.engine.evaluation.sample_sections import fid_inputs
 from eblvm.engine.evaluation.section import EvalOptions
 from eblvm.engine.evaluation.sections import source_of, weights_of
+from eblvm.engine.plotting import save
 from eblvm.engine.runs import checkpoint
 from eblvm.engine.runs.saved import SavedRun
 
@@ -27,7 +28,7 @@ def early_stopping(run: SavedRun, model: str | None, options: EvalOptions) -> di
         source = source_of(then, model, weights_of(then, model), options)
         fids[step] = image_distances(*fid_inputs(then, source, options), options.seed)[f"fid_{options.fid}"]
     name = f"FID on {options.fid} samples"
-    plots.curves({name: (list(fids), list(fids.values()))}, run.folder / "early_stopping.png")
+    save(plots.curves({name: (list(fids), list(fids.values()))}), run.folder / "early_stopping.png")
     return {
         "model": model,
         "samples": options.fid,
