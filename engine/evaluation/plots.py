@@ -176,7 +176,8 @@ def histograms(values: Mapping[str, Tensor], label: str, path: Path, title: str 
     narrow = min(float(v.max() - v.min()) for v in sets.values()) < (high - low) / BINS
     figure, ax = subplots(figsize=(6.5, 3.2))
     if narrow:
-        ends = np.linspace(*(np.arcsinh((end - centre) / spread) for end in (low, high)), BINS + 1)
+        first_edge, last_edge = (float(np.arcsinh((end - centre) / spread)) for end in (low, high))
+        ends = np.linspace(first_edge, last_edge, BINS + 1)
         edges = centre + spread * np.sinh(ends)
         ax.set_xscale(
             "function", functions=(lambda x: np.arcsinh((x - centre) / spread), lambda y: centre + spread * np.sinh(y))
