@@ -98,12 +98,14 @@ def candidates(problem: Problem) -> list[Tiles]:
     latents = (16,) if odd or (wide and problem.plan == "rows") else (16, 32)
     splits = (1, 2, 4, 8, 16) if problem.splits else (1,)
     for BM, BH, warps, split, each in product(samples, latents, (4, 8), splits, keeps):
-        kept = BM if problem.plan == "rows" else BH
-        accumulated = kept * each * BD * max(problem.element, 4) // 4 // (32 * warps)
+        kept, words = BM if problem.plan == "rows" else BH, max(problem.element, 4) // 4
+        accumulated = kept * each * BD * words // (32 * warps)
         streamed = -(-H // BH) if problem.plan == "rows" else -(-problem.batch // BM)
         if by_thread and problem.plan == "rows" and BH == 32:  # as many registers again for a block of W
             accumulated *= 2
         if problem.plan == "rows" and warps == 4 and 4 * accumulated > 3 * most:  # few threads for the rest
+            continue
+        if by_thread and BM * BH * words >= 16 * 32 * warps:
             continue
         if accumulated > most or split > streamed or 32 * warps > BM * BH or each > chunks:
             continue
