@@ -149,7 +149,9 @@ def rows_kernel(
     pulled = zeros(CHUNKS, BM, BD, real)
     sums = tl.zeros([BM, BH], dtype=real)
     curved = tl.zeros([BM, MP], dtype=real)
-    for begin in range(part * PER, min(part * PER + PER, H), BH):
+    # GIVEN has no inner loop, so W's whole block is loaded ahead: once only where twice is too much shared memory.
+    LARGE: tl.constexpr = CHUNKS * BD * BH * W_ptr.dtype.element_ty.primitive_bitwidth > 45 * 1024 * 8
+    for begin in tl.range(part * PER, min(part * PER + PER, H), BH, num_stages=2 if KIND == GIVEN and LARGE else 3):
         h = begin + tl.arange(0, BH)
         inside = (h < H)[None, :]
         c = vector(c_ptr, h, H, real)[None, :]

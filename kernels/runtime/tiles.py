@@ -81,7 +81,7 @@ def candidates(problem: Problem) -> list[Tiles]:
     widest = 128 if not wide else 64 if problem.plan == "rows" else 32
     BD = min(widest, max(16, power_of_two(D)))
     chunks = -(-D // BD)
-    by_thread = problem.precision == "ieee" and problem.element >= 4
+    by_thread = problem.precision == "ieee" and (problem.element >= 4 or problem.capability < 80)
     tiles = []
     most = MOST_ACCUMULATED[problem.plan]
     if wide:  # two registers for every number, of the products' factors too
@@ -92,9 +92,10 @@ def candidates(problem: Problem) -> list[Tiles]:
         samples, keeps = (16,) if wide or by_thread else (16, 32), (1, 2, 3)
         if by_thread:
             keeps = (1, 2) if problem.products <= 4 else (1,)
-        if D % 16:  # rows that begin anywhere need registers for their addresses
-            keeps = (1,)
-    latents = (16,) if wide and problem.plan == "rows" else (16, 32)
+    odd = D % 16 > 0 and D > 64  # rows that begin anywhere need registers for their addresses
+    if odd and problem.plan == "columns":
+        keeps = (1,)
+    latents = (16,) if odd or (wide and problem.plan == "rows") else (16, 32)
     splits = (1, 2, 4, 8, 16) if problem.splits else (1,)
     for BM, BH, warps, split, each in product(samples, latents, (4, 8), splits, keeps):
         kept = BM if problem.plan == "rows" else BH
@@ -102,6 +103,8 @@ def candidates(problem: Problem) -> list[Tiles]:
         streamed = -(-H // BH) if problem.plan == "rows" else -(-problem.batch // BM)
         if by_thread and problem.plan == "rows" and BH == 32:  # as many registers again for a block of W
             accumulated *= 2
+        if problem.plan == "rows" and warps == 4 and 4 * accumulated > 3 * most:  # few threads for the rest
+            continue
         if accumulated > most or split > streamed or 32 * warps > BM * BH or each > chunks:
             continue
         # Without tensor cores a thread's registers have whole rows of both factors; two elements make a vector load.

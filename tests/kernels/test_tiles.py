@@ -85,6 +85,15 @@ def test_a_tile_compiles_without_spills(variant, capability) -> None:
     assert row.shared_bytes <= triton_report.LIMITS[capability].shared_kib_per_block * 1024
 
 
+@pytest.mark.parametrize(("element", "precision"), [("fp32", "ieee"), ("fp32", "tf32"), ("bf16", "ieee")])
+def test_the_energy_of_given_h_fits_where_shared_memory_is_scarce(element, precision) -> None:
+    products, capability = products_of("rows", GIVEN.value, 0), 86
+    problem = Problem("rows", 100, 1024, 400, 1, BYTES[element], products, precision, capability)
+    sizes = (variant(GIVEN.value, element, problem, t) for t in tiles.ranked(problem)[: tuning.TIMED])
+    limit = triton_report.LIMITS[capability].shared_kib_per_block * 1024
+    assert any(triton_report.compiled(v, capability).shared_bytes <= limit for v in sizes)
+
+
 def sass(variant, capability: int) -> str:
     """The machine code, by the disassembler of Triton's wheel."""
     tool = Path(triton.__file__).parent / "backends/nvidia/bin/nvdisasm"
