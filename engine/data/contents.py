@@ -12,7 +12,6 @@ import numpy as np
 from eblvm.engine.data.members import Member
 from eblvm.engine.errors import UserError, printable
 from eblvm.kernels import philox
-from eblvm.kernels.philox import Key, Purpose, purpose
 
 PictureFile = Path | Member
 DIVIDE = 3  # the stream of Purpose.DATA that shuffles before images are divided
@@ -47,7 +46,8 @@ class Split(NamedTuple):
         """In a random order, in which every stretch has each class in proportion. A mapped store stays as it is."""
         if isinstance(self.images, np.memmap):
             return self
-        order = philox.permutation(Key(seed, 0), purpose(Purpose.DATA, DIVIDE), len(self.images)).numpy()
+        purpose = philox.purpose(philox.Purpose.DATA, DIVIDE)
+        order = philox.permutation(philox.Key(seed, 0), purpose, len(self.images)).numpy()
         if self.labels is not None and self.labels.ndim == 1:
             by_class = np.argsort(self.labels[order], kind="stable")
             _, first, count = np.unique(self.labels[order][by_class], return_index=True, return_counts=True)

@@ -89,12 +89,12 @@ def problems_of(control: Control) -> list[str]:
 
 @contextmanager
 def planted(edit: Source | Ptx) -> Iterator[None]:
-    forget_compiled()
+    forget_hashes()
     try:
         with in_source(edit) if isinstance(edit, Source) else in_ptx(edit):
             yield
     finally:
-        forget_compiled()
+        forget_hashes()
 
 
 @contextmanager
@@ -123,8 +123,7 @@ def in_ptx(edit: Ptx) -> Iterator[None]:
     assert any(changed), f"{edit.old!r} is in no kernel: change the control"
 
 
-def forget_compiled() -> None:
+def forget_hashes() -> None:
     """Kernels are compiled anew, those too that call an edited function."""
     for function in _triton_jit_function_registry.values():
         function.hash = None
-        function.device_caches.clear()

@@ -20,6 +20,7 @@ from triton import knobs
 from triton.backends.compiler import GPUTarget
 from triton.backends.nvidia.driver import CudaDriver
 from triton.runtime import driver
+from triton.runtime.jit import _triton_jit_function_registry
 
 from eblvm.kernels.runtime.triton_report import LIMITS
 from tests.emulator.counters import Counts
@@ -83,6 +84,8 @@ class Emulator(TorchDispatchMode):
         super().__exit__(*error)
         knobs.runtime.kernel_load_start_hook.remove(self._remember)
         driver._active = self._driver
+        for function in _triton_jit_function_registry.values():  # megabytes each, decoded
+            function.device_caches.pop(self.capability, None)
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         before = {address(t): t for t in tensors_of((args, kwargs or {}))}
