@@ -1,5 +1,6 @@
 """The task of `eblvm bench bidvl --contestants`."""
 
+from dataclasses import dataclass
 from typing import Any
 
 from eblvm.bench.contest.task import Task
@@ -11,6 +12,7 @@ from eblvm.engine.config import Config
 from eblvm.engine.recipes import recipe
 
 
+@dataclass(frozen=True)
 class Bidvl(Task):
     """One step of BiDVL; the check is a parameter's largest difference after three steps of both, in fp64."""
 

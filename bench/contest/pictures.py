@@ -52,6 +52,7 @@ class Reading(Offered):
         return float((pictures.int() - self.album.images[: len(pictures)].int()).abs().max())
 
 
+@dataclass(frozen=True)
 class Fid(Task):
     """FID of 2,000 against 2,000 feature vectors; the check is its relative difference."""
 

@@ -189,28 +189,42 @@ class _Gathered(torch.autograd.Function):
     """x_r -> (x_1, ..., x_R) on every rank; its cotangents' sum over ranks, of this rank's part."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor) -> Tensor:
+    def forward(x: Tensor) -> Tensor:
         parts = [torch.empty_like(x, memory_format=torch.contiguous_format) for _ in range(size())]
         dist.all_gather(parts, x.contiguous())
         return torch.stack(parts)
 
     @staticmethod
+    def setup_context(ctx: Any, inputs: Any, output: Tensor) -> None: ...
+
+    @staticmethod
     def backward(ctx: Any, cotangent: Tensor) -> Tensor:
         return _OwnSum.apply(cotangent)
+
+    @staticmethod
+    def vmap(info: Any, in_dims: tuple[int], x: Tensor) -> tuple[Tensor, int]:
+        return _Gathered.apply(x.movedim(in_dims[0], 0)), 1
 
 
 class _OwnSum(torch.autograd.Function):
     """The transpose of `_Gathered`."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor) -> Tensor:
+    def forward(x: Tensor) -> Tensor:
         total = x.clone(memory_format=torch.contiguous_format)
         dist.all_reduce(total)
         return total[rank()].clone()
 
     @staticmethod
+    def setup_context(ctx: Any, inputs: Any, output: Tensor) -> None: ...
+
+    @staticmethod
     def backward(ctx: Any, cotangent: Tensor) -> Tensor:
         return _Gathered.apply(cotangent)
+
+    @staticmethod
+    def vmap(info: Any, in_dims: tuple[int], x: Tensor) -> tuple[Tensor, int]:
+        return _OwnSum.apply(x.movedim(in_dims[0], 1)), 0
 
 
 def _buckets(leaves: Sequence[Tensor]) -> list[list[int]]:

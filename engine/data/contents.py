@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
+import torch
 
 from eblvm.engine.data.members import Member
 from eblvm.engine.errors import UserError, printable
@@ -41,6 +42,12 @@ class Split(NamedTuple):
 
     def part(self, first: int, end: int) -> Split:
         return Split(self.images[first:end], None if self.labels is None else self.labels[first:end])
+
+    def classes(self) -> torch.Tensor | None:
+        """The class of every image; attributes are none."""
+        if self.labels is None or self.labels.ndim != 1:
+            return None
+        return torch.from_numpy(np.ascontiguousarray(self.labels))
 
     def shuffled(self, seed: int) -> Split:
         """In a random order, in which every stretch has each class in proportion. A mapped store stays as it is."""

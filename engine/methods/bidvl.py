@@ -261,15 +261,16 @@ def in_chunks(nets: Nets, size: int) -> Nets:
 
 
 class Reduced:
-    """The mean over processes of a gradient for `params`; its parts travel while backward goes on."""
+    """The mean over processes of a gradient for `params`; its parts travel while backward goes on, those of replicas
+    after it."""
 
     def __init__(self, params: Params):
-        several = collectives.size() > 1
-        self.finish = collectives.MeanUnderWay(list(params.values())) if several else None
+        underway = collectives.size() > 1 and not autodiff.derivatives.inside_torch_func()
+        self.finish = collectives.MeanUnderWay(list(params.values())) if underway else None
 
     def of(self, gradient: Params) -> Params:
         if self.finish is None:
-            return gradient
+            return collectives.mean(gradient)
         return dict(zip(gradient, self.finish.wait(list(gradient.values())), strict=True))
 
 

@@ -62,7 +62,8 @@ def read_tensors(folder: Path, digests: dict[str, str]) -> dict[str, Tensor]:
     with damaged(path, "cannot be loaded", "copy it again"):
         if path.name == STATE_DICT:
             return torch.load(path, weights_only=True, map_location="cpu")
-        return safetensors().load_file(path)
+        # Copied: where a file puts a tensor in memory, products would round by the other tensors that it has.
+        return {name: t.clone() for name, t in safetensors().load_file(path).items()}
 
 
 def safetensors() -> Any:

@@ -32,7 +32,7 @@ LAYERS = (
     ("engine.evaluation",),
     ("engine.reporting",),
     ("engine.selftest",),
-    ("engine.previews", "engine.sharing"),
+    ("engine.previews", "engine.sharing", "engine.notebook"),
     ("engine.run", "engine.api", "engine.public"),
     ("engine.cli",),
     ("bench",),

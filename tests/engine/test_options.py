@@ -138,7 +138,7 @@ def test_a_model_brings_a_posterior_and_a_divergence_that_fit() -> None:
         ({"sigma": float("nan")}, "expected a finite number"),
         ({"ema": 1.0}, "expected above 0, below 1"),
         ({"beta1": 1.0}, "expected 0 to below 1"),
-        ({"lr": 1e-3}, "expected several of float"),
+        ({"lr": "much"}, "expected several of float"),
         ({"compile": 1}, "got compile=1, expected bool"),
         ({"unroll_optimizer": "adm"}, "did you mean 'adam'"),
         ({"method": "bidsn"}, "did you mean 'bidsm'"),

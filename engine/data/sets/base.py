@@ -5,10 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, cast
 
-import numpy as np
 import torch
 
-from eblvm.engine.data.contents import Contents, Pictures, Split
+from eblvm.engine.data.contents import Contents, Pictures
 from eblvm.engine.errors import UserError
 from eblvm.engine.options import Options, option
 
@@ -73,7 +72,7 @@ class FileData(DataOptions):
         contents = contents.divided(self.held_out)
         if absent := [name for name in ("train", "valid", "test") if name not in contents.splits]:
             raise UserError(f"{self.path} has no {' and no '.join(absent)} images, recipe {self.kind!r} needs them")
-        parts = []
+        labels, parts = [contents.splits[name].classes() for name in ("train", "test")], []
         for split in contents.splits.values():
             images = split.array()
             if images.shape[1:] != self.array_shape:
@@ -82,15 +81,7 @@ class FileData(DataOptions):
                 raise UserError(f"{self.path} ({contents.kind}) has images of {got}, expected {fitting}")
             parts.append(self.framed(torch.from_numpy(images)))
         train, valid, test = parts
-        labels = [labels_of(contents.splits[name]) for name in ("train", "test")]
         return Dataset(train, valid, test, train_labels=labels[0], test_labels=labels[1])
-
-
-def labels_of(split: Split) -> torch.Tensor | None:
-    """One class for each image; attributes are no classes."""
-    if split.labels is None or split.labels.ndim != 1:
-        return None
-    return torch.from_numpy(np.ascontiguousarray(split.labels))
 
 
 class ImageData(FileData):
@@ -169,6 +160,6 @@ class PictureData(ImageData):
         framing = Framing(self.pixels, contents.crop_fraction)
         streamed = PicturesOnDemand(files, framing, self.input, self.stored_shape[0])
         valid, test = (torch.from_numpy(splits[name].array()) for name in ("valid", "test"))
-        labels = [labels_of(train), labels_of(splits["test"])]
+        labels = [train.classes(), splits["test"].classes()]
         given = cast(torch.Tensor, streamed), valid, test
         return Dataset(*given, train_labels=labels[0], test_labels=labels[1])

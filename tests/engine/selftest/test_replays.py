@@ -16,12 +16,18 @@ from tests.engine.selftest.planted import in_theta, planted
 class Replayed:
     """Runs the step again where a graph would replay it."""
 
+    def warm_up(self, step: Callable[[], None]) -> None:
+        step()
+
     def capture(self, step: Callable[[], None]) -> None:
         self.step = step
         step()
 
     def replay(self) -> None:
         self.step()
+
+    def usable(self) -> bool:
+        return True
 
 
 class Once(Replayed):
