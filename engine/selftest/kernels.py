@@ -13,13 +13,16 @@ from torch.utils._pytree import tree_leaves
 
 from eblvm.engine.selftest.finding import Measured, SelfCheck, bound_of
 from eblvm.engine.training.graphs import distance
-from eblvm.kernels import adam_unroll, gibbs, philox
+from eblvm.kernels import adam_unroll, fisher_step, gibbs, philox
 from eblvm.kernels.adam_unroll import Rule
 from eblvm.kernels.adam_unroll import reference as adam_reference
 from eblvm.kernels.bernoulli_lower import bernoulli_lower
 from eblvm.kernels.bernoulli_lower import reference as lower_reference
+from eblvm.kernels.elu_of_sum import elu_of_sum
+from eblvm.kernels.elu_of_sum import reference as sum_reference
 from eblvm.kernels.elu_second_order import elu_second_order
 from eblvm.kernels.elu_second_order import reference as elu_reference
+from eblvm.kernels.fisher_step import reference as fisher_reference
 from eblvm.kernels.grbm import grbm
 from eblvm.kernels.grbm import reference as grbm_reference
 from eblvm.kernels.grbm_bilevel import Phi, Settings, Theta, grbm_bilevel, lower_steps
@@ -161,6 +164,24 @@ def second_order_elu(B: int, D: int, H: int) -> Op:
     return Op(elu_second_order, lambda x: elu_reference.value(x, 1.0), (normal(5, B, H),))
 
 
+def elu_of_a_sum(B: int, D: int, H: int) -> Op:
+    tensors = normal(5, B, H), normal(6, B, H), normal(7, H)
+    return Op(lambda x, r, bias: elu_of_sum(x, r, bias), lambda x, r, bias: sum_reference.value(x, r, bias), tensors)
+
+
+def fisher_parts(B: int, D: int, H: int) -> Op:
+    """Return the pointwise parts of a Fisher lower step, each on what the one before it gives."""
+
+    def of(parts: Any, out: Tensor, eps: Tensor, weight: Tensor) -> tuple[Tensor, ...]:
+        h = parts.sample(out, eps)
+        slope = parts.slope(h)
+        r, r_bar = parts.residual(slope, out, eps, weight)
+        return h, slope, r, r_bar, parts.curved(slope, h), parts.outputs_bar(h, r_bar, out, eps, None)
+
+    tensors = normal(5, B, 2 * H), normal(6, 2, B, H), normal(7, B)
+    return Op(lambda out, *rest: of(fisher_step.backend(out), out, *rest), partial(of, fisher_reference), tensors, 0)
+
+
 def bilevel(settings: Settings, B: int, D: int, H: int) -> Op:
     """Return the bi-level step: theta's gradient, q and its moments, both losses."""
     noises = 1 if settings.exact else settings.K + settings.N + 1
@@ -206,6 +227,8 @@ OPS: dict[str, Callable[[int, int, int], Op]] = {
     "adam_unroll": adam_step,
     "adam_unroll, in place": adam_in_place,
     "elu_second_order": second_order_elu,
+    "elu_of_sum": elu_of_a_sum,
+    "fisher_step": fisher_parts,
     "grbm_bilevel": partial(bilevel, SAMPLED),
     "grbm_bilevel, dual": partial(bilevel, DUAL),
     "grbm_bilevel, lower steps": real_steps,

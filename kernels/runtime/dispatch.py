@@ -127,9 +127,11 @@ def backend_for(op: str, x: Tensor, reference: Any, native: Any) -> Any:
 
 
 def triton_module(op: str, device: torch.device, name: str = "triton") -> Any:
-    """`kernels/<op>/<name>.py` for tensors on `device`: Triton launches on the current device, wherever they are."""
+    """`kernels/<op>/<name>.py` for tensors on `device`: Triton launches on the current device, wherever they are; its
+    interpreter takes those of the host."""
     module = import_module(f"eblvm.kernels.{op}.{name}")
-    return module if device.index == torch.cuda.current_device() else _On(device, module)
+    current = device.type != "cuda" or device.index == torch.cuda.current_device()
+    return module if current else _On(device, module)
 
 
 class _On:

@@ -115,6 +115,7 @@ def test_patterns() -> None:
 def test_shards_give_what_a_folder_gives(path: str, channels: int, tmp_path: Path) -> None:
     """The same minibatches, by one process or two, also after a start in the middle."""
     base = recipe("images").replaced(size=16, channels=channels, batch=8, flip=True, cache=str(tmp_path / "cache"))
+    base = base.replaced(split_seed=None)  # shards keep their own order
     seed, found = torch.tensor(3), []
     for source in (unpacked(tmp_path / "folder"), packed(tmp_path / "shards")):
         options = base.replaced(data=str(source), input=path).dataset
